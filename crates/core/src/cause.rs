@@ -1,0 +1,203 @@
+//! Why a request ended, and what its caller sees.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::message::ErrorObject;
+
+/// The most bytes of a reason that are kept.
+pub const MAX_REASON_BYTES: usize = 256;
+
+/// What asked for a request to stop. The first cause of a request wins and is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cause {
+    kind: CauseKind,
+    reason: Option<Arc<str>>,
+}
+
+/// The kinds of [`Cause`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CauseKind {
+    /// The caller asked, through a canceller or a token.
+    Caller,
+    /// The peer asked.
+    Peer,
+    /// The caller's future was dropped.
+    Dropped,
+    /// A deadline passed.
+    Deadline,
+    /// The parent request was cancelled, or ended while this child was open.
+    Parent,
+    /// The connection was lost.
+    Disconnected,
+    /// This side shuts down.
+    Shutdown,
+    /// A limit was reached.
+    Limit,
+    /// This side's own code asked.
+    Local,
+}
+
+impl Cause {
+    /// A cause without a reason.
+    #[must_use]
+    pub const fn new(kind: CauseKind) -> Self {
+        Self { kind, reason: None }
+    }
+
+    /// The same cause with a reason, of which the first [`MAX_REASON_BYTES`] bytes are kept.
+    #[must_use]
+    pub fn with_reason(mut self, reason: &str) -> Self {
+        let mut end = reason.len().min(MAX_REASON_BYTES);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.reason = reason.get(..end).map(Arc::from);
+        self
+    }
+
+    /// The kind.
+    #[must_use]
+    pub const fn kind(&self) -> CauseKind {
+        self.kind
+    }
+
+    /// The reason, if one was given. It may come from a stranger: escape it before it is shown.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+}
+
+impl From<CauseKind> for Cause {
+    fn from(kind: CauseKind) -> Self {
+        Self::new(kind)
+    }
+}
+
+impl fmt::Display for CauseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Caller => "the caller asked",
+            Self::Peer => "the peer asked",
+            Self::Dropped => "the caller's future was dropped",
+            Self::Deadline => "its deadline passed",
+            Self::Parent => "its parent ended",
+            Self::Disconnected => "the connection was lost",
+            Self::Shutdown => "this side shuts down",
+            Self::Limit => "a limit was reached",
+            Self::Local => "this side's code asked",
+        })
+    }
+}
+
+impl fmt::Display for Cause {
+    /// One line: control characters and direction marks of the reason are escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({})", Escaped(reason)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            Some(reason) => write!(f, "{:?}({})", self.kind, Escaped(reason)),
+            None => write!(f, "{:?}", self.kind),
+        }
+    }
+}
+
+/// Shows a stranger's text on one line: everything but printable characters is escaped.
+#[derive(Clone, Copy)]
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                ' '..='~' => write!(f, "{character}")?,
+                _ if character.is_alphanumeric() => write!(f, "{character}")?,
+                _ => write!(f, "{}", character.escape_unicode())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a call ended, as its caller sees it. That a cancel was asked and that it took effect are two facts.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+#[must_use]
+pub enum Outcome<T> {
+    /// The peer answered with a value and nobody had asked to cancel.
+    Completed(T),
+    /// A cancel was asked, and the peer answered with a value all the same, whole or partial.
+    CompletedAfterCancel(T),
+    /// The call was cancelled.
+    Cancelled(Cancelled),
+    /// The peer answered with an error that does not say "cancelled".
+    Failed(ErrorObject),
+    /// The connection was lost before an answer came.
+    Disconnected {
+        /// The request had been handed to the wire, so the peer may have run it.
+        may_have_run: bool,
+    },
+}
+
+/// What is known of a cancelled call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cancelled {
+    /// Why.
+    pub cause: Cause,
+    /// The peer confirmed it, or the request never reached the wire. `false`: the peer may still be at work.
+    pub confirmed: bool,
+}
+
+impl Cancelled {
+    /// What is known of a cancelled call.
+    #[must_use]
+    pub const fn new(cause: Cause, confirmed: bool) -> Self {
+        Self { cause, confirmed }
+    }
+}
+
+impl<T> Outcome<T> {
+    /// The same outcome with its value changed.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Completed(value) => Outcome::Completed(change(value)),
+            Self::CompletedAfterCancel(value) => Outcome::CompletedAfterCancel(change(value)),
+            Self::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
+            Self::Failed(error) => Outcome::Failed(error),
+            Self::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
+        }
+    }
+
+    /// The call ended as cancelled.
+    #[must_use]
+    pub const fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Cancelled(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_cut_at_a_character_and_shown_on_one_line() {
+        let cause = Cause::new(CauseKind::Peer).with_reason(&"é".repeat(200));
+        assert_eq!(cause.reason().map(str::len), Some(256));
+        let hostile = Cause::new(CauseKind::Peer).with_reason("a\nb\u{1b}[31m\u{202e}c");
+        let shown = hostile.to_string();
+        assert!(!shown.contains(['\n', '\u{1b}', '\u{202e}']), "{shown}");
+        let long = Cause::new(CauseKind::Peer).with_reason(&"\u{202e}".repeat(1_000_000));
+        assert!(long.to_string().len() < 1024);
+    }
+}

@@ -1,0 +1,189 @@
+//! What a dialect demands, as data.
+
+use crate::message::{BadMessage, ErrorCode};
+
+/// The rules of a dialect. Each field is a row of the table in the design.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Rules {
+    /// The name scripts use.
+    pub name: &'static str,
+    /// The request that opens a session, if there is one. Never cancelled by a message, a caller or a parent (I9).
+    pub handshake: Option<&'static str>,
+    /// Requests and cancels before the handshake's answer are refused as "not initialized" (ABP).
+    pub session_required: bool,
+    /// Who settles a request the peer cancelled.
+    pub decided: DecidedBy,
+    /// What the peer gets for a request it cancelled.
+    pub peer_cancelled: CancelledReply,
+    /// The error for a request this side cancelled, where the codec has no shape of its own for it.
+    pub local_cancelled: CancelledError,
+    /// The error in place of `local_cancelled` for methods declared as server-cancellable (LSP).
+    pub server_cancelled: Option<CancelledError>,
+    /// Whether cancels are acknowledged.
+    pub ack: AckStyle,
+    /// Whether a side must declare that it handles cancels.
+    pub gate: Gate,
+    /// Methods no cancel message reaches, beside the handshake.
+    pub uncancellable: &'static [&'static str],
+    /// A member of params that makes a request uncancellable (MCP: `task`).
+    pub uncancellable_param: Option<&'static str>,
+    /// Methods the serving side may end by a cancel naming the caller's own request (MCP 2026: `subscriptions/listen`).
+    pub peer_may_end: &'static [&'static str],
+    /// Requests answered with this result, as raw JSON, when they are torn down (MCP 2026: `subscriptions/listen`).
+    pub graceful: &'static [(&'static str, &'static str)],
+    /// Requests whose method starts so are answered `METHOD_NOT_FOUND` and do nothing.
+    pub reserved_prefix: Option<&'static str>,
+    /// Who may cancel.
+    pub cancel_from: CancelFrom,
+    /// Whether a value that comes after the cancel is still sent.
+    pub answer_after_cancel: AnswerAfterCancel,
+    /// Whether a cancel may wait for its request.
+    pub early: EarlyCancel,
+    /// What the loss of a request's own stream means, on wires that have one.
+    pub lost_stream: LostStream,
+    /// Whether settled keys are remembered to answer "already" (ABP).
+    pub settled_memory: SettledMemory,
+    /// How an error is written when no id is known.
+    pub refusal: RefusalStyle,
+    /// The revision (its handshake's version text) in which batches are allowed, on wires other than HTTP.
+    pub batch_revision: Option<&'static str>,
+    /// The framing on byte streams unless another is chosen.
+    pub framing: DefaultFraming,
+}
+
+/// An error with a fixed code and text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CancelledError {
+    /// The code.
+    pub code: ErrorCode,
+    /// The text.
+    pub message: &'static str,
+    /// Whether `data.reason` says what kind of cause it was.
+    pub says_why: bool,
+}
+
+/// Who settles a request the peer cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecidedBy {
+    /// The handler's own end, or the grace.
+    Handler,
+    /// The cancel, at once.
+    Cancel,
+}
+
+/// What the peer gets for a request it cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelledReply {
+    /// This error.
+    Error(CancelledError),
+    /// The codec's own shape (ABP: `{success:false, cancelled:true}`).
+    OwnShape,
+    /// Nothing at all.
+    Silence,
+}
+
+/// Whether cancels are acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckStyle {
+    /// They are not.
+    None,
+    /// Each cancel is a request of its own and gets an answer of its own.
+    Acknowledged,
+}
+
+/// Whether a side must declare that it handles cancels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Cancels are always understood.
+    None,
+    /// Only after the handshake, and only towards a side that declared it (ACP draft).
+    Declared,
+}
+
+/// Who may cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelFrom {
+    /// Both sides.
+    Both,
+    /// Only the side that opened the connection; the other side's cancels are ignored, and none is sent to it.
+    Client,
+}
+
+/// Whether a value that comes after the cancel is still sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerAfterCancel {
+    /// As the dialect's other rules say.
+    Dialect,
+    /// A handler that finishes with a value after its cancel gets it sent (GetMCP); the grace settles nothing.
+    ResultIfFinished,
+}
+
+/// Whether a cancel may wait for its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyCancel {
+    /// Never.
+    Never,
+    /// Where the wire gives no order.
+    WhereUnordered,
+    /// On every wire whose ids live as long as the session.
+    Always,
+}
+
+/// What the loss of a request's own stream means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostStream {
+    /// The request goes on for a grace and is then cancelled.
+    Detach,
+    /// The request is cancelled at once.
+    Cancel,
+}
+
+/// Whether settled keys are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettledMemory {
+    /// Only where early cancels may be parked.
+    ForParking,
+    /// Always, to answer a late cancel with what became of its request.
+    ForAcks,
+}
+
+/// How an error is written when no id is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalStyle {
+    /// `id: null`.
+    NullId,
+    /// No `id` member.
+    NoIdMember,
+    /// Nothing is written; it is counted.
+    Nothing,
+}
+
+/// The framing on byte streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultFraming {
+    /// One message a line.
+    Newline,
+    /// `Content-Length` headers.
+    ContentLength,
+}
+
+/// Why a frame or a request is refused without its handler being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The frame is not a message.
+    Bad(BadMessage),
+    /// The id belongs to a request that has no answer yet.
+    DuplicateId,
+    /// A limit was reached; it is named in the answer.
+    Overloaded(&'static str),
+    /// Nobody serves the method.
+    MethodNotFound,
+    /// The session is not open yet.
+    NotInitialized,
+    /// The key by which it would be cancelled is already in use (ABP: duplicate `callId`).
+    DuplicateKey,
+    /// Something failed on this side: a panic, an answer over the frame limit.
+    Internal,
+}

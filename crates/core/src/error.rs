@@ -1,0 +1,87 @@
+//! Errors by whose fault they are.
+
+use crate::cause::Cancelled;
+use crate::message::ErrorObject;
+use crate::transport::TransportError;
+
+/// Why a call has no value, for callers who want a `Result`.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The call was cancelled.
+    #[error("the call was cancelled: {}", .0.cause)]
+    Cancelled(Cancelled),
+    /// The peer answered with an error.
+    #[error("the peer answered with an error: {0}")]
+    Failed(ErrorObject),
+    /// The connection was lost.
+    #[error("the connection was lost before the answer{}", if *.may_have_run { "; the peer may have run the request" } else { "" })]
+    Disconnected {
+        /// The request had been handed to the wire.
+        may_have_run: bool,
+    },
+    /// Too many calls are in flight on this connection. Wait for some to end.
+    #[error("{limit} calls are in flight on this connection; wait for some to end")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The params cannot be written as JSON.
+    #[error("the params of `{method}` cannot be written as JSON: {what}")]
+    Params {
+        /// The method called.
+        method: String,
+        /// What serde says.
+        what: String,
+    },
+    /// The answer is not of the type asked for.
+    #[error("the answer to `{method}` is not of the type asked for: {what}")]
+    Answer {
+        /// The method called.
+        method: String,
+        /// What serde says.
+        what: String,
+    },
+    /// The request had been answered already, so it makes no more calls.
+    #[error("the request this call belongs to has ended")]
+    Ended,
+}
+
+/// Why a connection ended or could not be made.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// The wire failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The peer broke the protocol in a way the connection cannot go on after.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolViolation),
+    /// This side used the library in a way it cannot honour.
+    #[error(transparent)]
+    Misuse(#[from] ApiMisuse),
+}
+
+/// What the peer did.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolViolation {
+    /// It sends requests and does not read the answers.
+    #[error("the peer sends and does not read: {waiting} frames wait for it")]
+    NotReading {
+        /// Frames waiting.
+        waiting: usize,
+    },
+}
+
+/// What the user did.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiMisuse {
+    /// A connection was opened outside a tokio runtime.
+    #[error("a connection is driven by a task: open it inside a tokio runtime")]
+    NoRuntime,
+    /// No dialect was given.
+    #[error("give at least one dialect")]
+    NoDialect,
+}

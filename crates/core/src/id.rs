@@ -1,0 +1,233 @@
+//! Request ids as they stand on the wire, and the keys that stand for them inside.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// The most bytes a text id may have, in UTF-8 after unescaping.
+pub const MAX_ID_BYTES: usize = 256;
+
+/// A request id exactly as its sender wrote it: a whole number or a text, never one taken for the other.
+///
+/// `1` and `"1"` are two ids. Numbers are kept as `i64` and never pass through a float; fractions, exponents,
+/// `-0`, `null`, booleans, arrays and numbers beyond `i64` are not ids.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(Repr);
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Repr {
+    Number(i64),
+    Text(Arc<str>),
+}
+
+/// Why a JSON value is not a request id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidId {
+    /// Not a whole number in plain digits, nor a text.
+    #[error("a request id is a whole number or a string")]
+    NotAnId,
+    /// A whole number that does not fit 64 bits with a sign.
+    #[error("a numeric request id fits a signed 64-bit number")]
+    OutOfRange,
+    /// A text over [`MAX_ID_BYTES`].
+    #[error("a request id has at most {MAX_ID_BYTES} bytes")]
+    TooLong,
+}
+
+impl RequestId {
+    /// A numeric id.
+    #[must_use]
+    pub const fn number(value: i64) -> Self {
+        Self(Repr::Number(value))
+    }
+
+    /// A text id.
+    ///
+    /// # Errors
+    /// [`InvalidId::TooLong`] over [`MAX_ID_BYTES`] bytes.
+    pub fn text(value: &str) -> Result<Self, InvalidId> {
+        if value.len() > MAX_ID_BYTES {
+            return Err(InvalidId::TooLong);
+        }
+        Ok(Self(Repr::Text(value.into())))
+    }
+
+    /// Reads one JSON token, such as `7` or `"7"`, without going through a float.
+    ///
+    /// # Errors
+    /// Says which rule of [`RequestId`] the token breaks.
+    pub fn from_json(token: &str) -> Result<Self, InvalidId> {
+        let token = token.trim_ascii();
+        if token.starts_with('"') {
+            let value: std::borrow::Cow<'_, str> =
+                serde_json::from_str::<Borrowed<'_>>(token).map_err(|_| InvalidId::NotAnId)?.0;
+            return Self::text(&value);
+        }
+        let digits = token.strip_prefix('-').unwrap_or(token);
+        let plain = !digits.is_empty()
+            && digits.bytes().all(|byte| byte.is_ascii_digit())
+            && (digits == "0" || !digits.starts_with('0'))
+            && token != "-0";
+        if !plain {
+            return Err(InvalidId::NotAnId);
+        }
+        token.parse().map(Self::number).map_err(|_| InvalidId::OutOfRange)
+    }
+
+    /// The number, if this is a numeric id.
+    #[must_use]
+    pub const fn as_number(&self) -> Option<i64> {
+        match self.0 {
+            Repr::Number(value) => Some(value),
+            Repr::Text(_) => None,
+        }
+    }
+
+    /// The text, if this is a text id.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.0 {
+            Repr::Number(_) => None,
+            Repr::Text(value) => Some(value),
+        }
+    }
+
+    /// Appends the id as JSON.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        match &self.0 {
+            Repr::Number(value) => out.extend_from_slice(value.to_string().as_bytes()),
+            // Writing a string into memory has no way to fail.
+            Repr::Text(value) => drop(serde_json::to_writer(out, &**value)),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Borrowed<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+
+impl From<i64> for RequestId {
+    fn from(value: i64) -> Self {
+        Self::number(value)
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Repr::Number(value) => write!(f, "{value}"),
+            Repr::Text(value) => write!(f, "{:?}", &**value),
+        }
+    }
+}
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Repr::Number(value) => serializer.serialize_i64(*value),
+            Repr::Text(value) => serializer.serialize_str(value),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<serde_json::value::RawValue>::deserialize(deserializer)?;
+        Self::from_json(raw.get()).map_err(de::Error::custom)
+    }
+}
+
+/// The number of a call of ours: counts up from 1 on each connection and is never used twice.
+///
+/// The dialect's codec decides how it is spelled as an id on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallNumber(pub u64);
+
+/// A place in a table together with how often the place was used: a key kept too long finds nothing (I14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallKey {
+    /// The place.
+    pub slot: u32,
+    /// How many requests had the place before.
+    pub generation: u32,
+}
+
+/// Names a request the peer asks of us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InboundKey(pub CallKey);
+
+/// Names a request we ask of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OutboundKey(pub CallKey);
+
+/// One exchange on a wire that has them (an HTTP request and its response); byte streams use [`ExchangeId::NONE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExchangeId(pub u64);
+
+impl ExchangeId {
+    /// The wire has no exchanges.
+    pub const NONE: Self = Self(0);
+}
+
+/// The space an id is unique in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// The whole session.
+    Session,
+    /// One exchange alone (stateless HTTP).
+    Exchange(ExchangeId),
+}
+
+/// Who sent a message, as an auth hook named them. A cancel counts only for a request of the same principal (I4).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Principal(pub Arc<str>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_and_its_text_are_two_ids() {
+        let number = RequestId::from_json("1").unwrap();
+        let text = RequestId::from_json("\"1\"").unwrap();
+        assert_ne!(number, text);
+        assert_eq!(number.as_number(), Some(1));
+        assert_eq!(text.as_text(), Some("1"));
+    }
+
+    #[test]
+    fn large_neighbours_stay_apart() {
+        let low = RequestId::from_json("9007199254740992").unwrap();
+        let high = RequestId::from_json("9007199254740993").unwrap();
+        assert_ne!(low, high);
+        assert_eq!(RequestId::from_json("9223372036854775807").unwrap().as_number(), Some(i64::MAX));
+        assert_eq!(RequestId::from_json("-9223372036854775808").unwrap().as_number(), Some(i64::MIN));
+    }
+
+    #[test]
+    fn what_is_not_an_id_is_refused() {
+        for token in ["1.0", "1e0", "-0", "null", "true", "[1]", "{}", "", "01", "-", "\"\\ud800\"", "--1"] {
+            assert_eq!(RequestId::from_json(token), Err(InvalidId::NotAnId), "{token}");
+        }
+        assert_eq!(RequestId::from_json("9223372036854775808"), Err(InvalidId::OutOfRange));
+        let long = format!("\"{}\"", "x".repeat(257));
+        assert_eq!(RequestId::from_json(&long), Err(InvalidId::TooLong));
+    }
+
+    #[test]
+    fn a_text_id_is_written_as_it_was_meant() {
+        for token in ["7", "-7", "\"a\\\"b\"", "\"\\u00e9\\n\""] {
+            let id = RequestId::from_json(token).unwrap();
+            let mut out = Vec::new();
+            id.write_json(&mut out);
+            assert_eq!(RequestId::from_json(std::str::from_utf8(&out).unwrap()).unwrap(), id);
+        }
+    }
+}

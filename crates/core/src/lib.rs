@@ -1,0 +1,32 @@
+//! The cancellation machine of Rescind and all that stands around it without a wire of its own.
+
+mod cause;
+pub mod dialect;
+mod error;
+mod framing;
+mod id;
+mod machine;
+mod message;
+mod transport;
+
+pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
+pub use error::{ApiMisuse, CallError, ConnectionError, ProtocolViolation};
+pub use framing::{BadFrame, Decoded};
+pub use id::{
+    CallKey, CallNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey, Principal, RequestId,
+    Scope,
+};
+pub use machine::{
+    AckStatus, AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, CloseCause, Event,
+    ForeignChild, HandlerEnd, Limits, Lost, Origin, Output, Reply, ReplyBody, Session, SessionConfig,
+    Settlement, Stats, Work,
+};
+pub use message::{
+    AnswerBody, BadMessage, CancelKey, ErrorCode, ErrorObject, Exempt, Incoming, IncomingCancel,
+    IncomingRequest,
+};
+pub use transport::{
+    BoxFuture, CloseReason, Endpoint, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits, Listener,
+    Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
+    Unsupported,
+};
