@@ -1,0 +1,16 @@
+//! The conformance kit of Rescind: scenarios as data, and the runner that plays them against the bare machine, any
+//! wire, or a foreign peer.
+
+mod options;
+pub mod pattern;
+mod step;
+mod vector;
+
+pub use options::{
+    AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
+};
+pub use step::{
+    AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
+    Unwanted, Work,
+};
+pub use vector::{BadVector, Opening, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of};
