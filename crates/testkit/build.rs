@@ -14,7 +14,8 @@ fn main() -> io::Result<()> {
             let dialect = folder.file_name().unwrap_or_default().to_string_lossy();
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
             // Writing into a string does not fail.
-            let _ = writeln!(list, "({dialect:?}, {name:?}, include_str!({:?})),", file.display().to_string());
+            let _ =
+                writeln!(list, "({dialect:?}, {name:?}, include_str!({:?})),", file.display().to_string());
         }
     }
     list.push_str("]\n");

@@ -176,7 +176,8 @@ mod tests {
 
     #[test]
     fn options_left_out_keep_their_defaults() {
-        let options: Options = serde_json::from_str(r#"{"limits":{"running":1,"cancel_grace_ms":40}}"#).unwrap();
+        let options: Options =
+            serde_json::from_str(r#"{"limits":{"running":1,"cancel_grace_ms":40}}"#).unwrap();
         let limits = options.limits.over_defaults();
         assert_eq!(limits.running, 1);
         assert_eq!(limits.cancel_grace, Duration::from_millis(40));

@@ -61,7 +61,12 @@ pub fn matches(pattern: &Value, value: &Value, bindings: &mut Bindings) -> Resul
     Ok(())
 }
 
-fn matches_at(pattern: &Value, value: Option<&Value>, bindings: &mut Bindings, at: &str) -> Result<(), String> {
+fn matches_at(
+    pattern: &Value,
+    value: Option<&Value>,
+    bindings: &mut Bindings,
+    at: &str,
+) -> Result<(), String> {
     if let Some(special) = Special::of(pattern) {
         return special.matches(value, bindings, at);
     }
@@ -214,7 +219,9 @@ mod tests {
         assert!(check(&json!({"a": 1}), &json!({"a": 1})).is_ok());
         assert!(check(&json!({"a": 1}), &json!({"a": 1, "b": 2})).is_err());
         assert!(check(&json!({"a": 1, "...": true}), &json!({"a": 1, "b": 2})).is_ok());
-        assert!(check(&json!({"a": 1, "b": {"$absent": true}, "...": true}), &json!({"a": 1, "b": 2})).is_err());
+        assert!(
+            check(&json!({"a": 1, "b": {"$absent": true}, "...": true}), &json!({"a": 1, "b": 2})).is_err()
+        );
     }
 
     #[test]
@@ -225,7 +232,9 @@ mod tests {
 
     #[test]
     fn wildcards_stand_for_what_they_say() {
-        assert!(check(&json!(["$any", "$number", "$string", "$name"]), &json!([null, 2, "x", "a-b.c_1"])).is_ok());
+        assert!(
+            check(&json!(["$any", "$number", "$string", "$name"]), &json!([null, 2, "x", "a-b.c_1"])).is_ok()
+        );
         assert!(check(&json!("$name"), &json!("a/b")).is_err());
         assert!(check(&json!({"$one_of": [1, 2]}), &json!(2)).is_ok());
         assert!(check(&json!({"$not": {"a": 1, "...": true}}), &json!({"a": 1})).is_err());
@@ -236,7 +245,10 @@ mod tests {
     fn what_was_bound_is_used_with_its_type() {
         let mut bindings = Bindings::default();
         matches(&json!({"id": "$bind:x"}), &json!({"id": 7}), &mut bindings).unwrap();
-        assert_eq!(bindings.fill(&json!({"id": "${x}", "text": "call ${x}"})), json!({"id": 7, "text": "call 7"}));
+        assert_eq!(
+            bindings.fill(&json!({"id": "${x}", "text": "call ${x}"})),
+            json!({"id": 7, "text": "call 7"})
+        );
         assert!(matches(&json!({"id": "${x}"}), &json!({"id": 7}), &mut bindings).is_ok());
         assert!(matches(&json!({"id": "${x}"}), &json!({"id": "7"}), &mut bindings).is_err());
     }

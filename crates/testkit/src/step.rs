@@ -136,6 +136,23 @@ pub struct CallStep {
     pub token_cancelled: bool,
 }
 
+impl CallStep {
+    /// A call with params and nothing else said.
+    #[must_use]
+    pub fn plain(name: &str, method: &str, params: Value) -> Self {
+        Self {
+            name: name.to_owned(),
+            method: method.to_owned(),
+            params: Some(params),
+            timeout_ms: None,
+            child_of: None,
+            detach: false,
+            after_cancel: None,
+            token_cancelled: false,
+        }
+    }
+}
+
 /// What a caller does after its cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -87,13 +87,12 @@ pub struct Scenario {
 /// # Errors
 /// The first file that breaks the format. A test of this crate holds that none does.
 pub fn read_embedded() -> Result<Vec<Scenario>, BadVector> {
-    let read = |&(dialect, name, text): &(&'static str, &str, &str)| {
-        serde_json::from_str(text).map(|vector| Scenario { dialect, vector }).map_err(|source| BadVector {
-            dialect: dialect.to_owned(),
-            name: name.to_owned(),
-            source,
-        })
-    };
+    let read =
+        |&(dialect, name, text): &(&'static str, &str, &str)| {
+            serde_json::from_str(text)
+                .map(|vector| Scenario { dialect, vector })
+                .map_err(|source| BadVector { dialect: dialect.to_owned(), name: name.to_owned(), source })
+        };
     EMBEDDED.iter().map(read).collect()
 }
 
@@ -119,7 +118,11 @@ mod tests {
         let read = read_embedded().unwrap();
         assert_eq!(read.len(), EMBEDDED.len());
         for (scenario, (_, name, _)) in read.iter().zip(EMBEDDED) {
-            assert_eq!(scenario.vector.name, *name, "{}: the file is named after its vector", scenario.dialect);
+            assert_eq!(
+                scenario.vector.name, *name,
+                "{}: the file is named after its vector",
+                scenario.dialect
+            );
         }
     }
 
