@@ -1,19 +1,68 @@
-//! The machine (docs follow).
+//! The cancellation machine: one connection's state, without I/O, clock, task or lock.
+//!
+//! Time is an argument. Every input computes all of its outputs at once; [`Session::poll_output`] only pops them, in
+//! the order in which they are to be done. `recv_*` inputs come from the peer, `local_*` from this side's user.
+//!
+//! ```text
+//! a request the peer asks of us          Queued -> Running -> Draining -> gone
+//!                                                    |  ^
+//!                                    Held (shield) <-+  +-> Cancelling (signalled, the handler decides)
+//! a request we ask of the peer           Staged -> Written -> Cancelling -> settled
+//! ```
+//!
+//! # Invariants
+//! The numbers are those of the design; tests and failures cite them.
+//! - I1 exactly one answer to each accepted request while the connection lives, or silence where that is owed:
+//!   only `Session::settle` makes answers, and it acts once a slot.
+//! - I2 nothing for a request after its answer: [`Session::may_notify`] is false from `settle` on, and `Silence`
+//!   fences what still waits.
+//! - I3 no residue: `Session::release` takes slot, index, timers, children and permit together.
+//! - I4 isolation: a cancel is looked up by scope, typed id and principal, in one direction's table only.
+//! - I5 each descendant is signalled once: a cascade unlinks a child before it cancels it.
+//! - I6 a result decided before the cancel stands: `settle` precedes every later cancel.
+//! - I7 cancelling twice is cancelling once.
+//! - I8 an unknown cancel costs nothing beyond the bounded parked table.
+//! - I9 no message, caller or parent cancels the handshake.
+//! - I10 permits out = tasks alive: a permit is given back in `local_ended` alone.
+//! - I11 every map and queue is bounded by [`Limits`].
+//! - I12 a cancel is output only for a call whose `local_written` came.
+//! - I13 each call settles once: `Session::settle_call` acts once a slot.
+//! - I14 keys carry a generation; an old one finds nothing.
+
+mod admission;
+mod bad;
+mod cancel;
+mod handshake;
+mod inbound;
 mod input;
+mod lifecycle;
 mod limits;
+mod memory;
+mod outbound;
 mod output;
+mod parked;
+mod queue;
+mod shield;
+mod stats;
+mod table;
+mod timers;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
+
+use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
+use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 
 pub use input::{
     AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, HandlerEnd, Lost, Origin, Work,
 };
 pub use limits::Limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
-
-use crate::cause::Cause;
-use crate::dialect::{Dialect, Handshake, HandshakePart, Role};
-use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId};
-use crate::message::BadMessage;
-use std::time::{Duration, Instant};
+pub use stats::Stats;
 
 /// What a session is made of.
 #[derive(Clone, Debug)]
@@ -48,228 +97,135 @@ impl SessionConfig {
     }
 }
 
-/// Counters of a session; they only ever go up, but for the gauges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Handlers started.
-    pub started: u64,
-    /// Handlers that have ended.
-    pub finished: u64,
-    /// Handlers that ended because they were signalled or aborted.
-    pub cancelled: u64,
-    /// Gauge: handlers running and not settled.
-    pub running: u64,
-    /// Gauge: requests waiting for a permit.
-    pub queued: u64,
-    /// Gauge: handlers whose request is settled but that still run.
-    pub draining: u64,
-    /// Gauge: requests of the peer that are kept at all.
-    pub slots: u64,
-    /// Gauge: calls of ours in flight.
-    pub calls: u64,
-    /// Cancels that named nothing open.
-    pub unknown_cancels: u64,
-    /// Cancels that named nothing at all.
-    pub malformed_cancels: u64,
-    /// Cancels that were ignored by rule.
-    pub ignored_cancels: u64,
-    /// Early cancels that were kept for their request.
-    pub parked_cancels: u64,
-    /// Answers that came after their call had ended.
-    pub late_answers: u64,
-    /// Answers to calls that never were.
-    pub unknown_answers: u64,
-    /// Frames that were no message.
-    pub bad_frames: u64,
-    /// Requests refused because their id was in use.
-    pub duplicate_ids: u64,
-    /// Requests refused because a limit was reached.
-    pub refused: u64,
-    /// Handlers that panicked.
-    pub panics: u64,
-    /// Handlers whose task was aborted after the grace.
-    pub aborted: u64,
-    /// Cancelled calls whose peer did not answer in time.
-    pub unresponsive: u64,
-}
-
-/// One connection's state.
+/// One connection's state. See the [module's docs](self) for its shape and invariants.
 #[derive(Debug)]
 pub struct Session {
-    _config: SessionConfig,
+    config: SessionConfig,
+    agreement: handshake::Agreement,
+    lifecycle: lifecycle::Lifecycle,
+    requests: table::Table<inbound::Request>,
+    /// Every request whose handler has not ended, by its id.
+    ids: HashMap<memory::Name, InboundKey>,
+    /// The same by the key a cancel names, where that is not the id.
+    cancel_keys: HashMap<memory::Name, InboundKey>,
+    /// The request that came on each exchange, on wires that have exchanges.
+    exchanges: BTreeMap<ExchangeId, InboundKey>,
+    queue: queue::Queue,
+    permits: queue::Permits,
+    memory: memory::Memory,
+    parked: parked::Parked,
+    highest_id: Option<i64>,
+    calls: table::Table<outbound::Call>,
+    /// Every call of ours that is open, by its number.
+    numbers: HashMap<CallNumber, OutboundKey>,
+    /// Every cancel of ours whose acknowledgement may still come, by its number.
+    cancels: HashMap<CallNumber, OutboundKey>,
+    next_number: u64,
+    tree: tree::Cascades,
+    timers: timers::Timers,
+    bucket: bad::Bucket,
+    outputs: VecDeque<Output>,
+    stats: Stats,
 }
 
-#[allow(
-    missing_docs,
-    unused_variables,
-    clippy::todo,
-    clippy::missing_errors_doc,
-    clippy::unused_self,
-    clippy::needless_pass_by_value,
-    clippy::must_use_candidate
-)]
 impl Session {
+    /// A connection on which nothing has been said yet.
+    #[must_use]
     pub fn new(config: SessionConfig) -> Self {
-        Self { _config: config }
+        let limits = &config.limits;
+        Self {
+            agreement: handshake::Agreement::new(config.role, config.handles_cancels),
+            lifecycle: lifecycle::Lifecycle::new(),
+            requests: table::Table::new(),
+            ids: HashMap::new(),
+            cancel_keys: HashMap::new(),
+            exchanges: BTreeMap::new(),
+            queue: queue::Queue::default(),
+            permits: queue::Permits::default(),
+            memory: memory::Memory::new(limits.remembered, limits.remembered_time),
+            parked: parked::Parked::new(limits.parked, limits.parked_time),
+            highest_id: None,
+            calls: table::Table::new(),
+            numbers: HashMap::new(),
+            cancels: HashMap::new(),
+            next_number: 1,
+            tree: tree::Cascades::default(),
+            timers: timers::Timers::default(),
+            bucket: bad::Bucket::default(),
+            outputs: VecDeque::new(),
+            stats: Stats::default(),
+            config,
+        }
     }
-    // ---- from the peer
-    /// A request. `Some(key)`: it has a slot now, before the next frame is read; `Start` follows at once or later.
-    /// `None`: the outputs say how it was refused.
-    pub fn recv_request(&mut self, now: Instant, arrival: Arrival<'_>) -> Option<InboundKey> {
-        todo!()
-    }
-    /// A cancel. `key` is `None` if it named nothing that could be an id.
-    pub fn recv_cancel(
-        &mut self,
-        now: Instant,
-        key: Option<RequestId>,
-        reason: Option<&str>,
-        ack: Option<RequestId>,
-        origin: &Origin,
-    ) {
-        todo!()
-    }
-    /// An answer. `Some`: it settles this call; `Settle` with `Answered` is among the outputs of this step.
-    pub fn recv_answer(
-        &mut self,
-        now: Instant,
-        call: Option<CallNumber>,
-        kind: AnswerKind,
-    ) -> Option<OutboundKey> {
-        todo!()
-    }
-    /// The peer acknowledges a cancel of ours.
-    pub fn recv_ack(&mut self, now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
-        todo!()
-    }
-    /// A frame that is no message. Answered (bounded by a bucket: 100, refilled at 10 a second) or only counted.
-    pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
-        todo!()
-    }
-    /// What the handshake said, in the peer's half (`ours` false) or ours. Call it for our own result when
-    /// `Output::Reply` for the handshake is handled, for the peer's result when it is read.
+
+    /// Takes in one half of the handshake: the peer's when it was read, ours when it was accepted. The result ends
+    /// the exchange (000-20), opens the session and picks the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
-        todo!()
+        self.agreement.hear(self.config.dialect.rules(), part, said);
     }
-    /// End of input; output is still open.
-    pub fn recv_half_close(&mut self, now: Instant) {
-        todo!()
-    }
-    /// The connection is lost, or its output is broken.
-    pub fn recv_lost(&mut self, now: Instant, lost: Lost) {
-        todo!()
-    }
-    /// The peer gave up one exchange (HTTP): the dialect says what that means.
-    pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
-        todo!()
-    }
-    /// It took it up again.
-    pub fn recv_exchange_resumed(&mut self, now: Instant, exchange: ExchangeId) {
-        todo!()
-    }
-    /// A call of ours failed on its way.
-    pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
-        todo!()
-    }
-    // ---- from our user: requests we serve
-    /// Offers the handler's end. The outputs of this step say what is written, if anything.
-    pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerEnd) {
-        todo!()
-    }
-    /// The handler's task is really gone (returned, aborted or its thread ended): permit and id are free.
-    pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
-        todo!()
-    }
-    /// This side cancels a request it serves. `true`: it was open and not cancelled before.
-    pub fn local_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause) -> bool {
-        todo!()
-    }
-    /// A critical section begins: signal, grace and abort wait. Sections nest.
-    pub fn local_shield(&mut self, now: Instant, key: InboundKey) {
-        todo!()
-    }
-    /// It ends.
-    pub fn local_unshield(&mut self, now: Instant, key: InboundKey) {
-        todo!()
-    }
-    /// Whether frames of this request may still be written (false once answered or silenced).
-    pub fn may_notify(&self, key: InboundKey) -> bool {
-        todo!()
-    }
-    // ---- from our user: calls we make
-    pub fn local_call(
-        &mut self,
-        now: Instant,
-        spec: &CallSpec<'_>,
-    ) -> Result<(OutboundKey, CallNumber), CallRefused> {
-        todo!()
-    }
-    /// The frame was handed to the transport with `start_send`.
-    pub fn local_written(&mut self, now: Instant, call: OutboundKey) {
-        todo!()
-    }
-    pub fn local_cancel_call(
-        &mut self,
-        now: Instant,
-        call: OutboundKey,
-        cause: Cause,
-        after: Option<AfterCancel>,
-    ) -> CancelResult {
-        todo!()
-    }
-    /// The call goes on when its parent is cancelled or ends.
-    pub fn local_detach(&mut self, call: OutboundKey) {
-        todo!()
-    }
-    /// Makes a call of another connection a child of a request of this one.
-    pub fn local_adopt(
-        &mut self,
-        now: Instant,
-        parent: InboundKey,
-        child: ForeignChild,
-    ) -> Result<(), CallRefused> {
-        todo!()
-    }
-    /// The foreign child ended by itself.
-    pub fn local_release(&mut self, parent: InboundKey, child: ForeignChild) {
-        todo!()
-    }
-    /// Begins the shutdown: see the six steps. `drain` is how long handlers may end by themselves.
-    pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {
-        todo!()
-    }
-    // ---- time and outputs
-    pub fn next_timeout(&self) -> Option<Instant> {
-        todo!()
-    }
-    pub fn handle_timeout(&mut self, now: Instant) {
-        todo!()
-    }
-    /// A cascade has descendants left to walk: call [`advance`](Self::advance) between frames.
-    pub fn has_work(&self) -> bool {
-        todo!()
-    }
-    pub fn advance(&mut self, now: Instant) {
-        todo!()
-    }
+
+    /// The next thing to do, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
-        todo!()
+        self.outputs.pop_front()
     }
-    // ---- questions
-    pub fn stats(&self) -> Stats {
-        todo!()
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
     }
-    /// The first cause for which this request was cancelled.
-    pub fn request_cause(&self, key: InboundKey) -> Option<Cause> {
-        todo!()
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                timers::Timer::Queue(key) => self.queue_time_over(now, key),
+                timers::Timer::Grace(key) => self.grace_over(now, key),
+                timers::Timer::Shield(key) => self.shield_over(now, key),
+                timers::Timer::Detach(key) => self.detach_over(now, key),
+                timers::Timer::Deadline(key) => self.deadline_over(now, key),
+                timers::Timer::PeerWait(key) => self.peer_wait_over(key),
+                timers::Timer::Lifecycle => self.lifecycle_over(now),
+            }
+        }
+        self.advance(now);
     }
-    /// Batches are allowed: the handshake named the dialect's batch revision.
-    pub fn allows_batches(&self) -> bool {
-        todo!()
+
+    /// Whether batches are allowed: the handshake named the revision that has them.
+    #[must_use]
+    pub const fn allows_batches(&self) -> bool {
+        self.agreement.allows_batches()
     }
-    /// The connection is lost or closed and nothing of it is left.
-    pub fn is_finished(&self) -> bool {
-        todo!()
+
+    /// The dialect this session was made for.
+    #[must_use]
+    pub const fn dialect(&self) -> &Dialect {
+        &self.config.dialect
+    }
+
+    /// The bounds.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// Which side we are.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        self.config.role
+    }
+
+    fn rules(&self) -> &Rules {
+        self.config.dialect.rules()
+    }
+
+    fn push(&mut self, output: Output) {
+        self.outputs.push_back(output);
+    }
+
+    /// Counts an event and puts it among the outputs.
+    fn tell(&mut self, event: Event) {
+        self.stats.count(&event);
+        self.push(Output::Event(event));
     }
 }

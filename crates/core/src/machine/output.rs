@@ -134,7 +134,7 @@ pub enum ReplyBody {
 }
 
 /// A child on another connection, by the number its own side gave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ForeignChild(pub u64);
 
 /// What an acknowledgement says.

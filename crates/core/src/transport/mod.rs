@@ -85,6 +85,7 @@ impl fmt::Debug for Link {
 
 /// What a wire can and cannot do. There is no default: a wrapper must state each, so none can be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of the wire, independent of the others")]
 pub struct LinkTraits {
     /// Frames arrive in the order they were sent. Only where they do not may an early cancel be parked.
     pub ordered: bool,

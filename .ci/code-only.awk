@@ -1,0 +1,32 @@
+# Prints a Rust file with comments and `#[cfg(test)]` items blanked, line numbers kept. It relies on rustfmt's layout (checked by
+# `.ci/fmt`): an item ends at the first line of its own indentation that starts with `}` or ends with `;`, `,` or `}`.
+# With -v list=1 it prints instead the modules declared `#[cfg(test)] mod NAME;`, as NAME or as path=FILE.
+function indentation(s) { match(s, /^ */); return RLENGTH }
+function show(s) { if (!list) print s }
+
+/^#!\[cfg\(test\)\]/ { whole = 1 }
+whole { show(""); next }
+
+comment { if ($0 ~ /\*\//) comment = 0; show(""); next }
+/^ *\/\*/ { if ($0 !~ /\*\//) comment = 1; show(""); next }
+
+{ line = $0; sub(/(^|[ \t])\/\/.*$/, "", line) }
+
+!skip && line ~ /^ *#\[cfg\((test|all\(test)[,)]/ { skip = 1; at = indentation(line); file = ""; show(""); next }
+
+skip {
+    show("")
+    if (line ~ /^ *$/) next
+    if (indentation(line) == at && line ~ /^ *(#\[|\)\])/) {
+        if (line ~ /^ *#\[path = "/) { file = line; sub(/^[^"]*"/, "", file); sub(/".*$/, "", file) }
+        next
+    }
+    if (list && indentation(line) == at && line ~ /^ *(pub(\([a-z]+\))? )?mod [a-z0-9_]+;$/) {
+        name = line; sub(/^.*mod /, "", name); sub(/;$/, "", name)
+        print (file == "" ? name : "path=" file)
+    }
+    if (indentation(line) == at && line ~ /(^ *\}|[;,}]$)/) skip = 0
+    next
+}
+
+{ show(line) }

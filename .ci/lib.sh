@@ -1,0 +1,42 @@
+# Sourced by every step script: strict mode, the repository's root as working directory, and a few words.
+# Plain bash 3.2, so that a stock macOS runs it too.
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+step="${0##*/}"
+
+say() { printf '== %s: %s\n' "$step" "$*"; }
+fail() {
+    printf '%s failed: %s\n' "$step" "$*" >&2
+    exit 1
+}
+
+# need TOOL HOW-TO-GET-IT
+need() {
+    command -v "$1" >/dev/null 2>&1 || fail "it needs \`$1\`, which is not on the PATH. $2"
+}
+
+need_cargo() { need cargo "Install a Rust toolchain with rustup."; }
+
+# run COMMAND ARG...: prints the command, then runs it.
+run() {
+    printf '+ %s\n' "$*"
+    "$@"
+}
+
+# with_deadline SECONDS COMMAND ARG...: stdin is empty; after the deadline the command is killed and 124 returned.
+with_deadline() {
+    local end=$((SECONDS + $1)) pid
+    shift
+    "$@" </dev/null &
+    pid=$!
+    while kill -0 "$pid" 2>/dev/null; do
+        if [ "$SECONDS" -ge "$end" ]; then
+            kill -9 "$pid" 2>/dev/null || true
+            wait "$pid" 2>/dev/null || true
+            return 124
+        fi
+        sleep 0.1
+    done
+    wait "$pid"
+}

@@ -1,0 +1,134 @@
+//! Whether a request is let in, and what it is told if not.
+
+use std::time::Instant;
+
+use super::Session;
+use super::inbound::State;
+use super::input::Arrival;
+use super::lifecycle;
+use super::memory::{Name, Settled};
+use super::output::{Event, Output};
+use crate::cause::{Cause, CauseKind};
+use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
+use crate::id::ExchangeId;
+use crate::message::CancelKey;
+
+/// Why a request gets no slot.
+pub(super) enum NotAdmitted {
+    /// The connection is gone; nobody is told.
+    Lost,
+    /// Refused under its own id.
+    Refused(Refusal),
+    /// Refused without an id: its own belongs to a request that has no answer yet.
+    DuplicateId,
+    /// Answered as cancelled without being started.
+    Cancelled(Cause),
+}
+
+impl Session {
+    pub(super) fn admit(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<(), NotAdmitted> {
+        let refused = |refusal| Err(NotAdmitted::Refused(refusal));
+        if self.lifecycle.state() == lifecycle::State::Lost {
+            return Err(NotAdmitted::Lost);
+        }
+        let name: Name = (arrival.origin.scope, arrival.id.clone());
+        if let Some(first) = self.ids.get(&name).and_then(|key| self.requests.get(key.0)) {
+            let open = first.state.is_open();
+            self.tell(Event::DuplicateId);
+            // I4: the first is never touched. While it is open a refusal under its id would be taken for its answer.
+            return if open {
+                Err(NotAdmitted::DuplicateId)
+            } else {
+                refused(Refusal::Overloaded("draining"))
+            };
+        }
+        let cancel_name = match &arrival.cancel_key {
+            CancelKey::SameAsId => Some(name),
+            CancelKey::Named(key) => Some((arrival.origin.scope, key.clone())),
+            CancelKey::None => None,
+        };
+        if let (CancelKey::Named(_), Some(name)) = (&arrival.cancel_key, &cancel_name) {
+            let holder = self.cancel_keys.get(name).and_then(|key| self.requests.get(key.0));
+            if holder.is_some_and(|holder| holder.state.is_open()) {
+                self.tell(Event::DuplicateId);
+                return refused(Refusal::DuplicateKey);
+            }
+        }
+        let rules = self.rules();
+        if rules.reserved_prefix.is_some_and(|prefix| arrival.method.starts_with(prefix)) {
+            return refused(Refusal::MethodNotFound);
+        }
+        let is_handshake = rules.handshake == Some(arrival.method);
+        if rules.session_required && !is_handshake && !self.agreement.is_over() {
+            return refused(Refusal::NotInitialized);
+        }
+        if self.lifecycle.refuses_requests() {
+            return Err(NotAdmitted::Cancelled(Cause::new(CauseKind::Shutdown)));
+        }
+        if let Some(name) = cancel_name.filter(|_| !is_handshake) {
+            if let Some(cause) = self.parked.take(now, &name, arrival.origin.principal.as_ref()) {
+                self.remember_at(now, Some(name), Settled::Cancelled);
+                return Err(NotAdmitted::Cancelled(cause));
+            }
+        }
+        if let Err(limit) = arrival.admission {
+            self.tell(Event::LimitReached(limit));
+            return refused(Refusal::Overloaded(limit));
+        }
+        let limits = &self.config.limits;
+        let room = self.permits.has_room(limits, arrival.work) && self.queue.is_empty(arrival.work);
+        if !room && self.queue.len() >= limits.queued {
+            self.tell(Event::LimitReached("queued"));
+            return refused(Refusal::Overloaded("queued"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn refuse(&mut self, arrival: Arrival<'_>, why: NotAdmitted) {
+        let exchange = arrival.origin.exchange;
+        let to = Some((arrival.id.clone(), arrival.tag));
+        match why {
+            NotAdmitted::Lost => {}
+            NotAdmitted::Refused(why) => self.push(Output::Refuse { to, exchange, why }),
+            NotAdmitted::DuplicateId => {
+                self.push(Output::Refuse { to: None, exchange, why: Refusal::DuplicateId });
+            }
+            NotAdmitted::Cancelled(cause) => {
+                let silent =
+                    cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
+                if !silent {
+                    let (id, tag) = (arrival.id, arrival.tag);
+                    self.push(Output::RefuseCancelled { id, tag, exchange, cause });
+                } else if exchange != ExchangeId::NONE {
+                    self.push(Output::Finish { exchange, silent: true });
+                }
+            }
+        }
+    }
+
+    /// Whether an early cancel may wait for its request here.
+    pub(super) fn parks_early_cancels(&self) -> bool {
+        let by_dialect = match self.rules().early {
+            EarlyCancel::Never => false,
+            EarlyCancel::WhereUnordered => !self.config.ordered,
+            EarlyCancel::Always => true,
+        };
+        by_dialect && !self.config.exchange_scoped
+    }
+
+    /// Notes what became of a key, where that is ever asked.
+    pub(super) fn remember_at(&mut self, now: Instant, name: Option<Name>, settled: Settled) {
+        let asked = match self.rules().settled_memory {
+            SettledMemory::ForAcks => true,
+            SettledMemory::ForParking => self.parks_early_cancels(),
+        };
+        if let (true, Some(name)) = (asked, name) {
+            self.memory.record(now, name, settled);
+        }
+    }
+
+    /// The slot of a request that may still be cancelled or asked about.
+    pub(super) fn state_of(&self, key: crate::id::InboundKey) -> Option<State> {
+        self.requests.get(key.0).map(|request| request.state)
+    }
+}

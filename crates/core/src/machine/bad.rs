@@ -1,0 +1,65 @@
+//! Frames that are no message: answered, within a bound, and never the end of the connection.
+
+use std::time::{Duration, Instant};
+
+use super::output::{Event, Output};
+use super::{Session, lifecycle};
+use crate::dialect::Refusal;
+use crate::id::ExchangeId;
+use crate::message::BadMessage;
+
+/// The most answers to bad frames in one go.
+const MOST: u32 = 100;
+/// One more answer after each of these.
+const REFILL: Duration = Duration::from_millis(100);
+
+/// Bounds the answers to bad frames; beyond it they are counted and silent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bucket {
+    spent: u32,
+    since: Option<Instant>,
+}
+
+impl Bucket {
+    fn take(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let refilled = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
+        let refilled = u32::try_from(refilled).unwrap_or(u32::MAX);
+        if refilled > 0 {
+            self.spent = self.spent.saturating_sub(refilled);
+            self.since = Some(since + REFILL.saturating_mul(refilled));
+        }
+        if self.spent >= MOST {
+            return false;
+        }
+        self.spent += 1;
+        true
+    }
+}
+
+impl Session {
+    /// A frame that is no message. It is answered without an id, as the dialect writes that: 100 in one go, one more
+    /// each 100 ms, beyond that only counted.
+    pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
+        self.tell(Event::BadFrame);
+        if self.lifecycle.state() != lifecycle::State::Lost && self.bucket.take(now) {
+            self.push(Output::Refuse { to: None, exchange, why: Refusal::Bad(why) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_gives_a_hundred_and_refills_ten_a_second() {
+        let start = Instant::now();
+        let mut bucket = Bucket::default();
+        assert_eq!((0..150).filter(|_| bucket.take(start)).count(), 100);
+        let later = start + Duration::from_secs(1);
+        assert_eq!((0..150).filter(|_| bucket.take(later)).count(), 10);
+        let much_later = later + Duration::from_secs(3600);
+        assert_eq!((0..150).filter(|_| bucket.take(much_later)).count(), 100);
+    }
+}

@@ -1,0 +1,327 @@
+//! Cancels of requests the peer asks of us: the peer's, and this side's own.
+
+use std::time::Instant;
+
+use super::Session;
+use super::inbound::{Reach, State};
+use super::input::Origin;
+use super::memory::{Name, Settled};
+use super::output::{AckStatus, Event, Output, ReplyBody, Settlement};
+use super::timers::Timer;
+use crate::cause::{Cause, CauseKind};
+use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
+use crate::id::{CallNumber, ExchangeId, InboundKey, RequestId};
+
+/// An acknowledgement that is owed: the id it goes under and the exchange it goes on.
+type OwedAck = Option<(RequestId, ExchangeId)>;
+
+impl Session {
+    /// A cancel of the peer. `key` is `None` if it named nothing that could be an id; `ack` is the id to acknowledge
+    /// under, where the dialect acknowledges.
+    ///
+    /// A cancel for an unknown, finished or foreign request changes nothing (I4, I8), and a second cancel is the
+    /// first again (I7).
+    pub fn recv_cancel(
+        &mut self,
+        now: Instant,
+        key: Option<RequestId>,
+        reason: Option<&str>,
+        ack: Option<RequestId>,
+        origin: &Origin,
+    ) {
+        let ack = ack.map(|ack| (ack, origin.exchange));
+        if ack.is_none() && origin.exchange != ExchangeId::NONE {
+            self.push(Output::Finish { exchange: origin.exchange, silent: false });
+        }
+        let Some(id) = key else {
+            self.tell(Event::MalformedCancel);
+            self.acknowledge(ack, None, AckStatus::InvalidKey);
+            return;
+        };
+        let rules = self.rules();
+        let session_missing = rules.session_required && !self.agreement.is_over();
+        if session_missing {
+            self.tell(Event::IgnoredCancel);
+            self.acknowledge(ack, Some(id), AckStatus::NotInitialized);
+            return;
+        }
+        if rules.cancel_from == CancelFrom::Client && self.config.role == Role::Client {
+            self.recv_end_of_call(now, &id);
+            return;
+        }
+        if !self.agreement.hears_cancels(rules) {
+            self.tell(Event::IgnoredCancel);
+            self.acknowledge(ack, Some(id), AckStatus::NotCancellable);
+            return;
+        }
+        let mut cause = Cause::new(CauseKind::Peer);
+        if let Some(reason) = reason {
+            cause = cause.with_reason(reason);
+        }
+        match self.find_cancellable(&id, origin) {
+            Some(found) => self.recv_known_cancel(now, found, id, cause, ack),
+            None => self.recv_unknown_cancel(now, id, cause, ack, origin),
+        }
+        self.advance(now);
+    }
+
+    /// This side cancels a request it serves, with the dialect's answer for that. `true`: the request was open and
+    /// had not been cancelled. The handshake is cancelled by shutdown and disconnect only (I9).
+    pub fn local_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause) -> bool {
+        let Some(request) = self.requests.get(key.0) else { return false };
+        let ends_all = matches!(cause.kind(), CauseKind::Shutdown | CauseKind::Disconnected);
+        if request.reach == Reach::Handshake && !ends_all {
+            return false;
+        }
+        let accepted = matches!(request.state, State::Queued | State::Running);
+        if accepted {
+            self.accept_cancel(now, key, cause, None);
+            self.advance(now);
+        }
+        accepted
+    }
+
+    /// The peer gave up the exchange a request came on. The dialect says whether that is a cancel.
+    pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
+        let Some(key) = self.exchanges.get(&exchange).copied() else { return };
+        match self.rules().lost_stream {
+            LostStream::Cancel => {
+                if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+                    self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
+                    self.advance(now);
+                }
+            }
+            LostStream::Detach => {
+                let until = now + self.config.limits.detach_grace;
+                let Some(request) = self.requests.get_mut(key.0) else { return };
+                if request.alarms.detach.is_none() && request.state.is_open() {
+                    request.alarms.detach = Some(until);
+                    self.timers.set(until, Timer::Detach(key));
+                }
+            }
+        }
+    }
+
+    /// The peer took a lost exchange up again; its request goes on.
+    pub fn recv_exchange_resumed(&mut self, _now: Instant, exchange: ExchangeId) {
+        let Some(key) = self.exchanges.get(&exchange).copied() else { return };
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+    }
+
+    pub(super) fn detach_over(&mut self, now: Instant, key: InboundKey) {
+        if let Some(request) = self.requests.get_mut(key.0) {
+            request.alarms.detach = None;
+        }
+        if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+            self.accept_cancel(now, key, Cause::new(CauseKind::Disconnected), None);
+        }
+    }
+
+    fn find_cancellable(&self, id: &RequestId, origin: &Origin) -> Option<InboundKey> {
+        let name: Name = (origin.scope, id.clone());
+        let key = match self.cancel_keys.get(&name) {
+            Some(key) => *key,
+            None => *self.ids.get(&name)?,
+        };
+        let request = self.requests.get(key.0)?;
+        let named_so = request.cancel_name().as_ref() == Some(&name);
+        (named_so && request.origin.principal == origin.principal).then_some(key)
+    }
+
+    fn recv_known_cancel(
+        &mut self,
+        now: Instant,
+        key: InboundKey,
+        id: RequestId,
+        cause: Cause,
+        ack: OwedAck,
+    ) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.reach != Reach::All {
+            self.tell(Event::IgnoredCancel);
+            self.acknowledge(ack, Some(id), AckStatus::NotCancellable);
+            return;
+        }
+        match request.state {
+            State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
+            State::Held => request.held_acks.extend(ack),
+            State::Cancelling => self.acknowledge(ack, Some(id), AckStatus::Cancelled),
+            State::Draining { .. } | State::Ended => {
+                let name = request.cancel_name();
+                let settled = name.and_then(|name| self.memory.recall(now, &name));
+                self.tell(Event::UnknownCancel);
+                self.acknowledge_settled(ack, id, settled);
+            }
+        }
+    }
+
+    fn recv_unknown_cancel(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+        cause: Cause,
+        ack: OwedAck,
+        origin: &Origin,
+    ) {
+        let name: Name = (origin.scope, id.clone());
+        let settled = self.memory.recall(now, &name);
+        if self.parks_early_cancels() && settled.is_none() && self.may_be_early(now, &id) {
+            let in_use = self.ids.contains_key(&name);
+            if !in_use && self.parked.park(now, name, origin.principal.clone(), cause) {
+                self.tell(Event::ParkedCancel);
+                return;
+            }
+        }
+        self.tell(Event::UnknownCancel);
+        self.acknowledge_settled(ack, id, settled);
+    }
+
+    /// Where the memory of settled ids has overflowed, only an id above all seen can be one still to come.
+    fn may_be_early(&self, now: Instant, id: &RequestId) -> bool {
+        if self.memory.is_complete(now) {
+            return true;
+        }
+        match (id.as_number(), self.highest_id) {
+            (Some(number), Some(highest)) => number > highest,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).
+    fn recv_end_of_call(&mut self, now: Instant, id: &RequestId) {
+        let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
+        let call = number.and_then(|number| self.numbers.get(&number).copied());
+        let may_end = call.and_then(|call| self.calls.get(call.0)).is_some_and(|call| call.peer_may_end);
+        match call {
+            Some(call) if may_end => {
+                let cause = Cause::new(CauseKind::Peer);
+                self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
+                self.after_end(now);
+            }
+            Some(_) | None => self.tell(Event::IgnoredCancel),
+        }
+    }
+
+    /// The one transition of an accepted cancel. Only for `Queued` and `Running`.
+    pub(super) fn accept_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause, ack: OwedAck) {
+        let decides = self.is_decided_by(&cause);
+        let silent =
+            cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
+        let ignores_shields = self.lifecycle.ignores_shields();
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.cause = Some(cause.clone());
+        self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+        let named = match &request.cancel_key {
+            crate::message::CancelKey::Named(named) => Some(named.clone()),
+            crate::message::CancelKey::SameAsId => Some(request.id.clone()),
+            crate::message::CancelKey::None => None,
+        };
+        if request.state == State::Queued {
+            let work = request.work;
+            self.queue.remove(work, key);
+            self.acknowledge(ack, named, AckStatus::Cancelled);
+            self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
+            return;
+        }
+        let shielded = request.shields > 0 && !ignores_shields;
+        if !shielded {
+            self.acknowledge(ack, named, AckStatus::Cancelled);
+            self.decide_and_signal(now, key, cause, decides);
+        } else if decides && silent {
+            self.settle(now, key, ReplyBody::Cancelled(cause));
+            if let Some(request) = self.requests.get_mut(key.0) {
+                request.state = State::Draining { owes_signal: true };
+            }
+        } else {
+            request.state = State::Held;
+            if decides {
+                request.held_acks.extend(ack);
+            } else {
+                self.acknowledge(ack, named, AckStatus::Cancelled);
+            }
+        }
+    }
+
+    /// What follows an accepted cancel that no shield holds off.
+    pub(super) fn decide_and_signal(&mut self, now: Instant, key: InboundKey, cause: Cause, decides: bool) {
+        if decides {
+            self.settle(now, key, ReplyBody::Cancelled(cause));
+        } else if let Some(request) = self.requests.get_mut(key.0) {
+            request.state = State::Cancelling;
+        }
+        self.signal(now, key);
+    }
+
+    /// Signals a handler, once (I5), and starts its grace.
+    pub(super) fn signal(&mut self, now: Instant, key: InboundKey) {
+        let Some(cause) = self.request_cause(key) else { return };
+        self.push(Output::Signal { key, cause });
+        self.start_grace(now, key);
+        self.begin_cascade(key);
+    }
+
+    pub(super) fn start_grace(&mut self, now: Instant, key: InboundKey) {
+        let by_peer = self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer);
+        if by_peer && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished {
+            return;
+        }
+        let until = now + self.config.limits.cancel_grace;
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        self.timers.clear(request.alarms.grace.replace(until), Timer::Grace(key));
+        self.timers.set(until, Timer::Grace(key));
+    }
+
+    pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.alarms.grace = None;
+        let cause = request.cause.clone();
+        match request.state {
+            State::Queued | State::Running | State::Held | State::Ended => return,
+            State::Cancelling => self.settle_cancelled(now, key, cause),
+            State::Draining { .. } => {}
+        }
+        self.tell(Event::Aborted(key));
+        self.push(Output::Abort(key));
+    }
+
+    /// Whether a cancel of this cause settles the request by itself.
+    pub(super) fn is_decided_by(&self, cause: &Cause) -> bool {
+        let rules = self.rules();
+        let waits_for_value = rules.answer_after_cancel == AnswerAfterCancel::ResultIfFinished
+            && cause.kind() == CauseKind::Peer;
+        rules.decided == DecidedBy::Cancel && !waits_for_value
+    }
+
+    pub(super) fn answer_held_acks(
+        &mut self,
+        key: InboundKey,
+        acks: Vec<(RequestId, ExchangeId)>,
+        settled: Settled,
+    ) {
+        let named = self.requests.get(key.0).and_then(super::inbound::Request::cancel_name);
+        for ack in acks {
+            let status = match settled {
+                Settled::Completed => AckStatus::AlreadyCompleted,
+                Settled::Cancelled => AckStatus::Cancelled,
+            };
+            self.acknowledge(Some(ack), named.clone().map(|(_, id)| id), status);
+        }
+    }
+
+    fn acknowledge_settled(&mut self, ack: OwedAck, id: RequestId, settled: Option<Settled>) {
+        let status = match settled {
+            None => AckStatus::NotFound,
+            Some(Settled::Completed) => AckStatus::AlreadyCompleted,
+            Some(Settled::Cancelled) => AckStatus::Cancelled,
+        };
+        self.acknowledge(ack, Some(id), status);
+    }
+
+    fn acknowledge(&mut self, ack: OwedAck, key: Option<RequestId>, status: AckStatus) {
+        if let (Some((ack, exchange)), AckStyle::Acknowledged) = (ack, self.rules().ack) {
+            self.push(Output::Ack { ack, key, exchange, status });
+        }
+    }
+}

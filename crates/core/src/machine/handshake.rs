@@ -1,0 +1,72 @@
+//! The capability gate, and what else a handshake settles.
+
+use crate::dialect::{Gate, Handshake, HandshakePart, Role, Rules};
+
+/// What both sides have said so far.
+#[derive(Clone, Debug)]
+pub(super) struct Agreement {
+    role: Role,
+    ours: bool,
+    peers: bool,
+    exchange: Exchange,
+    batches: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exchange {
+    Before,
+    Over,
+}
+
+impl Agreement {
+    pub(super) const fn new(role: Role, handles_cancels: bool) -> Self {
+        Self { role, ours: handles_cancels, peers: false, exchange: Exchange::Before, batches: false }
+    }
+
+    /// Takes in one half. The result ends the exchange: for the server when the machine accepts it, for the client
+    /// when it has read it (000-20).
+    pub(super) fn hear(&mut self, rules: &Rules, part: HandshakePart, said: &Handshake) {
+        let ours = matches!(
+            (part, self.role),
+            (HandshakePart::Params, Role::Client) | (HandshakePart::Result, Role::Server)
+        );
+        if ours {
+            self.ours = said.handles_cancels.unwrap_or(false);
+        } else {
+            self.peers = said.handles_cancels.unwrap_or(false);
+        }
+        match part {
+            HandshakePart::Params => {}
+            HandshakePart::Result => {
+                self.exchange = Exchange::Over;
+                self.batches =
+                    rules.batch_revision.is_some() && said.revision.as_deref() == rules.batch_revision;
+            }
+        }
+    }
+
+    /// The session is open.
+    pub(super) fn is_over(&self) -> bool {
+        self.exchange == Exchange::Over
+    }
+
+    /// Cancels of the peer are handled.
+    pub(super) fn hears_cancels(&self, rules: &Rules) -> bool {
+        match rules.gate {
+            Gate::None => true,
+            Gate::Declared => self.is_over() && self.ours,
+        }
+    }
+
+    /// A cancel may be sent to the peer.
+    pub(super) fn may_send_cancels(&self, rules: &Rules) -> bool {
+        match rules.gate {
+            Gate::None => true,
+            Gate::Declared => self.is_over() && self.peers,
+        }
+    }
+
+    pub(super) const fn allows_batches(&self) -> bool {
+        self.batches
+    }
+}

@@ -1,0 +1,377 @@
+//! Requests the peer asks of us: from arrival to the end of the handler's task.
+
+use std::time::Instant;
+
+use super::input::{Arrival, HandlerEnd, Origin, Work};
+use super::memory::{Name, Settled};
+use super::output::{Event, Output, Reply, ReplyBody};
+use super::timers::Timer;
+use super::{Session, lifecycle};
+use crate::cause::{Cause, CauseKind};
+use crate::dialect::{CancelledReply, Refusal};
+use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::message::{CancelKey, Exempt};
+
+/// A request of the peer.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: RequestId,
+    pub(super) cancel_key: CancelKey,
+    pub(super) origin: Origin,
+    pub(super) tag: u8,
+    pub(super) server_cancellable: bool,
+    pub(super) reach: Reach,
+    pub(super) work: Work,
+    /// The fixed result for a request torn down in good order.
+    pub(super) graceful: Option<&'static str>,
+    pub(super) state: State,
+    /// The first accepted cancel. Set in `Held` and `Cancelling`, and in `Draining` if a cancel settled it.
+    pub(super) cause: Option<Cause>,
+    /// Acknowledgements that wait for the end of a shield.
+    pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
+    /// Critical sections entered and not left.
+    pub(super) shields: u32,
+    pub(super) alarms: Alarms,
+    /// The first of its children among the calls of this connection.
+    pub(super) first_child: Option<crate::id::OutboundKey>,
+}
+
+/// When each timer of a request is due, so that it can be taken out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Alarms {
+    pub(super) queue: Option<Instant>,
+    pub(super) grace: Option<Instant>,
+    pub(super) shield: Option<Instant>,
+    pub(super) detach: Option<Instant>,
+}
+
+/// Where a request stands. Each transition stands in one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It waits for a permit; its handler was not entered.
+    Queued,
+    /// Its handler runs, and nothing is decided.
+    Running,
+    /// A cancel was accepted while a shield holds; neither signal nor decision has been made.
+    Held,
+    /// Its handler was signalled and decides what the answer is.
+    Cancelling,
+    /// It is settled; its handler's task is not gone yet.
+    Draining {
+        /// The handler has still to be signalled, at the end of its shield.
+        owes_signal: bool,
+    },
+    /// Its task is gone, id and permit are free; children are still to be unlinked.
+    Ended,
+}
+
+impl State {
+    /// The answer is not decided.
+    pub(super) const fn is_open(self) -> bool {
+        match self {
+            Self::Queued | Self::Running | Self::Held | Self::Cancelling => true,
+            Self::Draining { .. } | Self::Ended => false,
+        }
+    }
+}
+
+/// What can cancel a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Anything.
+    All,
+    /// Anything but a cancel message (MCP: task-augmented requests).
+    NoMessage,
+    /// Nothing but shutdown and disconnect (I9).
+    Handshake,
+}
+
+impl Request {
+    pub(super) fn name(&self) -> Name {
+        (self.origin.scope, self.id.clone())
+    }
+
+    /// What a cancel names it by, if anything does.
+    pub(super) fn cancel_name(&self) -> Option<Name> {
+        match &self.cancel_key {
+            CancelKey::SameAsId => Some(self.name()),
+            CancelKey::Named(key) => Some((self.origin.scope, key.clone())),
+            CancelKey::None => None,
+        }
+    }
+}
+
+impl Session {
+    /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
+    /// outputs of this step or of a later one. `None`: the outputs say how it was refused.
+    pub fn recv_request(&mut self, now: Instant, arrival: Arrival<'_>) -> Option<InboundKey> {
+        if let Err(refusal) = self.admit(now, &arrival) {
+            self.refuse(arrival, refusal);
+            return None;
+        }
+        let work = arrival.work;
+        let exchange = arrival.origin.exchange;
+        let request = self.make_request(arrival);
+        let (name, cancel_name) = (request.name(), request.cancel_name());
+        if let (CancelKey::SameAsId, Some(number)) = (&request.cancel_key, request.id.as_number()) {
+            self.highest_id = Some(self.highest_id.map_or(number, |highest| highest.max(number)));
+        }
+        let named = matches!(request.cancel_key, CancelKey::Named(_));
+        let key = InboundKey(self.requests.insert(request));
+        self.ids.insert(name, key);
+        if let (true, Some(name)) = (named, cancel_name) {
+            self.cancel_keys.insert(name, key);
+        }
+        if exchange != ExchangeId::NONE {
+            self.exchanges.insert(exchange, key);
+        }
+        if self.may_start_now(work) {
+            self.start(key);
+        } else {
+            let until = now + self.config.limits.queue_time;
+            self.queue.push(work, key);
+            self.timers.set(until, Timer::Queue(key));
+            if let Some(request) = self.requests.get_mut(key.0) {
+                request.alarms.queue = Some(until);
+            }
+        }
+        Some(key)
+    }
+
+    /// Whether frames of this request may still be written: it is neither answered nor silenced (I2).
+    #[must_use]
+    pub fn may_notify(&self, key: InboundKey) -> bool {
+        self.lifecycle.state() != lifecycle::State::Lost
+            && self.requests.get(key.0).is_some_and(|request| request.state.is_open())
+    }
+
+    /// The first cause for which this request was cancelled.
+    #[must_use]
+    pub fn request_cause(&self, key: InboundKey) -> Option<Cause> {
+        self.requests.get(key.0)?.cause.clone()
+    }
+
+    /// Offers the end of a handler. The outputs of this step say what is written, if anything: nothing, when the
+    /// request was settled before.
+    pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerEnd) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        let cancelled = request.cause.clone();
+        match (request.state, end) {
+            (State::Queued | State::Draining { .. } | State::Ended, _) => {}
+            (State::Running, HandlerEnd::Value | HandlerEnd::Error)
+            | (State::Held | State::Cancelling, HandlerEnd::Value) => {
+                self.settle(now, key, ReplyBody::Handler);
+            }
+            (State::Running, HandlerEnd::Stopped) => {
+                let cause = Cause::new(CauseKind::Local);
+                self.settle(now, key, ReplyBody::Cancelled(cause));
+            }
+            (State::Held | State::Cancelling, HandlerEnd::Error) => {
+                self.tell(Event::ErrorAfterCancel(key));
+                self.settle_cancelled(now, key, cancelled);
+            }
+            (State::Held | State::Cancelling, HandlerEnd::Stopped) => {
+                self.settle_cancelled(now, key, cancelled);
+            }
+            (State::Running, HandlerEnd::Panicked) => {
+                self.tell(Event::HandlerPanicked(key));
+                self.settle(now, key, ReplyBody::Refused(Refusal::Internal));
+            }
+            (State::Held | State::Cancelling, HandlerEnd::Panicked) => {
+                self.tell(Event::HandlerPanicked(key));
+                self.settle_cancelled(now, key, cancelled);
+            }
+        }
+        self.advance(now);
+    }
+
+    /// The handler's task is really gone: returned, aborted, or its thread has ended. Only now are its permit and its
+    /// id free (I10). A task that goes without having offered an end counts as one that panicked.
+    pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        match request.state {
+            State::Queued | State::Ended => return,
+            State::Running | State::Held | State::Cancelling => {
+                self.local_answer(now, key, HandlerEnd::Panicked);
+            }
+            State::Draining { .. } => {}
+        }
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.state = State::Ended;
+        self.stats.finished += 1;
+        self.stats.cancelled += u64::from(request.cause.is_some());
+        let work = request.work;
+        self.permits.give_back(work);
+        self.release(key);
+        self.start_next();
+        self.after_end(now);
+    }
+
+    fn make_request(&self, arrival: Arrival<'_>) -> Request {
+        let rules = self.rules();
+        let reach = if rules.handshake == Some(arrival.method) {
+            Reach::Handshake
+        } else if arrival.exempt == Exempt::FromCancelMessages
+            || rules.uncancellable.contains(&arrival.method)
+        {
+            Reach::NoMessage
+        } else {
+            Reach::All
+        };
+        let graceful =
+            rules.graceful.iter().find(|(method, _)| *method == arrival.method).map(|(_, result)| *result);
+        Request {
+            id: arrival.id,
+            cancel_key: arrival.cancel_key,
+            origin: arrival.origin,
+            tag: arrival.tag,
+            server_cancellable: arrival.server_cancellable,
+            reach,
+            work: arrival.work,
+            graceful,
+            state: State::Queued,
+            cause: None,
+            held_acks: Vec::new(),
+            shields: 0,
+            alarms: Alarms::default(),
+            first_child: None,
+        }
+    }
+
+    fn may_start_now(&self, work: Work) -> bool {
+        self.queue.is_empty(work) && self.permits.has_room(&self.config.limits, work)
+    }
+
+    fn start(&mut self, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.state = State::Running;
+        self.timers.clear(request.alarms.queue.take(), Timer::Queue(key));
+        self.permits.take(request.work);
+        self.stats.started += 1;
+        self.push(Output::Start(key));
+    }
+
+    fn start_next(&mut self) {
+        for work in [Work::Blocking, Work::Task] {
+            while self.permits.has_room(&self.config.limits, work) {
+                let Some(key) = self.queue.pop(work) else { break };
+                self.start(key);
+            }
+        }
+    }
+
+    pub(super) fn queue_time_over(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.alarms.queue = None;
+        let work = request.work;
+        self.queue.remove(work, key);
+        self.tell(Event::LimitReached("queue_time"));
+        let body = ReplyBody::Refused(Refusal::Overloaded("queue_time"));
+        self.settle_queued(now, key, body, Settled::Completed);
+    }
+
+    /// Settles a request whose handler was never entered; nothing of it is left.
+    pub(super) fn settle_queued(&mut self, now: Instant, key: InboundKey, body: ReplyBody, settled: Settled) {
+        self.write_answer(key, body);
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.state = State::Ended;
+        let name = request.cancel_name();
+        self.remember_at(now, name, settled);
+        self.release(key);
+    }
+
+    /// Settles a request with the answer for its first cause. The one place where silence is chosen.
+    pub(super) fn settle_cancelled(&mut self, now: Instant, key: InboundKey, cause: Option<Cause>) {
+        let cause = cause.unwrap_or(Cause::new(CauseKind::Local));
+        self.settle(now, key, ReplyBody::Cancelled(cause));
+    }
+
+    /// The one decision about a request (I1): its answer or its silence. Its task may go on.
+    pub(super) fn settle(&mut self, now: Instant, key: InboundKey, body: ReplyBody) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if !request.state.is_open() {
+            return;
+        }
+        let settled = match &body {
+            ReplyBody::Handler | ReplyBody::Refused(_) => Settled::Completed,
+            ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
+        };
+        request.state = State::Draining { owes_signal: false };
+        let name = request.cancel_name();
+        let acks = std::mem::take(&mut request.held_acks);
+        self.answer_held_acks(key, acks, settled);
+        self.write_answer(key, body);
+        self.remember_at(now, name, settled);
+        self.begin_cascade(key);
+    }
+
+    fn write_answer(&mut self, key: InboundKey, body: ReplyBody) {
+        if self.lifecycle.state() == lifecycle::State::Lost {
+            return;
+        }
+        let Some(request) = self.requests.get(key.0) else { return };
+        let exchange = request.origin.exchange;
+        let body = match body {
+            ReplyBody::Cancelled(cause) if cause.kind() == CauseKind::Peer => {
+                if self.rules().peer_cancelled == CancelledReply::Silence {
+                    self.push(Output::Silence { key, exchange });
+                    return;
+                }
+                ReplyBody::Cancelled(cause)
+            }
+            ReplyBody::Cancelled(cause) => match request.graceful {
+                Some(result) => ReplyBody::Graceful(result),
+                None => ReplyBody::Cancelled(cause),
+            },
+            ReplyBody::Handler | ReplyBody::Graceful(_) | ReplyBody::Refused(_) => body,
+        };
+        let reply = Reply {
+            key,
+            id: request.id.clone(),
+            tag: request.tag,
+            server_cancellable: request.server_cancellable,
+            exchange,
+            body,
+        };
+        self.push(Output::Reply(reply));
+    }
+
+    /// Takes an ended request out of everything that knows it (I3). Its slot stays until its children are unlinked.
+    fn release(&mut self, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        let alarms = std::mem::take(&mut request.alarms);
+        let name = request.name();
+        let exchange = request.origin.exchange;
+        let cancel_name = request.cancel_name();
+        for (at, timer) in [
+            (alarms.queue, Timer::Queue(key)),
+            (alarms.grace, Timer::Grace(key)),
+            (alarms.shield, Timer::Shield(key)),
+            (alarms.detach, Timer::Detach(key)),
+        ] {
+            self.timers.clear(at, timer);
+        }
+        self.ids.remove(&name);
+        if let Some(name) = cancel_name {
+            if self.cancel_keys.get(&name) == Some(&key) {
+                self.cancel_keys.remove(&name);
+            }
+        }
+        if exchange != ExchangeId::NONE {
+            self.exchanges.remove(&exchange);
+        }
+        self.free_if_childless(key);
+    }
+
+    /// Gives the slot of an ended request back once no child links to it.
+    pub(super) fn free_if_childless(&mut self, key: InboundKey) {
+        let ended = self
+            .requests
+            .get(key.0)
+            .is_some_and(|request| request.state == State::Ended && request.first_child.is_none());
+        if ended && !self.tree.has_foreign(key) {
+            self.requests.remove(key.0);
+            self.push(Output::Gone(key));
+        }
+    }
+}

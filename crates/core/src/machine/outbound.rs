@@ -1,0 +1,377 @@
+//! Requests we ask of the peer: from staging to the one settlement its caller sees (I13).
+
+use std::time::Instant;
+
+use super::input::{AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult};
+use super::output::{Event, Output, Settlement};
+use super::timers::Timer;
+use super::{Session, lifecycle};
+use crate::cause::{Cause, CauseKind};
+use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
+use crate::id::{CallNumber, InboundKey, OutboundKey};
+use crate::message::Exempt;
+
+/// A call of ours.
+#[derive(Debug)]
+pub(super) struct Call {
+    number: CallNumber,
+    state: State,
+    /// The first cancel asked.
+    cause: Option<Cause>,
+    cancel: CancelFrame,
+    /// No cancel message is sent for it.
+    untold: bool,
+    pub(super) peer_may_end: bool,
+    after_cancel: AfterCancel,
+    deadline: Option<Instant>,
+    peer_wait: Option<Instant>,
+    pub(super) parent: Option<InboundKey>,
+    pub(super) previous: Option<OutboundKey>,
+    pub(super) next: Option<OutboundKey>,
+}
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its frame waits here; nothing of it is on the wire.
+    Staged,
+    /// Its frame was handed to the transport.
+    Written,
+    /// Its cancel is sent or about to be; the caller waits for the peer.
+    Cancelling,
+    /// It is settled; its slot waits for its cancel to be written, which bounds the cancels that wait.
+    Leaving,
+}
+
+/// Where the one cancel of a call stands (I7, I12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CancelFrame {
+    None,
+    Waiting(CallNumber),
+    Written(CallNumber),
+}
+
+impl Session {
+    /// Stages a call. Its frame may be written from now on; tell [`local_written`](Self::local_written) when it is.
+    ///
+    /// # Errors
+    /// The call is not made: too many are in flight, it would be born cancelled, or the connection is gone.
+    pub fn local_call(
+        &mut self,
+        now: Instant,
+        spec: &CallSpec<'_>,
+    ) -> Result<(OutboundKey, CallNumber), CallRefused> {
+        self.may_call(spec.parent)?;
+        if self.calls.len() >= self.config.limits.calls {
+            self.tell(Event::LimitReached("calls"));
+            return Err(CallRefused::TooMany);
+        }
+        let rules = self.rules();
+        let untold = spec.exempt == Exempt::FromCancelMessages
+            || rules.handshake == Some(spec.method)
+            || rules.uncancellable.contains(&spec.method)
+            || (rules.cancel_from == CancelFrom::Client && self.config.role == Role::Server);
+        let by_dialect = match rules.peer_cancelled {
+            CancelledReply::Silence => AfterCancel::ReturnNow,
+            CancelledReply::Error(_) | CancelledReply::OwnShape => AfterCancel::WaitForPeer,
+        };
+        let peer_may_end = rules.peer_may_end.contains(&spec.method);
+        let number = self.take_number();
+        let call = OutboundKey(self.calls.insert(Call {
+            number,
+            state: State::Staged,
+            cause: None,
+            cancel: CancelFrame::None,
+            untold,
+            peer_may_end,
+            after_cancel: spec.after_cancel.unwrap_or(by_dialect),
+            deadline: spec.deadline,
+            peer_wait: None,
+            parent: None,
+            previous: None,
+            next: None,
+        }));
+        self.numbers.insert(number, call);
+        if let Some(at) = spec.deadline {
+            self.timers.set(at.max(now), Timer::Deadline(call));
+            if let Some(call) = self.calls.get_mut(call.0) {
+                call.deadline = Some(at.max(now));
+            }
+        }
+        if let Some(parent) = spec.parent {
+            self.link_child(parent, call);
+        }
+        Ok((call, number))
+    }
+
+    /// The frame of a call was handed to the transport: from here on it counts as written (I12).
+    pub fn local_written(&mut self, _now: Instant, call: OutboundKey) {
+        if let Some(call) = self.calls.get_mut(call.0) {
+            if call.state == State::Staged {
+                call.state = State::Written;
+            }
+        }
+    }
+
+    /// The caller cancels its call, once; `after` overrides what it does then. A later call with
+    /// [`AfterCancel::ReturnNow`] ends the waiting of an earlier one.
+    pub fn local_cancel_call(
+        &mut self,
+        now: Instant,
+        call: OutboundKey,
+        cause: Cause,
+        after: Option<AfterCancel>,
+    ) -> CancelResult {
+        let result = self.cancel_call(now, call, cause, after);
+        self.after_end(now);
+        result
+    }
+
+    /// Whether the cancel that was output for this call is still to be written: an answer disarms it.
+    #[must_use]
+    pub fn wants_cancel(&self, call: OutboundKey) -> bool {
+        self.calls.get(call.0).is_some_and(|call| matches!(call.cancel, CancelFrame::Waiting(_)))
+    }
+
+    /// The cancel of this call was handed to the transport.
+    pub fn local_cancel_written(&mut self, now: Instant, call: OutboundKey) {
+        let Some(open) = self.calls.get_mut(call.0) else { return };
+        if let CancelFrame::Waiting(number) = open.cancel {
+            open.cancel = CancelFrame::Written(number);
+        }
+        if open.state == State::Leaving {
+            self.free_call(call);
+            self.after_end(now);
+        }
+    }
+
+    /// The peer answers a call of ours. `Some`: it settles this call, and `Settle` is among the outputs of this step.
+    /// An answer to a call that has ended is late: counted, never an error.
+    pub fn recv_answer(
+        &mut self,
+        now: Instant,
+        call: Option<CallNumber>,
+        kind: AnswerKind,
+    ) -> Option<OutboundKey> {
+        if let Some(number) = call.filter(|number| self.cancels.contains_key(number)) {
+            // The answer to an acknowledged cancel that is a request like any other.
+            self.recv_ack(now, Some(number), kind == AnswerKind::Value);
+            return None;
+        }
+        let found = call.and_then(|number| self.numbers.get(&number).copied());
+        let state = found.and_then(|found| self.calls.get(found.0)).map(|open| open.state);
+        match (found, state) {
+            (Some(found), Some(State::Written | State::Cancelling)) => {
+                let asked = self.calls.get(found.0).and_then(|open| open.cause.clone());
+                let settlement = match kind {
+                    AnswerKind::Value | AnswerKind::Error => Settlement::Answered { cancelled: asked },
+                    AnswerKind::Cancelled => {
+                        let cause = asked.unwrap_or(Cause::new(CauseKind::Peer));
+                        Settlement::Cancelled { cause, confirmed: true }
+                    }
+                };
+                self.disarm(found);
+                self.settle_call(found, settlement);
+                self.after_end(now);
+                Some(found)
+            }
+            (Some(found), Some(State::Leaving)) => {
+                self.tell(Event::LateAnswer);
+                self.free_call(found);
+                self.after_end(now);
+                None
+            }
+            _ => {
+                let was_ours = call.is_some_and(|number| number.0 < self.next_number && number.0 > 0);
+                let staged = state == Some(State::Staged);
+                self.tell(if was_ours && !staged { Event::LateAnswer } else { Event::UnknownAnswer });
+                None
+            }
+        }
+    }
+
+    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit: the answer is on its way.
+    pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
+        let call = cancel.and_then(|number| self.cancels.remove(&number));
+        let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
+            self.tell(Event::LateAnswer);
+            return;
+        };
+        if !cancelled {
+            self.timers.clear(open.peer_wait.take(), Timer::PeerWait(key));
+        }
+        self.push(Output::Acked { call: key, cancelled });
+    }
+
+    /// A call of ours failed on its way, on a wire where one can without the others.
+    pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
+        self.lose_call(call, Some(sent));
+        self.after_end(now);
+    }
+
+    /// The one transition of a cancel of a call of ours.
+    pub(super) fn cancel_call(
+        &mut self,
+        now: Instant,
+        call: OutboundKey,
+        cause: Cause,
+        after: Option<AfterCancel>,
+    ) -> CancelResult {
+        let may_tell = self.agreement.may_send_cancels(self.rules());
+        let acknowledged = self.rules().ack == AckStyle::Acknowledged;
+        let next = CallNumber(self.next_number);
+        let peer_wait = now + self.config.limits.peer_wait;
+        let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
+        let after = after.unwrap_or(open.after_cancel);
+        match open.state {
+            State::Leaving => CancelResult::AlreadySettled,
+            State::Cancelling => {
+                if after == AfterCancel::ReturnNow {
+                    let cause = open.cause.clone().unwrap_or(cause);
+                    self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
+                }
+                CancelResult::AlreadySettled
+            }
+            State::Staged => {
+                self.push(Output::TakeBack(call));
+                self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
+                CancelResult::TakenBack
+            }
+            State::Written if open.untold || !may_tell => {
+                self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
+                CancelResult::NotSupported
+            }
+            State::Written => {
+                open.cause = Some(cause.clone());
+                open.state = State::Cancelling;
+                open.cancel = CancelFrame::Waiting(next);
+                let number = open.number;
+                self.timers.clear(open.deadline.take(), Timer::Deadline(call));
+                self.next_number += 1;
+                if acknowledged {
+                    self.cancels.insert(next, call);
+                }
+                self.push(Output::SendCancel { call, number, cancel: next, cause: cause.clone() });
+                match after {
+                    AfterCancel::WaitForPeer => {
+                        if let Some(open) = self.calls.get_mut(call.0) {
+                            open.peer_wait = Some(peer_wait);
+                        }
+                        self.timers.set(peer_wait, Timer::PeerWait(call));
+                    }
+                    AfterCancel::ReturnNow => {
+                        self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
+                    }
+                }
+                CancelResult::Sent
+            }
+        }
+    }
+
+    pub(super) fn deadline_over(&mut self, now: Instant, call: OutboundKey) {
+        if let Some(open) = self.calls.get_mut(call.0) {
+            open.deadline = None;
+        }
+        let _ = self.cancel_call(now, call, Cause::new(CauseKind::Deadline), None);
+    }
+
+    pub(super) fn peer_wait_over(&mut self, call: OutboundKey) {
+        let Some(open) = self.calls.get_mut(call.0) else { return };
+        open.peer_wait = None;
+        let Some(cause) = open.cause.clone() else { return };
+        self.tell(Event::Unresponsive(call));
+        self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
+    }
+
+    /// Settles a call whose answer can no longer come.
+    pub(super) fn lose_call(&mut self, call: OutboundKey, sent: Option<bool>) {
+        let Some(open) = self.calls.get(call.0) else { return };
+        let settlement = match &open.cause {
+            Some(cause) => Settlement::Cancelled { cause: cause.clone(), confirmed: false },
+            None => Settlement::Disconnected { may_have_run: sent.unwrap_or(open.state != State::Staged) },
+        };
+        self.disarm(call);
+        self.settle_call(call, settlement);
+    }
+
+    /// The one settlement of a call (I13). Its slot stays only while its cancel waits to be written.
+    pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement) {
+        let Some(open) = self.calls.get_mut(call.0) else { return };
+        let was_open = open.state != State::Leaving;
+        open.state = State::Leaving;
+        let (deadline, peer_wait) = (open.deadline.take(), open.peer_wait.take());
+        let waits = matches!(open.cancel, CancelFrame::Waiting(_));
+        self.timers.clear(deadline, Timer::Deadline(call));
+        self.timers.clear(peer_wait, Timer::PeerWait(call));
+        self.unlink_child(call);
+        if was_open {
+            self.push(Output::Settle { call, settlement });
+        }
+        if !waits {
+            self.free_call(call);
+        }
+    }
+
+    /// An answer came, or none can: a cancel still waiting is not written any more.
+    fn disarm(&mut self, call: OutboundKey) {
+        if let Some(open) = self.calls.get_mut(call.0) {
+            if let CancelFrame::Waiting(number) = open.cancel {
+                open.cancel = CancelFrame::None;
+                self.cancels.remove(&number);
+            }
+        }
+    }
+
+    fn free_call(&mut self, call: OutboundKey) {
+        if let Some(gone) = self.calls.remove(call.0) {
+            self.numbers.remove(&gone.number);
+            match gone.cancel {
+                CancelFrame::None => {}
+                CancelFrame::Waiting(number) | CancelFrame::Written(number) => {
+                    self.cancels.remove(&number);
+                }
+            }
+        }
+    }
+
+    fn take_number(&mut self) -> CallNumber {
+        let number = CallNumber(self.next_number);
+        self.next_number += 1;
+        number
+    }
+
+    /// Whether a call may be made now, as a child of `parent` if one is given.
+    pub(super) fn may_call(&self, parent: Option<InboundKey>) -> Result<(), CallRefused> {
+        match self.lifecycle.state() {
+            lifecycle::State::Lost | lifecycle::State::Closed | lifecycle::State::HalfClosed => {
+                return Err(CallRefused::Disconnected);
+            }
+            lifecycle::State::Shutdown(_) if parent.is_none() => return Err(CauseKind::Shutdown.into()),
+            lifecycle::State::Open | lifecycle::State::Shutdown(_) => {}
+        }
+        match parent {
+            Some(parent) if !self.may_have_children(parent) => Err(CauseKind::Parent.into()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Settles every call of ours; the peer can no longer answer.
+    pub(super) fn lose_all_calls(&mut self) {
+        for call in self.calls.keys() {
+            self.lose_call(OutboundKey(call), None);
+        }
+    }
+
+    /// Settles every call of ours without waiting for the peer, which is still told.
+    pub(super) fn cancel_all_calls(&mut self, now: Instant, kind: CauseKind) {
+        for call in self.calls.keys() {
+            let after = Some(AfterCancel::ReturnNow);
+            let _ = self.cancel_call(now, OutboundKey(call), Cause::new(kind), after);
+        }
+    }
+
+    /// No call of ours is open.
+    pub(super) fn has_no_open_calls(&self) -> bool {
+        self.calls.iter().all(|(_, call)| call.state == State::Leaving)
+    }
+}

@@ -1,0 +1,74 @@
+//! Early cancels: cancels that wait for their request, where link and dialect allow it (SEMANTICS "Order", I8).
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::memory::Name;
+use crate::cause::Cause;
+use crate::id::Principal;
+
+#[derive(Clone, Debug)]
+pub(super) struct Parked {
+    most: usize,
+    longest: Duration,
+    waiting: HashMap<Name, Early>,
+    order: VecDeque<(Name, Instant)>,
+}
+
+#[derive(Clone, Debug)]
+struct Early {
+    cause: Cause,
+    principal: Option<Principal>,
+    at: Instant,
+}
+
+impl Parked {
+    pub(super) fn new(most: usize, longest: Duration) -> Self {
+        Self { most, longest, waiting: HashMap::new(), order: VecDeque::new() }
+    }
+
+    /// Keeps a cancel for its request. `false`: there is no room, or one waits already.
+    pub(super) fn park(
+        &mut self,
+        now: Instant,
+        name: Name,
+        principal: Option<Principal>,
+        cause: Cause,
+    ) -> bool {
+        self.forget_old(now);
+        if self.order.len() >= self.most || self.waiting.contains_key(&name) {
+            return false;
+        }
+        self.order.push_back((name.clone(), now));
+        self.waiting.insert(name, Early { cause, principal, at: now });
+        true
+    }
+
+    /// The cancel that waited for this request of this principal.
+    pub(super) fn take(&mut self, now: Instant, name: &Name, principal: Option<&Principal>) -> Option<Cause> {
+        if self.order.is_empty() {
+            return None;
+        }
+        self.forget_old(now);
+        if self.waiting.get(name)?.principal.as_ref() != principal {
+            return None;
+        }
+        let early = self.waiting.remove(name)?;
+        if let Some(place) = self.order.iter().position(|(waiting, _)| waiting == name) {
+            self.order.remove(place);
+        }
+        Some(early.cause)
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while let Some((name, at)) = self.order.front() {
+            if *at + self.longest > now {
+                return;
+            }
+            if self.waiting.get(name).is_some_and(|early| early.at == *at) {
+                self.waiting.remove(name);
+            }
+            self.order.pop_front();
+        }
+    }
+}

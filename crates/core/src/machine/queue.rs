@@ -1,0 +1,84 @@
+//! Who may run, and who waits for it. A permit is held from the start of a handler to the end of its task (I10).
+
+use std::collections::VecDeque;
+
+use super::input::Work;
+use super::limits::Limits;
+use crate::id::InboundKey;
+
+/// How many handlers run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Permits {
+    tasks: usize,
+    blocking: usize,
+}
+
+impl Permits {
+    pub(super) const fn has_room(self, limits: &Limits, work: Work) -> bool {
+        let all = self.tasks + self.blocking;
+        match work {
+            Work::Task => all < limits.running,
+            Work::Blocking => all < limits.running && self.blocking < limits.blocking,
+        }
+    }
+
+    pub(super) const fn take(&mut self, work: Work) {
+        match work {
+            Work::Task => self.tasks += 1,
+            Work::Blocking => self.blocking += 1,
+        }
+    }
+
+    pub(super) const fn give_back(&mut self, work: Work) {
+        match work {
+            Work::Task => self.tasks -= 1,
+            Work::Blocking => self.blocking -= 1,
+        }
+    }
+
+    pub(super) const fn held(self) -> usize {
+        self.tasks + self.blocking
+    }
+}
+
+/// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    tasks: VecDeque<InboundKey>,
+    blocking: VecDeque<InboundKey>,
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len() + self.blocking.len()
+    }
+
+    pub(super) fn is_empty(&self, work: Work) -> bool {
+        match work {
+            Work::Task => self.tasks.is_empty(),
+            Work::Blocking => self.blocking.is_empty(),
+        }
+    }
+
+    pub(super) fn push(&mut self, work: Work, key: InboundKey) {
+        self.line(work).push_back(key);
+    }
+
+    pub(super) fn pop(&mut self, work: Work) -> Option<InboundKey> {
+        self.line(work).pop_front()
+    }
+
+    pub(super) fn remove(&mut self, work: Work, key: InboundKey) {
+        let line = self.line(work);
+        if let Some(place) = line.iter().position(|waiting| *waiting == key) {
+            line.remove(place);
+        }
+    }
+
+    const fn line(&mut self, work: Work) -> &mut VecDeque<InboundKey> {
+        match work {
+            Work::Task => &mut self.tasks,
+            Work::Blocking => &mut self.blocking,
+        }
+    }
+}

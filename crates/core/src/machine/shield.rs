@@ -1,0 +1,73 @@
+//! Critical sections of a handler, which hold signal, grace and abort off for a bounded time.
+
+use std::time::Instant;
+
+use super::Session;
+use super::inbound::State;
+use super::timers::Timer;
+use crate::id::InboundKey;
+
+impl Session {
+    /// A critical section begins: signal, grace and abort wait for its end, [`Limits::shield`](crate::Limits::shield)
+    /// at most and never past shutdown's deadline. Sections nest.
+    pub fn local_shield(&mut self, now: Instant, key: InboundKey) {
+        let until = now + self.config.limits.shield;
+        if self.lifecycle.ignores_shields() {
+            return;
+        }
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        request.shields += 1;
+        if request.shields == 1 {
+            request.alarms.shield = Some(until);
+            self.timers.set(until, Timer::Shield(key));
+            self.timers.clear(request.alarms.grace.take(), Timer::Grace(key));
+        }
+    }
+
+    /// A critical section ends. With the last one, what it held off happens.
+    pub fn local_unshield(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        // Zero already: the shield's time was over, and what it held off has happened.
+        if request.shields == 0 {
+            return;
+        }
+        request.shields -= 1;
+        if request.shields == 0 {
+            self.lift_shield(now, key);
+        }
+        self.advance(now);
+    }
+
+    pub(super) fn shield_over(&mut self, now: Instant, key: InboundKey) {
+        if let Some(request) = self.requests.get_mut(key.0) {
+            request.shields = 0;
+            self.lift_shield(now, key);
+        }
+    }
+
+    /// Does what a shield held off.
+    pub(super) fn lift_shield(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        self.timers.clear(request.alarms.shield.take(), Timer::Shield(key));
+        let cause = request.cause.clone();
+        match request.state {
+            State::Queued | State::Running | State::Ended => {}
+            State::Held => {
+                if let Some(cause) = cause {
+                    let decides = self.is_decided_by(&cause);
+                    self.decide_and_signal(now, key, cause, decides);
+                }
+            }
+            State::Draining { owes_signal: true } => {
+                request.state = State::Draining { owes_signal: false };
+                self.signal(now, key);
+            }
+            State::Cancelling => self.start_grace(now, key),
+            State::Draining { owes_signal: false } => {
+                if cause.is_some() {
+                    self.start_grace(now, key);
+                }
+            }
+        }
+    }
+}

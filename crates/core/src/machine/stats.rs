@@ -1,0 +1,93 @@
+//! The counters of a session.
+
+use super::output::Event;
+use super::{Session, inbound};
+
+/// Counters of a session; they only ever go up, but for the gauges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Handlers started.
+    pub started: u64,
+    /// Handlers that have ended.
+    pub finished: u64,
+    /// Handlers that ended because they were signalled or aborted.
+    pub cancelled: u64,
+    /// Gauge: handlers running and not settled.
+    pub running: u64,
+    /// Gauge: requests waiting for a permit.
+    pub queued: u64,
+    /// Gauge: handlers whose request is settled but that still run.
+    pub draining: u64,
+    /// Gauge: requests of the peer that are kept at all.
+    pub slots: u64,
+    /// Gauge: calls of ours in flight.
+    pub calls: u64,
+    /// Cancels that named nothing open.
+    pub unknown_cancels: u64,
+    /// Cancels that named nothing at all.
+    pub malformed_cancels: u64,
+    /// Cancels that were ignored by rule.
+    pub ignored_cancels: u64,
+    /// Early cancels that were kept for their request.
+    pub parked_cancels: u64,
+    /// Answers that came after their call had ended.
+    pub late_answers: u64,
+    /// Answers to calls that never were.
+    pub unknown_answers: u64,
+    /// Frames that were no message.
+    pub bad_frames: u64,
+    /// Requests refused because their id was in use.
+    pub duplicate_ids: u64,
+    /// Requests refused because a limit was reached.
+    pub refused: u64,
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Handlers whose task was aborted after the grace.
+    pub aborted: u64,
+    /// Handlers that failed with an error of their own after their cancel.
+    pub errors_after_cancel: u64,
+    /// Cancelled calls whose peer did not answer in time.
+    pub unresponsive: u64,
+}
+
+impl Stats {
+    pub(super) const fn count(&mut self, event: &Event) {
+        match event {
+            Event::UnknownCancel => self.unknown_cancels += 1,
+            Event::MalformedCancel => self.malformed_cancels += 1,
+            Event::IgnoredCancel => self.ignored_cancels += 1,
+            Event::ParkedCancel => self.parked_cancels += 1,
+            Event::LateAnswer => self.late_answers += 1,
+            Event::UnknownAnswer => self.unknown_answers += 1,
+            Event::LimitReached(_) => self.refused += 1,
+            Event::DuplicateId => self.duplicate_ids += 1,
+            Event::BadFrame => self.bad_frames += 1,
+            Event::Unresponsive(_) => self.unresponsive += 1,
+            Event::HandlerPanicked(_) => self.panics += 1,
+            Event::ErrorAfterCancel(_) => self.errors_after_cancel += 1,
+            Event::Aborted(_) => self.aborted += 1,
+        }
+    }
+}
+
+impl Session {
+    /// The counters and gauges as they are now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.stats;
+        for (_, request) in self.requests.iter() {
+            match request.state {
+                inbound::State::Queued => stats.queued += 1,
+                inbound::State::Running | inbound::State::Held | inbound::State::Cancelling => {
+                    stats.running += 1;
+                }
+                inbound::State::Draining { .. } => stats.draining += 1,
+                inbound::State::Ended => {}
+            }
+        }
+        stats.slots = self.requests.len() as u64;
+        stats.calls = self.calls.len() as u64;
+        stats
+    }
+}

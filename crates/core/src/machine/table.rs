@@ -1,0 +1,101 @@
+//! A table whose places are used again under a new generation, so that an old key finds nothing (I14).
+
+use crate::id::CallKey;
+
+#[derive(Clone, Debug)]
+pub(super) struct Table<T> {
+    places: Vec<Place<T>>,
+    free: Option<u32>,
+    occupied: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Place<T> {
+    Free { generation: u32, next: Option<u32> },
+    Occupied { generation: u32, value: T },
+}
+
+impl<T> Table<T> {
+    pub(super) const fn new() -> Self {
+        Self { places: Vec::new(), free: None, occupied: 0 }
+    }
+
+    pub(super) fn insert(&mut self, value: T) -> CallKey {
+        self.occupied += 1;
+        if let Some(slot) = self.free {
+            if let Some(place) = self.places.get_mut(slot as usize) {
+                if let Place::Free { generation, next } = *place {
+                    self.free = next;
+                    *place = Place::Occupied { generation, value };
+                    return CallKey { slot, generation };
+                }
+            }
+        }
+        // The limits of a session keep the table far below this.
+        let slot = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        self.places.push(Place::Occupied { generation: 0, value });
+        CallKey { slot, generation: 0 }
+    }
+
+    pub(super) fn get(&self, key: CallKey) -> Option<&T> {
+        match self.places.get(key.slot as usize)? {
+            Place::Occupied { generation, value } if *generation == key.generation => Some(value),
+            Place::Occupied { .. } | Place::Free { .. } => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
+        match self.places.get_mut(key.slot as usize)? {
+            Place::Occupied { generation, value } if *generation == key.generation => Some(value),
+            Place::Occupied { .. } | Place::Free { .. } => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: CallKey) -> Option<T> {
+        self.get(key)?;
+        let generation = key.generation.wrapping_add(1);
+        let place = self.places.get_mut(key.slot as usize)?;
+        match std::mem::replace(place, Place::Free { generation, next: self.free }) {
+            Place::Occupied { value, .. } => {
+                self.free = Some(key.slot);
+                self.occupied -= 1;
+                Some(value)
+            }
+            Place::Free { .. } => None,
+        }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.occupied
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (CallKey, &T)> {
+        (0u32..).zip(&self.places).filter_map(|(slot, place)| match place {
+            Place::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
+            Place::Free { .. } => None,
+        })
+    }
+
+    /// The keys of all that is in the table now, for walks that change it.
+    pub(super) fn keys(&self) -> Vec<CallKey> {
+        self.iter().map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_key_finds_nothing_after_its_place_is_used_again() {
+        let mut table = Table::new();
+        let old = table.insert('a');
+        assert_eq!(table.remove(old), Some('a'));
+        let new = table.insert('b');
+        assert_eq!(old.slot, new.slot);
+        assert_eq!(table.get(old), None, "I14: a key of one generation found another");
+        assert_eq!(table.remove(old), None);
+        assert_eq!(table.get(new), Some(&'b'));
+        assert_eq!(table.len(), 1);
+    }
+}

@@ -1,0 +1,140 @@
+//! Parent and child: the calls a handler makes belong to the request it serves.
+//!
+//! A cascade takes children off their parent one by one, at most [`Limits::cascade_slice`](crate::Limits) a step, and
+//! cancels each as it comes off, so none is signalled twice (I5) and no step is long. It needs no recursion: the
+//! children of a child live on the peer's side, which is told by the child's own cancel.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Instant;
+
+use super::Session;
+use super::inbound::State;
+use super::input::CallRefused;
+use super::output::{ForeignChild, Output};
+use crate::cause::{Cause, CauseKind};
+use crate::id::{InboundKey, OutboundKey};
+
+/// The cascades under way, and the children that live on other connections.
+#[derive(Debug, Default)]
+pub(super) struct Cascades {
+    parents: VecDeque<InboundKey>,
+    foreign: BTreeSet<(InboundKey, ForeignChild)>,
+}
+
+impl Cascades {
+    pub(super) fn has_foreign(&self, parent: InboundKey) -> bool {
+        self.first_foreign(parent).is_some()
+    }
+
+    fn first_foreign(&self, parent: InboundKey) -> Option<ForeignChild> {
+        let from = (parent, ForeignChild(0));
+        let to = (parent, ForeignChild(u64::MAX));
+        self.foreign.range(from..=to).next().map(|(_, child)| *child)
+    }
+}
+
+impl Session {
+    /// The call goes on when its parent is cancelled or ends.
+    pub fn local_detach(&mut self, call: OutboundKey) {
+        self.unlink_child(call);
+    }
+
+    /// Makes a call on another connection a child of a request of this one.
+    ///
+    /// # Errors
+    /// As for [`local_call`](Self::local_call): the child would be born cancelled.
+    pub fn local_adopt(
+        &mut self,
+        _now: Instant,
+        parent: InboundKey,
+        child: ForeignChild,
+    ) -> Result<(), CallRefused> {
+        self.may_call(Some(parent))?;
+        if self.tree.foreign.len() >= self.config.limits.calls {
+            return Err(CallRefused::TooMany);
+        }
+        self.tree.foreign.insert((parent, child));
+        Ok(())
+    }
+
+    /// A child on another connection has ended by itself.
+    pub fn local_release(&mut self, parent: InboundKey, child: ForeignChild) {
+        self.tree.foreign.remove(&(parent, child));
+        self.free_if_childless(parent);
+    }
+
+    /// Whether a cascade has descendants left to walk.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.tree.parents.is_empty()
+    }
+
+    /// Walks one slice of the cascades under way. Every input does so once; call it between frames while
+    /// [`has_work`](Self::has_work).
+    pub fn advance(&mut self, now: Instant) {
+        let mut left = self.config.limits.cascade_slice;
+        while let Some(parent) = self.tree.parents.front().copied() {
+            if left == 0 {
+                return;
+            }
+            left -= 1;
+            let child = self.requests.get(parent.0).and_then(|request| request.first_child);
+            if let Some(child) = child {
+                self.unlink_child(child);
+                let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
+            } else if let Some(child) = self.tree.first_foreign(parent) {
+                self.tree.foreign.remove(&(parent, child));
+                self.push(Output::CancelForeign(child));
+            } else {
+                self.tree.parents.pop_front();
+                self.free_if_childless(parent);
+            }
+        }
+    }
+
+    /// Queues a walk over the children of a request that was signalled or settled.
+    pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
+        let has_own = self.requests.get(parent.0).is_some_and(|request| request.first_child.is_some());
+        if has_own || self.tree.has_foreign(parent) {
+            self.tree.parents.push_back(parent);
+        }
+    }
+
+    /// A request that is signalled or settled has no new children: they are born cancelled (I5).
+    pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
+        match self.state_of(parent) {
+            Some(State::Queued | State::Running | State::Held) => true,
+            Some(State::Cancelling | State::Draining { .. } | State::Ended) | None => false,
+        }
+    }
+
+    pub(super) fn link_child(&mut self, parent: InboundKey, child: OutboundKey) {
+        let Some(request) = self.requests.get_mut(parent.0) else { return };
+        let next = request.first_child.replace(child);
+        if let Some(call) = self.calls.get_mut(child.0) {
+            call.parent = Some(parent);
+            call.next = next;
+        }
+        if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
+            call.previous = Some(child);
+        }
+    }
+
+    pub(super) fn unlink_child(&mut self, child: OutboundKey) {
+        let Some(call) = self.calls.get_mut(child.0) else { return };
+        let Some(parent) = call.parent.take() else { return };
+        let (previous, next) = (call.previous.take(), call.next.take());
+        if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
+            call.previous = previous;
+        }
+        match previous.and_then(|previous| self.calls.get_mut(previous.0)) {
+            Some(call) => call.next = next,
+            None => {
+                if let Some(request) = self.requests.get_mut(parent.0) {
+                    request.first_child = next;
+                }
+            }
+        }
+        self.free_if_childless(parent);
+    }
+}
