@@ -2,6 +2,7 @@
 //! wire, or a foreign peer.
 
 mod asks;
+mod bare;
 mod options;
 pub mod pattern;
 mod profile;
@@ -12,6 +13,7 @@ mod step;
 mod vector;
 
 pub use asks::Asks;
+pub use bare::BareMachine;
 pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };
