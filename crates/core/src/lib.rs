@@ -30,3 +30,5 @@ pub use transport::{
     Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
     Unsupported,
 };
+#[cfg(feature = "tokio")]
+pub use transport::{ByteStream, FrameStream, MemoryListener, MemoryTransport, memory_listener, memory_pair};
