@@ -1,0 +1,3 @@
+//! Tests for those who build on Rescind or beside it.
+
+pub mod conformance;
