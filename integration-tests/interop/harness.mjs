@@ -138,6 +138,28 @@ export class Peer {
     return this.wire.until(`the answer to ${method} with id ${idKey(id)}`, () => this.wire.answers(id)[before]);
   }
 
+  /** The same, for an answer that is awaited later or never. */
+  start(id, method, params) {
+    const answer = this.ask(id, method, params);
+    answer.catch(() => {});
+    return answer;
+  }
+
+  /**
+   * Starts a request with the library's own call and finds the id it chose. One at a time: the next request of that
+   * method on the wire is taken for it.
+   */
+  async started(method, asked) {
+    const requests = () => this.wire.select("sent", (frame) => frame.method === method && "id" in frame);
+    const before = requests().length;
+    const answer = asked().then(
+      (result) => ({ result }),
+      (error) => ({ error: { code: error?.code, message: error?.message } }),
+    );
+    const frame = await this.wire.until(`${method} on the wire`, () => requests()[before]);
+    return { id: frame.id, answer };
+  }
+
   /** The agent's own count of its work. */
   async stats() {
     const answer = await this.ask(`stats-${(this.#rawCount += 1)}`, "test/stats", {});
