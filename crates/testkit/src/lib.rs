@@ -1,3 +1,28 @@
-//! Tests for those who build on Rescind or beside it.
+//! The conformance kit of Rescind: scenarios as data, and the runner that plays them against the bare machine, any
+//! wire, or a foreign peer.
 
+mod asks;
 pub mod conformance;
+mod options;
+pub mod pattern;
+mod profile;
+mod report;
+pub mod runner;
+mod speech;
+mod step;
+mod vector;
+
+pub use asks::Asks;
+pub use options::{
+    AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
+};
+pub use profile::{
+    BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
+    ProfileRequest, RequestKind, Witness,
+};
+pub use report::{Cell, CellOutcome, Report, Summary};
+pub use step::{
+    AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
+    Unwanted, Work,
+};
+pub use vector::{BadVector, Opening, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of};

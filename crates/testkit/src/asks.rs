@@ -1,0 +1,126 @@
+//! What a vector asks of its subject, read off its steps.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::profile::{Profile, RequestKind};
+use crate::runner::Abilities;
+use crate::speech::{Shape, Speech};
+use crate::step::Step;
+use crate::vector::{Opening, Part, Vector};
+
+/// What a vector asks of its subject.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Asks {
+    /// The methods it calls.
+    pub methods: BTreeSet<String>,
+    /// It needs more than one connection to the same fixture.
+    pub many_lines: bool,
+    /// It ends the subject's input.
+    pub half_close: bool,
+    /// It looks at counters.
+    pub witness: bool,
+    /// It shakes hands in a way of its own.
+    pub own_opening: bool,
+}
+
+impl Vector {
+    /// What this vector asks of its subject, read off its steps.
+    #[must_use]
+    pub fn asks(&self, dialect: &str) -> Asks {
+        let mut asks = Asks::default();
+        let opening: &[Step] = match &self.handshake {
+            Opening::Default => &[],
+            Opening::None => {
+                asks.own_opening = true;
+                &[]
+            }
+            Opening::Steps(steps) => {
+                asks.own_opening = true;
+                steps
+            }
+        };
+        let speech = Speech::of(dialect);
+        for step in opening.iter().chain(&self.steps) {
+            asks.add(step, speech);
+        }
+        asks
+    }
+
+    /// Why this vector cannot be asked of a subject with these abilities, reached through this profile.
+    #[must_use]
+    pub(crate) fn refusal(
+        &self,
+        dialect: &str,
+        abilities: Abilities,
+        profile: Option<&Profile>,
+    ) -> Option<String> {
+        let asks = self.asks(dialect);
+        let why = |text: &str| Some(text.to_owned());
+        if self.role == Part::Call && !abilities.calls {
+            return why("the subject makes no calls when it is told to");
+        }
+        if !self.options.is_default() && !abilities.options {
+            return why("it needs settings that this peer cannot be given");
+        }
+        if asks.many_lines && !abilities.many_lines {
+            return why("it needs a second connection to the same agent");
+        }
+        if asks.half_close && !abilities.half_close {
+            return why("this wire cannot end its input alone");
+        }
+        let profile = profile?;
+        if asks.own_opening && !profile.handshake.steps.is_empty() {
+            return why("it opens the session in a way of its own, and the profile has another");
+        }
+        if asks.witness && profile.witness.is_none() {
+            return why("it needs a witness that work stopped, and the profile has none");
+        }
+        asks.methods.iter().find_map(|method| match RequestKind::of_method(method) {
+            Some(kind) if profile.requests.contains_key(&kind) => None,
+            None if !is_of_the_fixture(method) => None,
+            _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
+        })
+    }
+}
+
+fn is_of_the_fixture(method: &str) -> bool {
+    ["test/", "session/", "tools/"].iter().any(|start| method.starts_with(start))
+}
+
+impl Asks {
+    fn add(&mut self, step: &Step, speech: Option<Speech>) {
+        match step {
+            Step::Send(frame) => self.add_frame(frame, speech),
+            Step::SendTogether(frames) => frames.iter().for_each(|frame| self.add_frame(frame, speech)),
+            Step::Work(_) => self.witness = true,
+            Step::On(_) => self.many_lines = true,
+            Step::HalfClose(_) => self.half_close = true,
+            // The barrier is an echo.
+            Step::Barrier(_) | Step::Skip(_) | Step::ExpectNothing(_) => {
+                self.methods.insert("test/echo".to_owned());
+            }
+            Step::SendRaw(_)
+            | Step::Expect(_)
+            | Step::ExpectAnyOrder(_)
+            | Step::ExpectThrough(_)
+            | Step::ExpectClosed(_)
+            | Step::Disconnect(_)
+            | Step::Call(_)
+            | Step::CancelCall(_)
+            | Step::DropCall(_)
+            | Step::ExpectOutcome(_)
+            | Step::Shutdown(_) => {}
+        }
+    }
+
+    fn add_frame(&mut self, frame: &Value, speech: Option<Speech>) {
+        if let Value::Array(members) = frame {
+            members.iter().for_each(|member| self.add_frame(member, speech));
+        } else if let Some(Shape::Request { method, .. }) = speech.map(|speech| speech.shape(frame)) {
+            self.methods.insert(method);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What a vector tells the fixture beforehand; also the file behind `rescind fixture --options`.
+
+use std::time::Duration;
+
+use rescind_core::{CauseKind, Limits};
+use serde::{Deserialize, Serialize};
+
+/// Settings of the fixture. Everything left out is the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Who may cancel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_from: Option<CancelFromOption>,
+    /// What becomes of a value that comes after the cancel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_after_cancel: Option<AnswerAfterCancelOption>,
+    /// Whether the subject declares that it handles cancels, where its dialect has a declaration. Default: it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declare_cancel: Option<bool>,
+    /// Bounds and times.
+    #[serde(skip_serializing_if = "LimitOptions::is_default")]
+    pub limits: LimitOptions,
+    /// The fixture cancels a handler of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_cancel: Option<LocalCancel>,
+}
+
+impl Options {
+    /// Nothing is set.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the subject declares that it handles cancels.
+    #[must_use]
+    pub fn declares_cancel(&self) -> bool {
+        self.declare_cancel.unwrap_or(true)
+    }
+}
+
+/// See [`Options::cancel_from`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelFromOption {
+    /// Both sides.
+    Both,
+    /// The client only.
+    Client,
+}
+
+/// See [`Options::answer_after_cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerAfterCancelOption {
+    /// As the dialect says.
+    Dialect,
+    /// It is sent.
+    ResultIfFinished,
+}
+
+/// The limits a vector can change; times in milliseconds. The names are those of [`Limits`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct LimitOptions {
+    /// Handlers running at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<usize>,
+    /// Requests waiting for a permit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued: Option<usize>,
+    /// How long they wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_time_ms: Option<u64>,
+    /// From the signal to the abort.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_grace_ms: Option<u64>,
+    /// From the end of input to the cancel of what still runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub half_close_grace_ms: Option<u64>,
+    /// How long a shutdown waits for handlers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain_deadline_ms: Option<u64>,
+    /// How long a cancelled call waits for its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_wait_ms: Option<u64>,
+    /// Settled ids remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remembered: Option<usize>,
+    /// How long they are remembered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remembered_time_ms: Option<u64>,
+    /// Early cancels kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<usize>,
+    /// How long they are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked_time_ms: Option<u64>,
+}
+
+impl LimitOptions {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These over the defaults.
+    #[must_use]
+    pub fn over_defaults(&self) -> Limits {
+        fn set<T>(place: &mut T, value: Option<T>) {
+            if let Some(value) = value {
+                *place = value;
+            }
+        }
+        let time = |millis: Option<u64>| millis.map(Duration::from_millis);
+        let mut limits = Limits::default();
+        set(&mut limits.running, self.running);
+        set(&mut limits.queued, self.queued);
+        set(&mut limits.queue_time, time(self.queue_time_ms));
+        set(&mut limits.cancel_grace, time(self.cancel_grace_ms));
+        set(&mut limits.half_close_grace, time(self.half_close_grace_ms));
+        set(&mut limits.drain_deadline, time(self.drain_deadline_ms));
+        set(&mut limits.peer_wait, time(self.peer_wait_ms));
+        set(&mut limits.remembered, self.remembered);
+        set(&mut limits.remembered_time, time(self.remembered_time_ms));
+        set(&mut limits.parked, self.parked);
+        set(&mut limits.parked_time, time(self.parked_time_ms));
+        limits
+    }
+}
+
+/// The fixture cancels its own handlers of one method.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LocalCancel {
+    /// The method.
+    pub method: String,
+    /// How long after the handler's start; 0: at once.
+    #[serde(default)]
+    pub after_ms: u64,
+    /// With which cause.
+    pub cause: LocalCause,
+}
+
+/// Why the fixture cancels its own handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalCause {
+    /// A limit was reached.
+    Limit,
+    /// The side shuts down.
+    Shutdown,
+    /// A deadline passed.
+    Deadline,
+    /// Its own code asked.
+    Local,
+}
+
+impl From<LocalCause> for CauseKind {
+    fn from(cause: LocalCause) -> Self {
+        match cause {
+            LocalCause::Limit => Self::Limit,
+            LocalCause::Shutdown => Self::Shutdown,
+            LocalCause::Deadline => Self::Deadline,
+            LocalCause::Local => Self::Local,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_left_out_keep_their_defaults() {
+        let options: Options =
+            serde_json::from_str(r#"{"limits":{"running":1,"cancel_grace_ms":40}}"#).unwrap();
+        let limits = options.limits.over_defaults();
+        assert_eq!(limits.running, 1);
+        assert_eq!(limits.cancel_grace, Duration::from_millis(40));
+        assert_eq!(limits.queued, Limits::default().queued);
+        assert!(options.declares_cancel());
+    }
+}

@@ -1,0 +1,243 @@
+//! Profiles: how a foreign peer is asked what the vectors ask, without changing it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// How to shake hands with a foreign peer, which of its requests are slow, quick and so on, and where it shows that
+/// work stopped. Read from TOML; see `vectors/README.md`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Profile {
+    /// A name for reports.
+    pub name: String,
+    /// How the session is opened. Without steps: as the dialect usually does it.
+    #[serde(default)]
+    pub handshake: ProfileHandshake,
+    /// The peer's requests, by what they are good for.
+    #[serde(default)]
+    pub requests: BTreeMap<RequestKind, ProfileRequest>,
+    /// How to ask what is running.
+    #[serde(default)]
+    pub witness: Option<Witness>,
+    /// Vectors the peer is known to break, and why. They are still played and reported.
+    #[serde(default)]
+    pub deviations: BTreeMap<String, String>,
+}
+
+/// The steps that open a session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProfileHandshake {
+    /// In order.
+    #[serde(default)]
+    pub steps: Vec<HandshakeStep>,
+}
+
+/// One step: a request (`method`) or a notification (`notify`).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HandshakeStep {
+    /// The request's method.
+    #[serde(default)]
+    pub method: Option<String>,
+    /// The notification's method.
+    #[serde(default)]
+    pub notify: Option<String>,
+    /// The params.
+    #[serde(default = "empty")]
+    pub params: Value,
+    /// What is waited for; the only word is `answer`, also the default for a request.
+    #[serde(default)]
+    pub expect: Option<ExpectWord>,
+    /// What is taken from the answer for later `"${name}"`: name to dotted path.
+    #[serde(default)]
+    pub bind: BTreeMap<String, String>,
+}
+
+/// What a handshake step waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExpectWord {
+    /// The answer to its request.
+    Answer,
+}
+
+/// What a request of the peer is good for; each stands for one method of the fixture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum RequestKind {
+    /// Runs until it is cancelled (`test/wait`).
+    Slow,
+    /// Is answered at once (`test/echo`).
+    Quick,
+    /// Is answered after a while (`test/sleep`).
+    Sleep,
+    /// Answers its cancel with a partial result (`test/partial`).
+    Partial,
+    /// Never looks at its cancel (`test/ignore`).
+    Deaf,
+    /// The same on a blocking thread (`test/block`).
+    Block,
+    /// Fails when it is cancelled (`test/fail_on_cancel`).
+    Fails,
+    /// Calls its client and waits (`test/nested`).
+    Nested,
+    /// Notifies and then answers (`test/progress`).
+    Progress,
+    /// Panics, or fails in its own way (`test/panic`).
+    Panic,
+}
+
+impl RequestKind {
+    /// The kind a method of the fixture stands for.
+    #[must_use]
+    pub fn of_method(method: &str) -> Option<Self> {
+        Some(match method {
+            "test/wait" => Self::Slow,
+            "test/echo" => Self::Quick,
+            "test/sleep" => Self::Sleep,
+            "test/partial" => Self::Partial,
+            "test/ignore" => Self::Deaf,
+            "test/block" => Self::Block,
+            "test/fail_on_cancel" => Self::Fails,
+            "test/nested" => Self::Nested,
+            "test/progress" => Self::Progress,
+            "test/panic" => Self::Panic,
+            _ => return None,
+        })
+    }
+}
+
+/// A request of the peer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProfileRequest {
+    /// Its method.
+    pub method: String,
+    /// Its params.
+    #[serde(default = "empty")]
+    pub params: Value,
+    /// A subset of its result. Left out: any.
+    #[serde(default)]
+    pub result: Option<Value>,
+    /// What may answer it when it was cancelled. Left out: the dialect's own words.
+    #[serde(default)]
+    pub cancelled: Vec<CancelledForm>,
+    /// What it asks of us.
+    #[serde(default)]
+    pub child: Option<ProfileChild>,
+    /// The method of what it notifies.
+    #[serde(default)]
+    pub notification: Option<String>,
+}
+
+/// One form of a cancelled answer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CancelledForm {
+    /// An error with this code.
+    Code(Value),
+    /// A result with these members.
+    Result(Value),
+}
+
+/// What a nested request asks of its client.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ProfileChild {
+    /// The method.
+    pub method: String,
+}
+
+/// How to ask what is running.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Witness {
+    /// The request.
+    pub method: String,
+    /// Its params.
+    #[serde(default = "empty")]
+    pub params: Value,
+    /// Dotted path in its result to how many run.
+    #[serde(default)]
+    pub running: Option<String>,
+    /// Dotted path in its result to how many were cancelled.
+    #[serde(default)]
+    pub cancelled: Option<String>,
+}
+
+/// A profile that breaks the format.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the profile breaks the format: {0}")]
+pub struct BadProfile(String);
+
+impl Profile {
+    /// Reads a profile from TOML.
+    ///
+    /// # Errors
+    /// Where the text breaks the format.
+    pub fn from_toml(text: &str) -> Result<Self, BadProfile> {
+        toml::from_str(text).map_err(|error| BadProfile(error.to_string()))
+    }
+}
+
+/// Follows a dotted path, such as `result.sessionId` or `content.0.text`.
+pub(crate) fn follow<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(value, |value, name| match value {
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => value.get(name),
+    })
+}
+
+fn empty() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_read_from_toml() {
+        let text = r#"
+            name = "x"
+            [handshake]
+            steps = [
+              { method = "initialize", params = { protocolVersion = 1 }, expect = "answer", bind = { session = "result.sessionId" } },
+              { notify = "initialized", params = {} },
+            ]
+            [requests.slow]
+            method = "session/prompt"
+            params = { sessionId = "${session}" }
+            cancelled = [ { code = -32800 }, { result = { stopReason = "cancelled" } } ]
+            [requests.nested]
+            method = "n"
+            child = { method = "c" }
+            [witness]
+            method = "stats"
+            running = "a.b"
+            [deviations]
+            cancel_twice = "it answers twice"
+        "#;
+        let profile = Profile::from_toml(text).unwrap();
+        assert_eq!(profile.requests[&RequestKind::Slow].cancelled.len(), 2);
+        assert_eq!(profile.handshake.steps.len(), 2);
+        assert!(Profile::from_toml("name = 1").is_err());
+    }
+
+    #[test]
+    fn a_path_goes_through_objects_and_arrays() {
+        let value = serde_json::json!({"a": [{"b": 7}]});
+        assert_eq!(follow(&value, "a.0.b"), Some(&Value::from(7)));
+        assert_eq!(follow(&value, "a.1.b"), None);
+    }
+}

@@ -1,0 +1,409 @@
+//! One play: opening, barriers, the witness, and the end.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::lines::{Closed, LineState};
+use super::subject::{Seen, Subject, Trouble};
+use super::translate::Translator;
+use super::verdict::{Direction, Played, TraceLine, Verdict};
+use super::{Settings, work};
+use crate::pattern::Bindings;
+use crate::profile::{HandshakeStep, follow};
+use crate::speech::{Shape, Speech};
+use crate::step::{CallStep, OutcomeWord, Step, Work};
+use crate::vector::{Opening, Part, Scenario};
+
+/// Why a play ends early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Broke(String),
+    NotAsked(String),
+}
+
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Unable(why) => Self::NotAsked(why),
+            Trouble::Failed(why) => Self::Broke(why),
+        }
+    }
+}
+
+pub(crate) struct Play<'a, S> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) subject: &'a mut S,
+    pub(crate) settings: &'a Settings,
+    pub(crate) speech: Option<Speech>,
+    pub(crate) translator: Option<Translator<'a>>,
+    pub(crate) lines: Vec<LineState>,
+    pub(crate) current: usize,
+    pub(crate) bindings: Bindings,
+    pub(crate) trace: Vec<TraceLine>,
+    /// Requests of the runner's own so far.
+    own: u64,
+    /// Echoes of the runner's own that the fixture counts as handlers.
+    echoes: u64,
+    baseline: Work,
+    pub(crate) cancel_at: Option<Instant>,
+    pub(crate) cancel: Option<Duration>,
+}
+
+impl<'a, S: Subject> Play<'a, S> {
+    pub(crate) fn new(scenario: &'a Scenario, subject: &'a mut S, settings: &'a Settings) -> Self {
+        let speech = Speech::of(scenario.dialect);
+        Self {
+            scenario,
+            subject,
+            settings,
+            speech,
+            translator: speech.map(|speech| Translator::new(speech, settings.profile.as_ref())),
+            lines: Vec::new(),
+            current: 0,
+            bindings: Bindings::default(),
+            trace: Vec::new(),
+            own: 0,
+            echoes: 0,
+            baseline: Work::default(),
+            cancel_at: None,
+            cancel: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self) -> Played {
+        let mut step = 0;
+        let verdict = match self.run_steps(&mut step).await {
+            Ok(()) => Verdict::Held,
+            Err(Stop::Broke(why)) => Verdict::Broke { why: self.with_deviation(why), step },
+            Err(Stop::NotAsked(why)) => Verdict::NotAsked { why },
+        };
+        Played { verdict, trace: self.trace, cancel: self.cancel }
+    }
+
+    fn with_deviation(&self, why: String) -> String {
+        let profile = self.settings.profile.as_ref();
+        match profile.and_then(|profile| profile.deviations.get(&self.scenario.vector.name)) {
+            Some(known) => format!("{why} (known deviation: {known})"),
+            None => why,
+        }
+    }
+
+    async fn run_steps(&mut self, at: &mut usize) -> Result<(), Stop> {
+        let vector = &self.scenario.vector;
+        let profile = self.settings.profile.as_ref();
+        if let Some(why) = vector.refusal(self.scenario.dialect, self.subject.abilities(), profile) {
+            return Err(Stop::NotAsked(why));
+        }
+        self.open_line("first").await?;
+        match &vector.handshake {
+            Opening::Default => self.open_session().await?,
+            Opening::None => {}
+            Opening::Steps(steps) => {
+                for step in steps {
+                    self.step(step).await?;
+                }
+            }
+        }
+        let counts = |step: &Step| matches!(step, Step::Work(_));
+        if vector.handshake == Opening::Default && vector.steps.iter().any(counts) {
+            self.baseline = self.stats().await?.unwrap_or_default();
+        }
+        for step in &vector.steps {
+            *at += 1;
+            self.step(step).await?;
+        }
+        *at += 1;
+        self.nothing_is_left().await
+    }
+
+    /// Frames nobody asked for are a fault: a second answer, a cancel too many.
+    async fn nothing_is_left(&mut self) -> Result<(), Stop> {
+        for index in 0..self.lines.len() {
+            self.current = index;
+            if self.line()?.closed == Closed::No && self.can_barrier() {
+                self.barrier().await?;
+            }
+            let foreign = self.is_foreign();
+            let speech = self.speech()?;
+            let left = self.line()?.inbox.iter().find(|frame| {
+                !foreign || matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Cancel { .. })
+            });
+            if let Some(frame) = left {
+                return Err(Stop::Broke(format!("this came and nothing was to come: {frame}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn can_barrier(&self) -> bool {
+        let steps = &self.scenario.vector.steps;
+        let has_quick = self
+            .settings
+            .profile
+            .as_ref()
+            .is_none_or(|profile| profile.requests.contains_key(&crate::profile::RequestKind::Quick));
+        has_quick && !steps.iter().any(|step| matches!(step, Step::Shutdown(_)))
+    }
+
+    pub(crate) async fn open_line(&mut self, name: &str) -> Result<(), Stop> {
+        let line = self.subject.open().await?;
+        self.current = self.lines.len();
+        self.lines.push(LineState::new(name, line));
+        Ok(())
+    }
+
+    /// Opens the session as the dialect usually does, or as the profile says.
+    pub(crate) async fn open_session(&mut self) -> Result<(), Stop> {
+        if self.scenario.vector.role == Part::Call {
+            return self.open_as_server().await;
+        }
+        let speech = self.speech()?;
+        if let Some(profile) = self.settings.profile.as_ref().filter(|it| !it.handshake.steps.is_empty()) {
+            for step in &profile.handshake.steps {
+                self.profile_step(step).await?;
+            }
+            return Ok(());
+        }
+        if let Some((method, params)) = speech.opening() {
+            self.request(method, params).await?;
+        }
+        if let Some(method) = speech.opened() {
+            self.send(vec![speech.notification(method, json!({}))]).await?;
+        }
+        Ok(())
+    }
+
+    /// The subject is the client: it is told to open the session, and answered.
+    async fn open_as_server(&mut self) -> Result<(), Stop> {
+        let speech = self.speech()?;
+        let Some((method, params)) = speech.opening() else {
+            return Ok(());
+        };
+        self.answered_call("the opening", method, params, speech.opening_result()).await
+    }
+
+    async fn answered_call(
+        &mut self,
+        name: &str,
+        method: &str,
+        params: Value,
+        value: Value,
+    ) -> Result<(), Stop> {
+        let speech = self.speech()?;
+        let call = CallStep::plain(name, method, params);
+        let line = self.line()?.line;
+        self.subject.call(line, &call).await?;
+        let wanted = method.to_owned();
+        let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
+        let frame = self.wait_for(name, is_it).await?;
+        let id = frame.get("id").cloned().unwrap_or_default();
+        self.send(vec![speech.answer(&id, method, value)]).await?;
+        match self.subject.outcome(name, self.settings.deadline).await? {
+            Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
+            Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),
+            None => Err(Stop::Broke(format!("{name} was answered and did not end"))),
+        }
+    }
+
+    async fn profile_step(&mut self, step: &HandshakeStep) -> Result<(), Stop> {
+        let params = self.bindings.fill(&step.params);
+        if let Some(method) = &step.method {
+            let answer = self.request(method, params).await?;
+            for (name, path) in &step.bind {
+                match follow(&answer, path) {
+                    Some(value) => self.bindings.bind(name, value.clone()),
+                    None => {
+                        return Err(Stop::Broke(format!(
+                            "the answer to `{method}` has no `{path}`: {answer}"
+                        )));
+                    }
+                }
+            }
+        }
+        if let Some(method) = &step.notify {
+            let frame = self.speech()?.notification(method, self.bindings.fill(&step.params));
+            self.send(vec![frame]).await?;
+        }
+        Ok(())
+    }
+
+    /// A request of the runner's own; other frames that come meanwhile are kept.
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
+        self.own += 1;
+        let id = format!("runner-{}", self.own);
+        let frame = self.speech()?.request(&id, method, params);
+        self.send_as(frame).await?;
+        let speech = self.speech()?;
+        let id = Value::from(id);
+        let is_it =
+            move |frame: &Value| matches!(speech.shape(frame), Shape::Answer { id: found } if found == id);
+        self.wait_for(&format!("the answer to `{method}`"), is_it).await
+    }
+
+    async fn send_as(&mut self, frame: Value) -> Result<(), Stop> {
+        let bindings = self.bindings.clone();
+        let frame = match &mut self.translator {
+            Some(translator) => translator.outgoing(frame, &bindings),
+            None => frame,
+        };
+        self.send(vec![frame]).await
+    }
+
+    /// What was sent before has been read, and what the subject sent before this is in the inbox.
+    pub(crate) async fn barrier(&mut self) -> Result<(), Stop> {
+        if self.scenario.vector.role == Part::Call {
+            self.own += 1;
+            let name = format!("barrier {}", self.own);
+            return self
+                .answered_call(&name, "test/echo", json!({"value": name}), json!({"value": name}))
+                .await;
+        }
+        let answer = self.request("test/echo", json!({"value": "barrier"})).await?;
+        if self.speech()?.value(&answer).is_some() {
+            self.echoes += 1;
+        }
+        Ok(())
+    }
+
+    /// The counters now; `None` if the subject refused to say.
+    async fn stats(&mut self) -> Result<Option<Work>, Stop> {
+        let witness = self.settings.profile.as_ref().and_then(|profile| profile.witness.as_ref());
+        let (method, params) = match witness {
+            Some(witness) => (witness.method.as_str(), self.bindings.fill(&witness.params)),
+            None => ("test/stats", json!({})),
+        };
+        let answer = self.request(method, params).await?;
+        Ok(self.speech()?.value(&answer).map(|result| work::read(result, witness)))
+    }
+
+    pub(crate) async fn counters_become(&mut self, wanted: Work) -> Result<(), Stop> {
+        let until = self.subject.now() + self.settings.deadline;
+        let shown = if self.is_foreign() { work::Shown::Some } else { work::Shown::All };
+        loop {
+            let difference = match self.stats().await? {
+                Some(now) => {
+                    let counted = work::since(now, self.baseline, self.echoes);
+                    work::difference(wanted, counted, shown)
+                }
+                None => Some("the counters were refused".to_owned()),
+            };
+            let Some(difference) = difference else {
+                self.cancel_showed();
+                return Ok(());
+            };
+            if self.subject.now() >= until {
+                return Err(Stop::Broke(format!("after {:?} {difference}", self.settings.deadline)));
+            }
+            self.subject.pause().await;
+        }
+    }
+
+    /// What was sent last as a cancel has shown its effect.
+    pub(crate) fn cancel_showed(&mut self) {
+        if let (Some(at), None) = (self.cancel_at, self.cancel) {
+            self.cancel = Some(self.subject.now().saturating_duration_since(at));
+        }
+    }
+
+    pub(crate) async fn send(&mut self, frames: Vec<Value>) -> Result<(), Stop> {
+        let texts = frames.iter().map(Value::to_string).collect();
+        self.send_text(texts).await
+    }
+
+    pub(crate) async fn send_text(&mut self, texts: Vec<String>) -> Result<(), Stop> {
+        self.trace.extend(texts.iter().map(|text| TraceLine::new(Direction::Sent, text.clone())));
+        let line = self.line()?.line;
+        Ok(self.subject.send(line, texts).await?)
+    }
+
+    /// The next frame that came, kept or new. `None`: nothing within the deadline.
+    pub(crate) async fn next(&mut self) -> Result<Next, Stop> {
+        match self.line_mut()?.inbox.pop_front() {
+            Some(frame) => Ok(Next::Frame(frame)),
+            None => self.receive(self.settings.deadline).await,
+        }
+    }
+
+    async fn receive(&mut self, within: Duration) -> Result<Next, Stop> {
+        let line = self.line()?.line;
+        let seen = self.subject.recv(line, within).await;
+        let text = match seen {
+            Seen::Frame(text) => text,
+            Seen::Noise(what) => {
+                self.trace.push(TraceLine::new(Direction::Received, what.clone()));
+                return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
+            }
+            Seen::Closed(how) => return Ok(Next::Closed(how)),
+            Seen::Nothing => return Ok(Next::Nothing),
+        };
+        self.trace.push(TraceLine::new(Direction::Received, text.clone()));
+        serde_json::from_str(&text)
+            .map(Next::Frame)
+            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))
+    }
+
+    /// Waits for one frame and keeps the others.
+    async fn wait_for(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value, Stop> {
+        let until = self.subject.now() + self.settings.deadline;
+        loop {
+            let left = until.saturating_duration_since(self.subject.now());
+            match self.receive(left).await? {
+                Next::Frame(frame) if is_it(&frame) => return Ok(frame),
+                Next::Frame(frame) => self.keep(frame).await?,
+                Next::Closed(how) => return Err(closed(what, how)),
+                Next::Nothing => return Err(self.timed_out(what)),
+            }
+        }
+    }
+
+    /// A foreign peer may ask things no vector knows of: they are refused, so that it can go on.
+    async fn keep(&mut self, frame: Value) -> Result<(), Stop> {
+        let speech = self.speech()?;
+        let expects_requests =
+            self.scenario.vector.asks(self.scenario.dialect).methods.contains("test/nested");
+        match speech.shape(&frame) {
+            Shape::Request { id, .. } if self.is_foreign() && !expects_requests => {
+                self.send(vec![speech.refusal(&id)]).await
+            }
+            _ => {
+                self.line_mut()?.inbox.push_back(frame);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn timed_out(&self, what: &str) -> Stop {
+        Stop::Broke(format!("waited {:?} for {what}, and it did not come", self.settings.deadline))
+    }
+
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.translator.as_ref().is_some_and(Translator::is_foreign)
+    }
+
+    pub(crate) fn speech(&self) -> Result<Speech, Stop> {
+        self.speech
+            .ok_or_else(|| Stop::NotAsked(format!("no envelope is known for `{}`", self.scenario.dialect)))
+    }
+
+    pub(crate) fn line(&self) -> Result<&LineState, Stop> {
+        self.lines.get(self.current).ok_or_else(|| Stop::Broke("no connection is open".to_owned()))
+    }
+
+    pub(crate) fn line_mut(&mut self) -> Result<&mut LineState, Stop> {
+        self.lines.get_mut(self.current).ok_or_else(|| Stop::Broke("no connection is open".to_owned()))
+    }
+}
+
+/// What came next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Frame(Value),
+    Closed(Option<String>),
+    Nothing,
+}
+
+pub(crate) fn closed(what: &str, how: Option<String>) -> Stop {
+    let how = how.map_or_else(String::new, |how| format!(" ({how})"));
+    Stop::Broke(format!("waited for {what}, and the connection was closed{how}"))
+}

@@ -1,0 +1,114 @@
+//! Vectors in the words of a foreign peer: requests of the fixture become the profile's, and so do their answers.
+
+use serde_json::{Map, Value, json};
+
+use crate::pattern::Bindings;
+use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
+use crate::speech::{Shape, Speech};
+
+/// Translates one play. Without a profile nothing is changed.
+#[derive(Debug)]
+pub(crate) struct Translator<'a> {
+    speech: Speech,
+    profile: Option<&'a Profile>,
+    /// Requests sent so far and what they stand for.
+    sent: Vec<(Value, RequestKind)>,
+}
+
+impl<'a> Translator<'a> {
+    pub(crate) const fn new(speech: Speech, profile: Option<&'a Profile>) -> Self {
+        Self { speech, profile, sent: Vec::new() }
+    }
+
+    pub(crate) const fn is_foreign(&self) -> bool {
+        self.profile.is_some()
+    }
+
+    fn request(&self, kind: RequestKind) -> Option<&'a ProfileRequest> {
+        self.profile?.requests.get(&kind)
+    }
+
+    /// A frame to be sent, its captures already filled in.
+    pub(crate) fn outgoing(&mut self, frame: Value, bindings: &Bindings) -> Value {
+        let Shape::Request { id, method } = self.speech.shape(&frame) else {
+            return frame;
+        };
+        let Some(kind) = RequestKind::of_method(&method) else {
+            return frame;
+        };
+        let Some(request) = self.request(kind) else {
+            return frame;
+        };
+        self.sent.push((id, kind));
+        self.speech.with_method(&frame, &request.method, &bindings.fill(&request.params))
+    }
+
+    /// What may come where a vector wants this pattern. Ids in it are filled in already.
+    pub(crate) fn incoming(&self, pattern: &Value) -> Vec<Value> {
+        if self.profile.is_none() {
+            return vec![pattern.clone()];
+        }
+        match self.speech.shape(pattern) {
+            Shape::Answer { id } => {
+                let kind = self.sent.iter().rev().find(|(sent, _)| *sent == id).map(|(_, kind)| *kind);
+                self.answers(pattern, kind.and_then(|kind| self.request(kind)))
+            }
+            Shape::Request { id, .. } => {
+                let child = self.request(RequestKind::Nested).and_then(|request| request.child.as_ref());
+                match child {
+                    Some(child) => vec![json!({"id": id, "method": child.method, "...": true})],
+                    None => vec![pattern.clone()],
+                }
+            }
+            Shape::Notification { .. } => {
+                let named = self.request(RequestKind::Progress).and_then(|it| it.notification.as_ref());
+                named.map_or_else(|| vec![pattern.clone()], |name| vec![json!({"method": name, "...": true})])
+            }
+            Shape::Cancel { .. } | Shape::Other => vec![subset(pattern)],
+        }
+    }
+
+    fn answers(&self, pattern: &Value, request: Option<&ProfileRequest>) -> Vec<Value> {
+        let id = pattern.get("id").cloned().unwrap_or_default();
+        let json_rpc = pattern.get("jsonrpc").is_some();
+        let with = |name: &str, inner: Value| {
+            let mut answer = Map::from_iter([("id".to_owned(), id.clone()), ("...".to_owned(), true.into())]);
+            let inner = match (json_rpc, name) {
+                (true, _) => inner,
+                (false, "result") => json!({"success": true, "data": inner, "...": true}),
+                (false, _) => json!({"success": false, "error": inner, "...": true}),
+            };
+            answer.insert(if json_rpc { name } else { "payload" }.to_owned(), inner);
+            Value::Object(answer)
+        };
+        let code = pattern.pointer("/error/code").or_else(|| pattern.pointer("/payload/error/code"));
+        let says_cancelled = code == Some(&json!(-32800)) || pattern.pointer("/payload/cancelled").is_some();
+        let has_value = pattern.get("result").is_some() || pattern.pointer("/payload/data").is_some();
+        match request {
+            Some(request) if says_cancelled && !request.cancelled.is_empty() => {
+                let form = |form: &CancelledForm| match form {
+                    CancelledForm::Code(code) => with("error", json!({"code": code, "...": true})),
+                    CancelledForm::Result(result) => with("result", subset(result)),
+                };
+                request.cancelled.iter().map(form).collect()
+            }
+            Some(request) if has_value => {
+                vec![with("result", request.result.as_ref().map_or_else(|| json!("$any"), subset))]
+            }
+            _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
+            _ => vec![subset(pattern)],
+        }
+    }
+}
+
+/// The pattern that asks for these members and allows others.
+pub(crate) fn subset(value: &Value) -> Value {
+    match value {
+        Value::Object(members) if members.keys().any(|name| name.starts_with('$')) => value.clone(),
+        Value::Object(members) => {
+            let inner = members.iter().map(|(name, value)| (name.clone(), subset(value)));
+            Value::Object(inner.chain([("...".to_owned(), Value::Bool(true))]).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => value.clone(),
+    }
+}

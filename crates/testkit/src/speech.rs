@@ -1,0 +1,246 @@
+//! The few frames the runner makes and reads itself, in each dialect's envelope: its barrier, its witness, the
+//! opening. Written without the library's own codecs, so that a fault of theirs cannot hide itself.
+
+use serde_json::{Map, Value, json};
+
+/// How a dialect's frames look, as far as the runner must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Speech {
+    envelope: Envelope,
+    opening: OpeningStyle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Envelope {
+    JsonRpc,
+    /// JSON-RPC whose every request names the protocol's version.
+    JsonRpcWithMeta,
+    Abp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpeningStyle {
+    Acp(u64),
+    AcpDraft,
+    Lsp,
+    Mcp,
+    Abp,
+    /// There is no handshake.
+    None,
+}
+
+/// What a frame is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Shape {
+    Request {
+        id: Value,
+        method: String,
+    },
+    Notification {
+        method: String,
+    },
+    Answer {
+        id: Value,
+    },
+    /// Names the request it cancels.
+    Cancel {
+        key: Value,
+    },
+    Other,
+}
+
+impl Speech {
+    pub(crate) fn of(dialect: &str) -> Option<Self> {
+        let (envelope, opening) = match dialect {
+            "acp" => (Envelope::JsonRpc, OpeningStyle::Acp(1)),
+            "acp-v2" => (Envelope::JsonRpc, OpeningStyle::Acp(2)),
+            "acp-draft" => (Envelope::JsonRpc, OpeningStyle::AcpDraft),
+            "lsp" => (Envelope::JsonRpc, OpeningStyle::Lsp),
+            "mcp" => (Envelope::JsonRpc, OpeningStyle::Mcp),
+            "mcp-2026" => (Envelope::JsonRpcWithMeta, OpeningStyle::None),
+            "abp" => (Envelope::Abp, OpeningStyle::Abp),
+            _ => return None,
+        };
+        Some(Self { envelope, opening })
+    }
+
+    /// A request. ABP's handshake is a message of its own; all else is a call of a capability.
+    pub(crate) fn request(self, id: &str, method: &str, params: Value) -> Value {
+        match self.envelope {
+            Envelope::JsonRpc => json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
+            Envelope::JsonRpcWithMeta => {
+                json!({"jsonrpc": "2.0", "id": id, "method": method, "params": with_meta(params)})
+            }
+            Envelope::Abp if method == "initialize" => {
+                json!({"type": "initialize", "id": id, "timestamp": 0, "payload": params})
+            }
+            Envelope::Abp => json!({
+                "type": "capabilities/call", "id": id, "timestamp": 0,
+                "payload": {"capability": method, "params": params, "options": {"callId": format!("call-{id}")}},
+            }),
+        }
+    }
+
+    pub(crate) fn notification(self, method: &str, params: Value) -> Value {
+        match self.envelope {
+            Envelope::JsonRpc => json!({"jsonrpc": "2.0", "method": method, "params": params}),
+            Envelope::JsonRpcWithMeta => {
+                json!({"jsonrpc": "2.0", "method": method, "params": with_meta(params)})
+            }
+            Envelope::Abp => {
+                json!({"type": "notification", "id": "n", "timestamp": 0, "payload": {"method": method, "params": params}})
+            }
+        }
+    }
+
+    /// An answer with a value, to a request with this method.
+    pub(crate) fn answer(self, id: &Value, method: &str, value: Value) -> Value {
+        match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
+                json!({"jsonrpc": "2.0", "id": id, "result": value})
+            }
+            Envelope::Abp if method == "initialize" => {
+                json!({"type": "initialize-result", "id": id, "timestamp": 0, "payload": value})
+            }
+            Envelope::Abp => json!({
+                "type": "capabilities/call-result", "id": id, "timestamp": 0,
+                "payload": {"success": true, "data": value},
+            }),
+        }
+    }
+
+    /// "Nobody serves that", said to a foreign peer that asks something of the runner.
+    pub(crate) fn refusal(self, id: &Value) -> Value {
+        match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
+                json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "Method not found"}})
+            }
+            Envelope::Abp => json!({
+                "type": "capabilities/call-result", "id": id, "timestamp": 0,
+                "payload": {"success": false, "error": {"code": "NOT_FOUND", "message": "Not served", "retryable": false}},
+            }),
+        }
+    }
+
+    /// The request that opens a session and its params.
+    pub(crate) fn opening(self) -> Option<(&'static str, Value)> {
+        let client = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
+        let params = match self.opening {
+            OpeningStyle::Acp(version) => json!({"protocolVersion": version, "clientCapabilities": {}}),
+            OpeningStyle::AcpDraft => {
+                json!({"protocolVersion": 1, "clientCapabilities": {"cancellation": {"request": true}}})
+            }
+            OpeningStyle::Lsp => json!({"processId": null, "rootUri": null, "capabilities": {}}),
+            OpeningStyle::Mcp => {
+                json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client})
+            }
+            OpeningStyle::Abp => json!({"protocolVersion": "0.1", "agent": client}),
+            OpeningStyle::None => return None,
+        };
+        Some(("initialize", params))
+    }
+
+    /// What a server answers to [`opening`](Self::opening).
+    pub(crate) fn opening_result(self) -> Value {
+        match self.opening {
+            OpeningStyle::Acp(version) => json!({"protocolVersion": version, "agentCapabilities": {}}),
+            OpeningStyle::AcpDraft => {
+                json!({"protocolVersion": 1, "agentCapabilities": {"cancellation": {"request": true}}})
+            }
+            OpeningStyle::Lsp => json!({"capabilities": {}}),
+            OpeningStyle::Mcp => json!({
+                "protocolVersion": "2025-11-25", "capabilities": {},
+                "serverInfo": {"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")},
+            }),
+            OpeningStyle::Abp => json!({"protocolVersion": "0.1", "sessionId": "session-1"}),
+            OpeningStyle::None => json!({}),
+        }
+    }
+
+    /// The notification that ends the opening.
+    pub(crate) fn opened(self) -> Option<&'static str> {
+        match self.opening {
+            OpeningStyle::Lsp => Some("initialized"),
+            OpeningStyle::Mcp => Some("notifications/initialized"),
+            OpeningStyle::Acp(_) | OpeningStyle::AcpDraft | OpeningStyle::Abp | OpeningStyle::None => None,
+        }
+    }
+
+    /// What a frame is.
+    pub(crate) fn shape(self, frame: &Value) -> Shape {
+        let text = |name: &str| frame.get(name).and_then(Value::as_str).map(str::to_owned);
+        let id = frame.get("id").cloned();
+        if self.envelope == Envelope::Abp {
+            return match (text("type").as_deref(), id) {
+                (Some("capabilities/call"), Some(id)) => {
+                    let method = frame.pointer("/payload/capability").and_then(Value::as_str);
+                    Shape::Request { id, method: method.unwrap_or_default().to_owned() }
+                }
+                (Some("initialize"), Some(id)) => Shape::Request { id, method: "initialize".to_owned() },
+                (Some("capabilities/cancel"), _) => Shape::Cancel { key: at(frame, "/payload/callId") },
+                (Some("capabilities/call-result" | "initialize-result"), Some(id)) => Shape::Answer { id },
+                (Some(kind @ ("notification" | "progress")), _) => {
+                    Shape::Notification { method: kind.to_owned() }
+                }
+                _ => Shape::Other,
+            };
+        }
+        match (text("method"), id) {
+            (Some(method), Some(id)) => Shape::Request { id, method },
+            (Some(method), None) => match method.as_str() {
+                "$/cancel_request" | "$/cancelRequest" | "notifications/cancelled" => {
+                    let key = [at(frame, "/params/requestId"), at(frame, "/params/id")];
+                    Shape::Cancel { key: key.into_iter().find(|key| !key.is_null()).unwrap_or_default() }
+                }
+                _ => Shape::Notification { method },
+            },
+            (None, Some(id)) => Shape::Answer { id },
+            (None, None) => Shape::Other,
+        }
+    }
+
+    /// The value an answer carries.
+    pub(crate) fn value(self, answer: &Value) -> Option<&Value> {
+        match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => answer.get("result"),
+            Envelope::Abp => answer.pointer("/payload/data"),
+        }
+    }
+
+    /// The same request with another method and other params.
+    pub(crate) fn with_method(self, request: &Value, method: &str, params: &Value) -> Value {
+        let mut request = request.clone();
+        let (home, name) = match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => (Some(&mut request), "method"),
+            Envelope::Abp => (request.get_mut("payload"), "capability"),
+        };
+        if let Some(members) = home.and_then(Value::as_object_mut) {
+            let meta = members.get("params").and_then(|params| params.get("_meta")).cloned();
+            let mut params = params.clone();
+            if let (Some(meta), Some(members)) = (meta, params.as_object_mut()) {
+                members.entry("_meta").or_insert(meta);
+            }
+            members.insert(name.to_owned(), Value::from(method));
+            members.insert("params".to_owned(), params);
+        }
+        request
+    }
+}
+
+fn at(frame: &Value, pointer: &str) -> Value {
+    frame.pointer(pointer).cloned().unwrap_or_default()
+}
+
+fn with_meta(params: Value) -> Value {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let mut members = match params {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    };
+    members.entry("_meta").or_insert(meta);
+    Value::Object(members)
+}

@@ -1,0 +1,247 @@
+//! The steps of a vector.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One step. In JSON an object with one member, the step's name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Step {
+    /// Send one frame. `"${x}"` stands for what `$bind:x` captured.
+    Send(Value),
+    /// Send this text as one frame, whatever it is.
+    SendRaw(String),
+    /// Send these frames in one write, so that the subject reads them together.
+    SendTogether(Vec<Value>),
+    /// The next frame matches this pattern.
+    Expect(Value),
+    /// The next frames match these patterns, one each, in any order.
+    ExpectAnyOrder(Vec<Value>),
+    /// A frame matches, after any number of frames that match another pattern.
+    ExpectThrough(Through),
+    /// Nothing has come that matches, proved by a barrier.
+    ExpectNothing(Unwanted),
+    /// The subject closes the connection.
+    ExpectClosed(bool),
+    /// A barrier that throws away the frames before it that match.
+    Skip(Value),
+    /// The fixture's counters come to hold these values.
+    Work(Work),
+    /// A `test/echo` of the runner's own goes through: what was sent before has been read.
+    Barrier(bool),
+    /// End the input of the subject; its output stays open.
+    HalfClose(bool),
+    /// Close the connection.
+    Disconnect(bool),
+    /// Go on with the connection of this name, opened now if it is new. The first one is `"first"`.
+    On(String),
+    /// The subject makes a call.
+    Call(CallStep),
+    /// The subject cancels a call.
+    CancelCall(CancelCallStep),
+    /// The subject drops a call.
+    DropCall(CallName),
+    /// A call of the subject ends like this.
+    ExpectOutcome(OutcomeStep),
+    /// The subject shuts down.
+    Shutdown(bool),
+}
+
+/// See [`Step::ExpectThrough`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Through {
+    /// Frames like this may come first.
+    pub skipping: Value,
+    /// This frame ends the step.
+    pub frame: Value,
+}
+
+/// What must not have come. Without members: nothing at all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Unwanted {
+    /// An answer to the request with this id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<Value>,
+    /// A frame that matches this pattern.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub like: Option<Value>,
+}
+
+/// Counters of `test/stats`; those left out may have any value. Counters count from the end of the handshake, without
+/// the runner's own requests; gauges are as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
+pub struct Work {
+    /// Handlers started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<u64>,
+    /// Handlers that have ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<u64>,
+    /// Handlers that ended because they were signalled or aborted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<u64>,
+    /// Gauge: handlers running.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<u64>,
+    /// Gauge: requests waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u64>,
+    /// Gauge: handlers that still run although their request is settled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draining: Option<u64>,
+    /// Gauge: requests kept at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u64>,
+    /// Cancels that named nothing open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown_cancels: Option<u64>,
+    /// Answers that came too late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_answers: Option<u64>,
+}
+
+/// A call the subject makes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CallStep {
+    /// What later steps call it.
+    pub name: String,
+    /// Its method.
+    pub method: String,
+    /// Its params.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Value>,
+    /// After this time it cancels itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// The id of the request of ours it is a child of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child_of: Option<Value>,
+    /// It outlives its parent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detach: bool,
+    /// What the caller does after its cancel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_cancel: Option<AfterCancelStep>,
+    /// Its token is cancelled before the call begins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub token_cancelled: bool,
+}
+
+impl CallStep {
+    /// A call with params and nothing else said.
+    #[must_use]
+    pub fn plain(name: &str, method: &str, params: Value) -> Self {
+        Self {
+            name: name.to_owned(),
+            method: method.to_owned(),
+            params: Some(params),
+            timeout_ms: None,
+            child_of: None,
+            detach: false,
+            after_cancel: None,
+            token_cancelled: false,
+        }
+    }
+}
+
+/// What a caller does after its cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AfterCancelStep {
+    /// It waits for the peer's answer.
+    Wait,
+    /// It returns at once.
+    ReturnNow,
+}
+
+/// Names a call of the subject.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CallName {
+    /// Its name.
+    pub name: String,
+}
+
+/// A call the subject cancels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CancelCallStep {
+    /// Its name.
+    pub name: String,
+    /// The reason it gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What the canceller says about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<CancelWord>,
+}
+
+/// What a canceller says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelWord {
+    /// A cancel goes to the peer.
+    Sent,
+    /// The request never reaches the wire.
+    TakenBack,
+    /// The peer cannot be told.
+    NotSupported,
+    /// The call had ended.
+    AlreadySettled,
+}
+
+/// How a call of the subject must end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OutcomeStep {
+    /// Its name.
+    pub name: String,
+    /// How it ended.
+    pub outcome: OutcomeWord,
+    /// For `cancelled`: the peer confirmed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<bool>,
+    /// For `cancelled`: the first cause, in small letters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// For `completed` and `completed_after_cancel`: a pattern of the value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
+    /// For `failed`: the error's code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i64>,
+    /// For `disconnected`: the request had been written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_have_run: Option<bool>,
+    /// Whether the peer acknowledged the cancel, and how.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acked: Option<bool>,
+}
+
+/// The names of outcomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutcomeWord {
+    /// A value, and no cancel was asked.
+    Completed,
+    /// A value although a cancel was asked.
+    CompletedAfterCancel,
+    /// Cancelled.
+    Cancelled,
+    /// Another error.
+    Failed,
+    /// The connection was lost.
+    Disconnected,
+}
