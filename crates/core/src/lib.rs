@@ -11,7 +11,7 @@ mod transport;
 
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
 pub use error::{ApiMisuse, CallError, ConnectionError, ProtocolViolation};
-pub use framing::{BadFrame, Decoded};
+pub use framing::{BadFrame, ContentLength, Decoded, Decoder, Framing, Newline};
 pub use id::{
     CallKey, CallNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey, Principal, RequestId,
     Scope,
@@ -30,3 +30,5 @@ pub use transport::{
     Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
     Unsupported,
 };
+#[cfg(feature = "tokio")]
+pub use transport::{ByteStream, FrameStream, MemoryListener, MemoryTransport, memory_listener, memory_pair};

@@ -3,6 +3,7 @@
 
 mod asks;
 mod bare;
+pub mod conformance;
 mod options;
 pub mod pattern;
 mod profile;

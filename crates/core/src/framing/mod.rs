@@ -1,6 +1,19 @@
 //! Cutting bytes into frames, without I/O: bytes in, frames or [`BadFrame`] items out.
+//!
+//! Invariants of every decoder:
+//! - what it holds is at most twice the limit, whatever the peer claims: nothing is allocated on a peer's word alone;
+//! - each byte is looked at a bounded number of times, however small the pieces it comes in;
+//! - a frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`], and a frame shares the read buffer's memory.
 
-use bytes::Bytes;
+mod content_length;
+mod decoder;
+mod newline;
+
+pub use content_length::ContentLength;
+pub use decoder::{Decoder, Framing};
+pub use newline::Newline;
+
+use bytes::{Bytes, BytesMut};
 
 /// Why some bytes are no frame. It is an item among frames, not an error: where the framing can find the next frame
 /// the connection goes on.
@@ -45,4 +58,15 @@ pub enum Decoded {
     Frame(Bytes),
     /// Bytes that are none.
     Bad(BadFrame),
+}
+
+/// A remainder of up to this many bytes is copied to fresh memory when a large frame leaves the buffer, so that an
+/// idle connection does not keep the room of its largest frame.
+const SHED: usize = 64 * 1024;
+
+/// Gives back the room a frame of `taken` bytes needed. Linear over all: at most as many bytes move as left.
+fn shed(buffer: &mut BytesMut, taken: usize) {
+    if taken > SHED && buffer.len() <= SHED {
+        *buffer = BytesMut::from(&buffer[..]);
+    }
 }

@@ -4,6 +4,24 @@
 //! dropping the caller loses nothing: there is no future that holds a half-read frame, and
 //! [`Sender::start_send`] takes the whole frame or nothing.
 
+#[cfg(feature = "tokio")]
+mod byte_stream;
+#[cfg(feature = "tokio")]
+mod closing;
+#[cfg(feature = "tokio")]
+mod frames;
+#[cfg(feature = "tokio")]
+mod memory;
+#[cfg(feature = "tokio")]
+mod staging;
+
+#[cfg(feature = "tokio")]
+pub use byte_stream::ByteStream;
+#[cfg(feature = "tokio")]
+pub use frames::FrameStream;
+#[cfg(feature = "tokio")]
+pub use memory::{MemoryListener, MemoryTransport, memory_listener, memory_pair};
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -85,7 +103,7 @@ impl fmt::Debug for Link {
 
 /// What a wire can and cannot do. There is no default: a wrapper must state each, so none can be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of the wire, independent of the others")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own that a wire must state")]
 pub struct LinkTraits {
     /// Frames arrive in the order they were sent. Only where they do not may an early cancel be parked.
     pub ordered: bool,

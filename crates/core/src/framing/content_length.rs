@@ -1,0 +1,391 @@
+use bytes::{Buf, BytesMut};
+use memchr::memchr;
+
+use super::{BadFrame, Decoded, shed};
+
+/// The largest header block, in bytes, line ends counted.
+const MAX_HEADER_BYTES: usize = 8 * 1024;
+
+/// A header block that says `Content-Length`, an empty line, then that many bytes.
+///
+/// A body over the limit or in a charset other than UTF-8 is refused and skipped without being held. Every other
+/// fault leaves no way to find the next frame: the decoder stays failed.
+///
+/// ```
+/// # use rescind_core::{ContentLength, Decoded};
+/// let mut frames = ContentLength::new(1024);
+/// frames.push(b"Content-Length: 2\r\n\r\n{}Content-");
+/// assert_eq!(frames.next_frame(), Some(Decoded::Frame("{}".into())));
+/// assert_eq!(frames.next_frame(), None);
+/// ```
+#[derive(Debug)]
+pub struct ContentLength {
+    buffer: BytesMut,
+    /// This many bytes at the head of the buffer hold no `\n`; counted in a header block only.
+    scanned: usize,
+    /// In bytes, of the body.
+    limit: usize,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Header(Block),
+    Body { length: usize },
+    Skipping { remaining: usize },
+    Failed,
+}
+
+/// What the header block said so far.
+#[derive(Debug, Default)]
+struct Block {
+    /// In bytes, line ends counted.
+    size: usize,
+    length: Option<usize>,
+    foreign_charset: bool,
+}
+
+impl ContentLength {
+    /// A decoder for bodies of at most `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { buffer: BytesMut::new(), scanned: 0, limit, place: Place::Header(Block::default()) }
+    }
+
+    /// Takes bytes in.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Where input is appended, for readers that save a copy. Only ever append to it.
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The next body, or the refusal of one; `None`: more input is needed. Call until `None` after each piece of
+    /// input: what is held stays bounded only by that.
+    pub fn next_frame(&mut self) -> Option<Decoded> {
+        loop {
+            match &mut self.place {
+                Place::Header(_) => match self.header_line() {
+                    Step::Again => {}
+                    Step::Wait => return None,
+                    Step::Refuse(why) => return Some(Decoded::Bad(why)),
+                },
+                Place::Body { length } => {
+                    let length = *length;
+                    if self.buffer.len() < length {
+                        return None;
+                    }
+                    let body = self.buffer.split_to(length).freeze();
+                    shed(&mut self.buffer, length);
+                    self.place = Place::Header(Block::default());
+                    return Some(Decoded::Frame(body));
+                }
+                Place::Skipping { remaining } => {
+                    let here = self.buffer.len().min(*remaining);
+                    self.buffer.advance(here);
+                    *remaining -= here;
+                    if *remaining > 0 {
+                        return None;
+                    }
+                    self.place = Place::Header(Block::default());
+                }
+                Place::Failed => {
+                    self.buffer.clear();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// What the end of input leaves: [`BadFrame::Truncated`] within a frame, else nothing; a refused frame is not
+    /// reported again. Call after `next_frame` gave `None`.
+    pub fn finish(&mut self) -> Option<Decoded> {
+        let cut = match &self.place {
+            Place::Header(block) => block.size > 0 || !self.buffer.is_empty(),
+            Place::Body { .. } => true,
+            Place::Skipping { .. } | Place::Failed => false,
+        };
+        self.fail();
+        cut.then_some(Decoded::Bad(BadFrame::Truncated))
+    }
+
+    /// No frame can be found any more; all further input is dropped.
+    #[must_use]
+    pub const fn is_failed(&self) -> bool {
+        matches!(self.place, Place::Failed)
+    }
+
+    /// Appends `body` as one frame to `out`.
+    pub fn encode(body: &[u8], out: &mut BytesMut) {
+        let length = body.len().to_string();
+        out.reserve(b"Content-Length: \r\n\r\n".len() + length.len() + body.len());
+        out.extend_from_slice(b"Content-Length: ");
+        out.extend_from_slice(length.as_bytes());
+        out.extend_from_slice(b"\r\n\r\n");
+        out.extend_from_slice(body);
+    }
+
+    fn fail(&mut self) {
+        self.place = Place::Failed;
+        self.buffer = BytesMut::new();
+    }
+
+    /// Reads one line of the header block.
+    fn header_line(&mut self) -> Step {
+        let Place::Header(block) = &mut self.place else {
+            return Step::Again;
+        };
+        let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
+        let Some(offset) = memchr(b'\n', unseen) else {
+            self.scanned = self.buffer.len();
+            return if block.size + self.scanned > MAX_HEADER_BYTES {
+                self.refuse(BadFrame::BadHeader)
+            } else {
+                Step::Wait
+            };
+        };
+        let end = self.scanned + offset;
+        let line = self.buffer.get(..end).unwrap_or_default();
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let last = line.is_empty();
+        block.size += end + 1;
+        let read = if block.size > MAX_HEADER_BYTES {
+            Err(BadFrame::BadHeader)
+        } else if last {
+            Ok(())
+        } else {
+            block.line(line)
+        };
+        self.buffer.advance(end + 1);
+        self.scanned = 0;
+        match read {
+            Err(why) => self.refuse(why),
+            Ok(()) if last => self.body(),
+            Ok(()) => Step::Again,
+        }
+    }
+
+    /// The header block is whole: what follows is a body to read or to skip.
+    fn body(&mut self) -> Step {
+        let Place::Header(Block { length: Some(length), foreign_charset, .. }) = self.place else {
+            return self.refuse(BadFrame::BadLength);
+        };
+        let why = if length > self.limit {
+            BadFrame::TooLarge { limit: self.limit }
+        } else if foreign_charset {
+            BadFrame::BadCharset
+        } else {
+            self.place = Place::Body { length };
+            return Step::Again;
+        };
+        self.place = Place::Skipping { remaining: length };
+        Step::Refuse(why)
+    }
+
+    fn refuse(&mut self, why: BadFrame) -> Step {
+        self.fail();
+        Step::Refuse(why)
+    }
+}
+
+enum Step {
+    Again,
+    Wait,
+    Refuse(BadFrame),
+}
+
+impl Block {
+    fn line(&mut self, line: &[u8]) -> Result<(), BadFrame> {
+        let colon = memchr(b':', line).ok_or(BadFrame::BadHeader)?;
+        let (name, value) = line.split_at(colon);
+        let value = value.strip_prefix(b":").unwrap_or(value);
+        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+            return Err(BadFrame::BadHeader);
+        }
+        if name.eq_ignore_ascii_case(b"Content-Length") {
+            let length = parse_length(value).ok_or(BadFrame::BadLength)?;
+            if self.length.replace(length).is_some() {
+                return Err(BadFrame::BadLength);
+            }
+        } else if name.eq_ignore_ascii_case(b"Content-Type") {
+            self.foreign_charset |= !is_utf8(value);
+        }
+        Ok(())
+    }
+}
+
+/// Digits alone: no sign, no overflow.
+fn parse_length(value: &[u8]) -> Option<usize> {
+    let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// Whether a content type names UTF-8 or no charset.
+fn is_utf8(content_type: &[u8]) -> bool {
+    content_type.split(|&byte| byte == b';').skip(1).all(|parameter| {
+        let mut halves = parameter.splitn(2, |&byte| byte == b'=');
+        let (name, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
+        let value = value.trim_ascii();
+        let value = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
+        // `utf8` is what older language clients send; the LSP asks servers to take it.
+        !name.trim_ascii().eq_ignore_ascii_case(b"charset")
+            || value.eq_ignore_ascii_case(b"utf-8")
+            || value.eq_ignore_ascii_case(b"utf8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const TOO_LARGE: Decoded = Decoded::Bad(BadFrame::TooLarge { limit: 16 });
+
+    fn frame(text: &'static [u8]) -> Decoded {
+        Decoded::Frame(Bytes::from_static(text))
+    }
+
+    fn bad(why: BadFrame) -> Vec<Decoded> {
+        vec![Decoded::Bad(why)]
+    }
+
+    fn decode_pieces(pieces: &[&[u8]]) -> Vec<Decoded> {
+        let mut decoder = ContentLength::new(16);
+        let mut all = Vec::new();
+        for piece in pieces {
+            decoder.push(piece);
+            all.extend(std::iter::from_fn(|| decoder.next_frame()));
+        }
+        all.extend(decoder.finish());
+        assert_eq!(decoder.finish(), None);
+        all
+    }
+
+    /// Whole and one byte at a time must tell the same.
+    fn decode(input: &[u8]) -> Vec<Decoded> {
+        let whole = decode_pieces(&[input]);
+        assert_eq!(decode_pieces(&input.chunks(1).collect::<Vec<_>>()), whole);
+        whole
+    }
+
+    #[test]
+    fn bodies_come_out_whole_with_header_names_in_any_case() {
+        let input = b"CONTENT-length:  2 \r\nX-Other: a:b\r\n\r\n{}content-LENGTH:4\r\n\r\n[1]\n";
+        assert_eq!(decode(input), [frame(b"{}"), frame(b"[1]\n")]);
+    }
+
+    #[test]
+    fn an_empty_body_is_a_frame() {
+        assert_eq!(decode(b"Content-Length: 0\r\n\r\n"), [frame(b"")]);
+    }
+
+    #[test]
+    fn what_encode_writes_is_read_back() {
+        let mut out = BytesMut::new();
+        ContentLength::encode(b"{\n}", &mut out);
+        ContentLength::encode(b"", &mut out);
+        assert_eq!(&out[..], b"Content-Length: 3\r\n\r\n{\n}Content-Length: 0\r\n\r\n");
+        assert_eq!(decode(&out), [frame(b"{\n}"), frame(b"")]);
+    }
+
+    #[test]
+    fn a_length_that_is_missing_double_signed_or_too_long_is_refused_for_good() {
+        for header in [
+            "X: 1\r\n",
+            "",
+            "Content-Length: 2\r\nContent-Length: 2\r\n",
+            "Content-Length: -2\r\n",
+            "Content-Length: +2\r\n",
+            "Content-Length: 2, 2\r\n",
+            "Content-Length: 0x2\r\n",
+            "Content-Length:\r\n",
+            "Content-Length: \u{0662}\r\n",
+            "Content-Length: 99999999999999999999999999\r\n",
+        ] {
+            let input = format!("{header}\r\n{{}}Content-Length: 2\r\n\r\n{{}}");
+            assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadLength), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_no_header_is_refused_for_good() {
+        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2"] {
+            let input = format!("{line}\r\nContent-Length: 2\r\n\r\n{{}}");
+            assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadHeader), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_block_over_eight_kibibytes_is_refused_for_good() {
+        let long_line = vec![b'x'; MAX_HEADER_BYTES + 1];
+        assert_eq!(decode(&long_line), bad(BadFrame::BadHeader));
+        let many_lines = b"X: y\r\n".repeat(MAX_HEADER_BYTES / 6 + 1);
+        assert_eq!(decode(&many_lines), bad(BadFrame::BadHeader));
+    }
+
+    #[test]
+    fn an_oversize_body_is_skipped_and_the_next_is_read() {
+        let input = b"Content-Length: 17\r\n\r\n01234567890123456Content-Length: 2\r\n\r\n{}";
+        assert_eq!(decode(input), [TOO_LARGE, frame(b"{}")]);
+    }
+
+    #[test]
+    fn a_lying_length_allocates_nothing() {
+        let mut decoder = ContentLength::new(1 << 30);
+        decoder.push(b"Content-Length: 1073741824\r\n\r\n{}");
+        assert_eq!(decoder.next_frame(), None);
+        assert!(decoder.buffer.capacity() < 4096);
+        assert_eq!(decoder.finish(), Some(Decoded::Bad(BadFrame::Truncated)));
+    }
+
+    #[test]
+    fn an_endless_oversize_body_is_held_in_bounded_memory() {
+        let mut decoder = ContentLength::new(16);
+        decoder.push(format!("Content-Length: {}\r\n\r\n", usize::MAX).as_bytes());
+        assert_eq!(decoder.next_frame(), Some(TOO_LARGE));
+        for _ in 0..1024 {
+            decoder.push(&[b'x'; 4096]);
+            assert_eq!(decoder.next_frame(), None);
+        }
+        assert!(decoder.buffer.capacity() <= 16 * 1024);
+    }
+
+    #[test]
+    fn a_foreign_charset_refuses_its_body_alone() {
+        let next = "Content-Length: 2\r\nContent-Type: a/b; x=y; Charset=\"UTF8\"\r\n\r\n{}";
+        for charset in ["latin1", "\"utf-16\"", ""] {
+            let input = format!("Content-Type: a/b; charset={charset}\r\nContent-Length: 3\r\n\r\n[1]{next}");
+            assert_eq!(decode(input.as_bytes()), [Decoded::Bad(BadFrame::BadCharset), frame(b"{}")]);
+        }
+    }
+
+    #[test]
+    fn input_that_ends_within_a_frame_is_cut_and_at_its_end_is_not() {
+        let whole = b"Content-Length: 2\r\n\r\n{}";
+        assert_eq!(decode(b""), []);
+        for end in 1..whole.len() {
+            assert_eq!(decode(&whole[..end]), bad(BadFrame::Truncated), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_skipped_body_that_ends_early_is_not_reported_twice() {
+        assert_eq!(decode(b"Content-Length: 99\r\n\r\nxx"), [TOO_LARGE]);
+    }
+
+    #[test]
+    fn a_failed_decoder_stays_failed_and_holds_nothing() {
+        let mut decoder = ContentLength::new(16);
+        decoder.push(b"\r\n");
+        assert_eq!(decoder.next_frame(), Some(Decoded::Bad(BadFrame::BadLength)));
+        assert!(decoder.is_failed());
+        decoder.push(b"Content-Length: 2\r\n\r\n{}");
+        assert_eq!(decoder.next_frame(), None);
+        assert!(decoder.buffer.is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+use bytes::BytesMut;
+
+use super::{ContentLength, Decoded, Newline};
+
+/// How frames stand in a stream of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Framing {
+    /// One message a line: ACP, MCP, ABP over stdio.
+    #[default]
+    Newline,
+    /// A header block with `Content-Length`, then the message: LSP.
+    ContentLength,
+}
+
+impl Framing {
+    /// A decoder for frames of at most `limit` bytes.
+    #[must_use]
+    pub fn decoder(self, limit: usize) -> Decoder {
+        match self {
+            Self::Newline => Decoder::Newline(Newline::new(limit)),
+            Self::ContentLength => Decoder::ContentLength(ContentLength::new(limit)),
+        }
+    }
+
+    /// Appends `body` as one frame to `out`.
+    pub fn encode(self, body: &[u8], out: &mut BytesMut) {
+        match self {
+            Self::Newline => Newline::encode(body, out),
+            Self::ContentLength => ContentLength::encode(body, out),
+        }
+    }
+}
+
+/// A decoder of either framing.
+#[derive(Debug)]
+pub enum Decoder {
+    /// One message a line.
+    Newline(Newline),
+    /// A header block, then the message.
+    ContentLength(ContentLength),
+}
+
+impl Decoder {
+    /// Takes bytes in.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer_mut().extend_from_slice(bytes);
+    }
+
+    /// Where input is appended, for readers that save a copy. Only ever append to it.
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        match self {
+            Self::Newline(decoder) => decoder.buffer_mut(),
+            Self::ContentLength(decoder) => decoder.buffer_mut(),
+        }
+    }
+
+    /// The next frame or refusal; `None`: more input is needed. Call until `None` after each piece of input.
+    pub fn next_frame(&mut self) -> Option<Decoded> {
+        match self {
+            Self::Newline(decoder) => decoder.next_frame(),
+            Self::ContentLength(decoder) => decoder.next_frame(),
+        }
+    }
+
+    /// What the end of input leaves: a last frame, a cut one, or nothing. Call after `next_frame` gave `None`.
+    pub fn finish(&mut self) -> Option<Decoded> {
+        match self {
+            Self::Newline(decoder) => decoder.finish(),
+            Self::ContentLength(decoder) => decoder.finish(),
+        }
+    }
+
+    /// No frame can be found any more; all further input is dropped.
+    #[must_use]
+    pub const fn is_failed(&self) -> bool {
+        match self {
+            Self::Newline(_) => false,
+            Self::ContentLength(decoder) => decoder.is_failed(),
+        }
+    }
+}

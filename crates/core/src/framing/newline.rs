@@ -1,0 +1,301 @@
+use bytes::{Buf, BytesMut};
+use memchr::{memchr, memchr2};
+
+use super::{BadFrame, Decoded, shed};
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// One message a line.
+///
+/// A `\r` before the `\n` is dropped, empty lines are skipped, a byte order mark is dropped once, at the start. A
+/// line over the limit is reported once and dropped up to the next `\n`.
+///
+/// ```
+/// # use rescind_core::{Decoded, Newline};
+/// let mut lines = Newline::new(1024);
+/// lines.push(b"{\"id\":1}\r\n\n{\"id\"");
+/// assert_eq!(lines.next_frame(), Some(Decoded::Frame("{\"id\":1}".into())));
+/// assert_eq!(lines.next_frame(), None);
+/// lines.push(b":2}\n");
+/// assert_eq!(lines.next_frame(), Some(Decoded::Frame("{\"id\":2}".into())));
+/// ```
+#[derive(Debug)]
+pub struct Newline {
+    buffer: BytesMut,
+    /// This many bytes at the head of the buffer hold no `\n`.
+    scanned: usize,
+    /// In bytes, line end not counted.
+    limit: usize,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing was read: a byte order mark may come.
+    Start,
+    /// In a line.
+    Line,
+    /// In a line that was refused.
+    Dropping,
+}
+
+impl Newline {
+    /// A decoder for lines of at most `limit` bytes, their line end not counted.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { buffer: BytesMut::new(), scanned: 0, limit, place: Place::Start }
+    }
+
+    /// Takes bytes in.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Where input is appended, for readers that save a copy. Only ever append to it.
+    pub fn buffer_mut(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The next line, or the refusal of one; `None`: more input is needed. Call until `None` after each piece of
+    /// input: what is held stays bounded only by that.
+    pub fn next_frame(&mut self) -> Option<Decoded> {
+        if !self.is_past_start() {
+            return None;
+        }
+        loop {
+            let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
+            let Some(offset) = memchr(b'\n', unseen) else {
+                return self.wait_for_line_end();
+            };
+            let end = self.scanned + offset;
+            let line = self.buffer.split_to(end);
+            self.buffer.advance(1);
+            self.scanned = 0;
+            if self.place == Place::Dropping {
+                self.place = Place::Line;
+                continue;
+            }
+            if let Some(decoded) = self.line(line) {
+                return Some(decoded);
+            }
+        }
+    }
+
+    /// What the end of input leaves: a last line without its `\n` is a frame. Call after `next_frame` gave `None`.
+    pub fn finish(&mut self) -> Option<Decoded> {
+        let rest = self.buffer.split();
+        self.scanned = 0;
+        match std::mem::replace(&mut self.place, Place::Line) {
+            Place::Start | Place::Line => self.line(rest),
+            Place::Dropping => None,
+        }
+    }
+
+    /// Appends `body` as one line to `out`.
+    ///
+    /// JSON may hold raw line ends only as white space between tokens, so a body that has one is written without the
+    /// white space between its tokens. A line end within a string is no JSON; it is written escaped, as no line may
+    /// ever break.
+    pub fn encode(body: &[u8], out: &mut BytesMut) {
+        out.reserve(body.len() + 1);
+        if memchr2(b'\n', b'\r', body).is_none() {
+            out.extend_from_slice(body);
+        } else {
+            compact(body, out);
+        }
+        out.extend_from_slice(b"\n");
+    }
+
+    /// Drops a byte order mark once; `false`: it cannot be told yet whether one comes.
+    fn is_past_start(&mut self) -> bool {
+        if self.place == Place::Start {
+            if self.buffer.starts_with(BYTE_ORDER_MARK) {
+                self.buffer.advance(BYTE_ORDER_MARK.len());
+            } else if BYTE_ORDER_MARK.starts_with(&self.buffer) {
+                return false;
+            }
+            self.place = Place::Line;
+        }
+        true
+    }
+
+    /// No `\n` was found: keeps what may become a frame, and nothing else.
+    fn wait_for_line_end(&mut self) -> Option<Decoded> {
+        self.scanned = self.buffer.len();
+        if self.place == Place::Dropping {
+            self.forget();
+            return None;
+        }
+        // A `\r` just over the limit may belong to the line end.
+        let line = self.buffer.strip_suffix(b"\r").unwrap_or(&self.buffer);
+        if line.len() <= self.limit {
+            return None;
+        }
+        self.place = Place::Dropping;
+        self.forget();
+        Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }))
+    }
+
+    fn forget(&mut self) {
+        self.scanned = 0;
+        if self.buffer.len() > super::SHED {
+            self.buffer = BytesMut::new();
+        } else {
+            self.buffer.clear();
+        }
+    }
+
+    fn line(&mut self, mut line: BytesMut) -> Option<Decoded> {
+        if line.last() == Some(&b'\r') {
+            line.truncate(line.len() - 1);
+        }
+        shed(&mut self.buffer, line.len());
+        if line.is_empty() {
+            None
+        } else if line.len() > self.limit {
+            Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }))
+        } else {
+            Some(Decoded::Frame(line.freeze()))
+        }
+    }
+}
+
+/// Copies JSON without the white space between its tokens.
+fn compact(body: &[u8], out: &mut BytesMut) {
+    let mut in_string = false;
+    let mut escaped = false;
+    for &byte in body {
+        match byte {
+            b'\n' if in_string => out.extend_from_slice(b"\\n"),
+            b'\r' if in_string => out.extend_from_slice(b"\\r"),
+            b'\n' | b'\r' | b' ' | b'\t' if !in_string => continue,
+            _ => out.extend_from_slice(&[byte]),
+        }
+        if in_string && !escaped && byte == b'\\' {
+            escaped = true;
+            continue;
+        }
+        if byte == b'"' && !escaped {
+            in_string = !in_string;
+        }
+        escaped = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    const TOO_LARGE: Decoded = Decoded::Bad(BadFrame::TooLarge { limit: 8 });
+
+    fn frame(text: &'static [u8]) -> Decoded {
+        Decoded::Frame(Bytes::from_static(text))
+    }
+
+    fn decode(pieces: &[&[u8]], limit: usize) -> Vec<Decoded> {
+        let mut decoder = Newline::new(limit);
+        let mut all = Vec::new();
+        for piece in pieces {
+            decoder.push(piece);
+            all.extend(std::iter::from_fn(|| decoder.next_frame()));
+        }
+        all.extend(decoder.finish());
+        assert_eq!(decoder.finish(), None);
+        all
+    }
+
+    fn encode(body: &[u8]) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        Newline::encode(body, &mut out);
+        out.to_vec()
+    }
+
+    #[test]
+    fn lines_come_out_whole_and_empty_ones_are_skipped() {
+        let input: &[u8] = b"\n\r\n{}\n[1]\r\n\n\"last\"";
+        let expected = [frame(b"{}"), frame(b"[1]"), frame(b"\"last\"")];
+        assert_eq!(decode(&[input], 8), expected);
+        assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), expected);
+    }
+
+    #[test]
+    fn only_one_carriage_return_is_stripped() {
+        assert_eq!(decode(&[b"a\r\r\n"], 8), [frame(b"a\r")]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_dropped_once_at_the_start() {
+        let input: &[u8] = b"\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n";
+        let expected = [frame(b"{}"), frame(b"\xef\xbb\xbf{}")];
+        assert_eq!(decode(&[input], 8), expected);
+        assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), expected);
+    }
+
+    #[test]
+    fn a_cut_byte_order_mark_is_given_as_it_came() {
+        assert_eq!(decode(&[b"\xef\xbb"], 8), [frame(b"\xef\xbb")]);
+    }
+
+    #[test]
+    fn a_line_of_exactly_the_limit_passes_with_either_line_end() {
+        for input in [&b"12345678\n"[..], b"12345678\r\n", b"12345678"] {
+            assert_eq!(decode(&[input], 8), [frame(b"12345678")]);
+            assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), [frame(b"12345678")]);
+        }
+    }
+
+    #[test]
+    fn an_oversize_line_is_refused_once_and_the_next_line_is_read() {
+        let input: &[u8] = b"123456789abcdefghijklmnop\n{}\n";
+        assert_eq!(decode(&[input], 8), [TOO_LARGE, frame(b"{}")]);
+        assert_eq!(decode(&input.chunks(1).collect::<Vec<_>>(), 8), [TOO_LARGE, frame(b"{}")]);
+        assert_eq!(decode(&[b"123456789abc"], 8), [TOO_LARGE]);
+    }
+
+    #[test]
+    fn an_endless_line_is_held_in_bounded_memory() {
+        let mut decoder = Newline::new(1 << 20);
+        let piece = [b'x'; 4096];
+        let mut refusals = 0;
+        for _ in 0..4096 {
+            decoder.push(&piece);
+            refusals += usize::from(decoder.next_frame().is_some());
+            assert!(decoder.buffer.capacity() <= 2 << 20);
+        }
+        assert_eq!(refusals, 1);
+        assert!(decoder.buffer.capacity() <= super::super::SHED);
+    }
+
+    #[test]
+    fn a_large_line_does_not_leave_its_room_behind() {
+        let mut decoder = Newline::new(1 << 20);
+        decoder.push(&vec![b'x'; 1 << 20]);
+        decoder.push(b"\n{}");
+        assert!(matches!(decoder.next_frame(), Some(Decoded::Frame(_))));
+        assert!(decoder.buffer.capacity() < 4096);
+        assert_eq!(decoder.finish(), Some(frame(b"{}")));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_pass_untouched() {
+        assert_eq!(decode(&[b"\xff\x00\xc3\n{}\n"], 8), [frame(b"\xff\x00\xc3"), frame(b"{}")]);
+    }
+
+    #[test]
+    fn a_body_with_line_ends_is_written_as_one_compact_line() {
+        assert_eq!(encode(b"{\r\n  \"a b\": [1,\n\t2]\n}"), b"{\"a b\":[1,2]}\n");
+        assert_eq!(encode(b"{\"a\": \"\\\\\" ,\n\"b \\\" c\": 1}"), b"{\"a\":\"\\\\\",\"b \\\" c\":1}\n");
+    }
+
+    #[test]
+    fn a_body_without_line_ends_is_written_as_it_is() {
+        assert_eq!(encode(b"{ \"a\": 1 }"), b"{ \"a\": 1 }\n");
+    }
+
+    #[test]
+    fn a_raw_line_end_in_a_string_never_breaks_the_line() {
+        assert_eq!(encode(b"\"a\nb\r\""), b"\"a\\nb\\r\"\n");
+        assert_eq!(memchr(b'\n', &encode(b"\"a\\\nb")), Some(6));
+    }
+}

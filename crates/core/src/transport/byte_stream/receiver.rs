@@ -1,0 +1,101 @@
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncRead;
+use tokio_util::io::poll_read_buf;
+
+use crate::framing::{Decoded, Decoder};
+use crate::id::ExchangeId;
+use crate::transport::closing::Closing;
+use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
+
+/// How much room is made for reading, in bytes; small frames share it.
+const READ_BUFFER: usize = 16 * 1024;
+/// Less room than this is not worth a read.
+const LEAST_ROOM: usize = 2 * 1024;
+/// So many reads without a frame, then the other tasks have their turn.
+const READS_A_POLL: usize = 32;
+
+/// The receiving half of a stream of bytes.
+pub(super) struct ByteReceiver<R> {
+    reader: Pin<Box<R>>,
+    decoder: Decoder,
+    closing: Closing,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Reading,
+    /// The end of input was read, what it leaves was told.
+    Ended,
+    /// The end of input was told.
+    HalfClosed,
+    Closed,
+}
+
+impl<R: AsyncRead> ByteReceiver<R> {
+    pub(super) fn new(reader: R, decoder: Decoder, closing: Closing) -> Self {
+        Self { reader: Box::pin(reader), decoder, closing, place: Place::Reading }
+    }
+
+    /// The next frame or refusal; `None`: input ended.
+    fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Decoded>, TransportError>> {
+        for _ in 0..READS_A_POLL {
+            if let Some(decoded) = self.decoder.next_frame() {
+                return Poll::Ready(Ok(Some(decoded)));
+            }
+            let buffer = self.decoder.buffer_mut();
+            if buffer.capacity() - buffer.len() < LEAST_ROOM {
+                buffer.reserve(READ_BUFFER);
+            }
+            if ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))? == 0 {
+                self.place = Place::Ended;
+                return Poll::Ready(Ok(self.decoder.finish()));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        loop {
+            match self.place {
+                Place::Reading => match ready!(self.poll_decoded(cx)) {
+                    Ok(Some(Decoded::Frame(body))) => {
+                        return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
+                    }
+                    Ok(Some(Decoded::Bad(why))) => {
+                        if self.decoder.is_failed() && matches!(self.place, Place::Reading) {
+                            self.place = Place::Closed;
+                        }
+                        return Poll::Ready(Some(Ok(TransportEvent::Rejected {
+                            exchange: ExchangeId::NONE,
+                            why,
+                        })));
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.place = Place::Closed;
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                },
+                Place::Ended if self.closing.is_closed() => self.place = Place::Closed,
+                Place::Ended => {
+                    self.place = Place::HalfClosed;
+                    return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
+                }
+                Place::HalfClosed => {
+                    ready!(self.closing.poll_closed(cx));
+                    self.place = Place::Closed;
+                }
+                Place::Closed => return Poll::Ready(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncWrite;
+
+use crate::framing::Framing;
+use crate::id::ExchangeId;
+use crate::transport::closing::Closer;
+use crate::transport::staging::{Broken, has_room, oversize};
+use crate::transport::{CloseReason, Finish, Lane, Outbound, Sender, TransportError, Unsupported};
+
+/// Room kept between batches, in bytes.
+const KEPT_ROOM: usize = 64 * 1024;
+
+/// The sending half of a stream of bytes.
+pub(super) struct ByteSender<W> {
+    /// Taken and not yet handed to the writer.
+    staged: BytesMut,
+    framing: Framing,
+    max_frame: usize,
+    place: Place<W>,
+    closer: Closer,
+}
+
+enum Place<W> {
+    Open(Pin<Box<W>>),
+    Broken(Broken),
+}
+
+impl<W: AsyncWrite> ByteSender<W> {
+    pub(super) fn new(writer: W, framing: Framing, max_frame: usize, closer: Closer) -> Self {
+        let place = Place::Open(Box::pin(writer));
+        Self { staged: BytesMut::new(), framing, max_frame, place, closer }
+    }
+
+    fn writer(&mut self) -> Result<&mut Pin<Box<W>>, TransportError> {
+        match &mut self.place {
+            Place::Open(writer) => Ok(writer),
+            Place::Broken(why) => Err(why.error()),
+        }
+    }
+
+    fn fail(&mut self, why: Broken) -> TransportError {
+        let error = why.error();
+        self.place = Place::Broken(why);
+        self.staged = BytesMut::new();
+        self.closer.close();
+        error
+    }
+
+    /// Writes once, as much as the writer takes.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        let Place::Open(writer) = &mut self.place else {
+            return Poll::Ready(self.writer().map(drop));
+        };
+        let written = match ready!(writer.as_mut().poll_write(cx, &self.staged)) {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            other => other,
+        };
+        match written {
+            Ok(count) => self.staged.advance(count.min(self.staged.len())),
+            Err(error) => return Poll::Ready(Err(self.fail(Broken::by(error)))),
+        }
+        if self.staged.is_empty() {
+            // The next batch starts at the front of the same memory, unless a large frame made it grow.
+            if self.staged.capacity() > KEPT_ROOM {
+                self.staged = BytesMut::new();
+            } else {
+                self.staged.clear();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_step(
+        &mut self,
+        cx: &mut Context<'_>,
+        step: impl FnOnce(Pin<&mut W>, &mut Context<'_>) -> Poll<io::Result<()>>,
+    ) -> Poll<Result<(), TransportError>> {
+        let writer = self.writer()?;
+        let done = ready!(step(writer.as_mut(), cx));
+        Poll::Ready(done.map_err(|error| self.fail(Broken::by(error))))
+    }
+}
+
+impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.writer()?;
+        while !has_room(lane, self.staged.len()) {
+            ready!(self.poll_write(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        self.writer()?;
+        if out.body.len() > self.max_frame {
+            return Err(oversize(out.exchange, self.max_frame));
+        }
+        let framing = self.framing;
+        framing.encode(&out.body, &mut self.staged);
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        self.writer()?;
+        while !self.staged.is_empty() {
+            ready!(self.poll_write(cx))?;
+        }
+        self.poll_step(cx, AsyncWrite::poll_flush)
+    }
+
+    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
+
+    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
+        Err(Unsupported)
+    }
+
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        if matches!(self.place, Place::Broken(Broken::Closed)) {
+            return Poll::Ready(Ok(()));
+        }
+        ready!(self.as_mut().poll_flush(cx))?;
+        ready!(self.poll_step(cx, AsyncWrite::poll_shutdown))?;
+        // Dropping the writer: for some it is the only way to end the peer's input.
+        self.fail(Broken::Closed);
+        Poll::Ready(Ok(()))
+    }
+}

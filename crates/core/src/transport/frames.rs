@@ -1,0 +1,261 @@
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_sink::Sink;
+
+use super::byte_stream::DEFAULT_MAX_FRAME;
+use super::closing::{Closer, Closing, closing};
+use super::staging::{Broken, has_room, oversize};
+use super::{
+    BoxFuture, CloseReason, Finish, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender,
+    Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+};
+use crate::framing::BadFrame;
+use crate::id::ExchangeId;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Any [`Stream`] and [`Sink`] of whole frames as a wire: a codec's, a channel's, a WebSocket's.
+///
+/// The sink is flushed before more than 64 KiB, or one larger frame, were put into it. The stream's end is
+/// [`HalfClosed`](TransportEvent::HalfClosed); an error of it ends the connection.
+#[must_use = "a wire does nothing until it is opened"]
+pub struct FrameStream<I, O> {
+    stream: I,
+    sink: O,
+    max_frame: usize,
+    name: &'static str,
+    meta: Meta,
+}
+
+impl<I, O, E> FrameStream<I, O>
+where
+    I: Stream<Item = Result<Bytes, E>> + Send + 'static,
+    E: Into<BoxError>,
+    O: Sink<Bytes> + Send + 'static,
+    O::Error: Into<BoxError>,
+{
+    /// A wire of a stream and a sink.
+    pub fn new(stream: I, sink: O) -> Self {
+        Self { stream, sink, max_frame: DEFAULT_MAX_FRAME, name: "frame stream", meta: Meta::default() }
+    }
+
+    /// The largest frame taken in either direction, in bytes; 16 MiB unless said. The stream must bound what it
+    /// reads by itself: a larger frame is refused here only after it was read.
+    pub fn max_frame(mut self, bytes: usize) -> Self {
+        self.max_frame = bytes;
+        self
+    }
+
+    /// The wire's name in reports.
+    pub fn name(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// What is known of the peer.
+    pub fn meta(mut self, meta: Meta) -> Self {
+        self.meta = meta;
+        self
+    }
+
+    /// The open connection. Its frames keep their order, which is the stream's and the sink's duty.
+    #[must_use]
+    pub fn into_link(self) -> Link {
+        let traits = LinkTraits {
+            ordered: true,
+            exchanges_abortable: false,
+            exchange_scoped: false,
+            peer_can_request: true,
+            resumable: false,
+            batches: true,
+            max_frame: self.max_frame,
+        };
+        let (closer, closing) = closing();
+        let max_frame = self.max_frame;
+        let receiver =
+            FrameReceiver { stream: Box::pin(self.stream), max_frame, closing, place: Input::Open };
+        let sender =
+            FrameSender { place: Output::Open(Box::pin(self.sink)), unflushed: 0, max_frame, closer };
+        Link::new(receiver, sender, traits, self.meta)
+    }
+}
+
+impl<I, O, E> Transport for FrameStream<I, O>
+where
+    I: Stream<Item = Result<Bytes, E>> + Send + 'static,
+    E: Into<BoxError> + 'static,
+    O: Sink<Bytes> + Send + 'static,
+    O::Error: Into<BoxError>,
+{
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move { Ok(self.into_link()) })
+    }
+}
+
+impl<I, O> fmt::Debug for FrameStream<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameStream")
+            .field("name", &self.name)
+            .field("max_frame", &self.max_frame)
+            .finish_non_exhaustive()
+    }
+}
+
+struct FrameReceiver<I> {
+    stream: Pin<Box<I>>,
+    max_frame: usize,
+    closing: Closing,
+    place: Input,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    Open,
+    HalfClosed,
+    Closed,
+}
+
+impl<I, E> Receiver for FrameReceiver<I>
+where
+    I: Stream<Item = Result<Bytes, E>> + Send,
+    E: Into<BoxError>,
+{
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        loop {
+            match self.place {
+                Input::Open => match ready!(self.stream.as_mut().poll_next(cx)) {
+                    Some(Ok(body)) if body.len() > self.max_frame => {
+                        let why = BadFrame::TooLarge { limit: self.max_frame };
+                        return Poll::Ready(Some(Ok(TransportEvent::Rejected {
+                            exchange: ExchangeId::NONE,
+                            why,
+                        })));
+                    }
+                    Some(Ok(body)) => {
+                        return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
+                    }
+                    Some(Err(error)) => {
+                        self.place = Input::Closed;
+                        return Poll::Ready(Some(Err(TransportError::new(TransportErrorKind::Io, error))));
+                    }
+                    None if self.closing.is_closed() => self.place = Input::Closed,
+                    None => {
+                        self.place = Input::HalfClosed;
+                        return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
+                    }
+                },
+                Input::HalfClosed => {
+                    ready!(self.closing.poll_closed(cx));
+                    self.place = Input::Closed;
+                }
+                Input::Closed => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+struct FrameSender<O> {
+    place: Output<O>,
+    /// In bytes, since the sink was last flushed.
+    unflushed: usize,
+    max_frame: usize,
+    closer: Closer,
+}
+
+enum Output<O> {
+    Open(Pin<Box<O>>),
+    Broken(Broken),
+}
+
+impl<O> FrameSender<O>
+where
+    O: Sink<Bytes>,
+    O::Error: Into<BoxError>,
+{
+    fn sink(&mut self) -> Result<&mut Pin<Box<O>>, TransportError> {
+        match &mut self.place {
+            Output::Open(sink) => Ok(sink),
+            Output::Broken(why) => Err(why.error()),
+        }
+    }
+
+    fn fail(&mut self, why: Broken) -> TransportError {
+        let error = why.error();
+        self.place = Output::Broken(why);
+        self.closer.close();
+        error
+    }
+
+    fn checked(&mut self, done: Result<(), O::Error>) -> Result<(), TransportError> {
+        done.map_err(|error| self.fail(Broken::By(TransportError::new(TransportErrorKind::Io, error))))
+    }
+}
+
+impl<O> Sender for FrameSender<O>
+where
+    O: Sink<Bytes> + Send,
+    O::Error: Into<BoxError>,
+{
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.sink()?;
+        if !has_room(lane, self.unflushed) {
+            ready!(self.as_mut().poll_flush(cx))?;
+        }
+        let done = ready!(self.sink()?.as_mut().poll_ready(cx));
+        Poll::Ready(self.checked(done))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        let limit = self.max_frame;
+        let sink = self.sink()?;
+        if out.body.len() > limit {
+            return Err(oversize(out.exchange, limit));
+        }
+        let size = out.body.len();
+        let done = sink.as_mut().start_send(out.body);
+        self.unflushed += size;
+        self.checked(done)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        let done = ready!(self.sink()?.as_mut().poll_flush(cx));
+        self.unflushed = 0;
+        Poll::Ready(self.checked(done))
+    }
+
+    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
+
+    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
+        Err(Unsupported)
+    }
+
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        if matches!(self.place, Output::Broken(Broken::Closed)) {
+            return Poll::Ready(Ok(()));
+        }
+        let done = ready!(self.sink()?.as_mut().poll_close(cx));
+        self.checked(done)?;
+        self.fail(Broken::Closed);
+        Poll::Ready(Ok(()))
+    }
+}

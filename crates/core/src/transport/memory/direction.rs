@@ -1,0 +1,142 @@
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::transport::Lane;
+use crate::transport::staging::has_room;
+
+/// What a frame counts beside its bytes, so that empty frames are bounded too.
+const FRAME_COST: usize = 64;
+
+/// One way of a connection within this process. Wakers are called after the lock is released.
+#[derive(Debug, Default)]
+pub(super) struct Direction(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    frames: VecDeque<Bytes>,
+    /// In bytes, with the cost of each frame.
+    held: usize,
+    /// Nothing more comes in: the sender closed or is gone.
+    ended: bool,
+    /// Nothing more goes out: the reader is gone.
+    forsaken: bool,
+    reader: Option<Waker>,
+    /// The sender waits for room of this lane.
+    writer: Option<(Lane, Waker)>,
+    /// The sender's receiving half, which waits for the end of this direction.
+    sibling: Option<Waker>,
+}
+
+/// What the reader finds.
+#[derive(Debug)]
+pub(super) enum Popped {
+    Frame(Bytes),
+    End,
+}
+
+impl Direction {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next frame.
+    pub(super) fn poll_pop(&self, cx: &mut Context<'_>) -> Poll<Popped> {
+        let (body, writer) = {
+            let mut state = self.state();
+            let Some(body) = state.frames.pop_front() else {
+                if state.ended {
+                    return Poll::Ready(Popped::End);
+                }
+                state.reader = Some(cx.waker().clone());
+                return Poll::Pending;
+            };
+            state.held -= body.len() + FRAME_COST;
+            let held = state.held;
+            (body, state.writer.take_if(|(lane, _)| has_room(*lane, held)))
+        };
+        if let Some((_, waker)) = writer {
+            waker.wake();
+        }
+        Poll::Ready(Popped::Frame(body))
+    }
+
+    /// Waits until a frame of this lane may be pushed; `false`: none may be any more.
+    pub(super) fn poll_room(&self, lane: Lane, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut state = self.state();
+        if state.ended || state.forsaken {
+            return Poll::Ready(false);
+        }
+        if has_room(lane, state.held) {
+            return Poll::Ready(true);
+        }
+        // One task may wait for both lanes; control has room first.
+        let waits_for = match &state.writer {
+            Some((Lane::Control, _)) => Lane::Control,
+            Some((Lane::Bulk, _)) | None => lane,
+        };
+        state.writer = Some((waits_for, cx.waker().clone()));
+        Poll::Pending
+    }
+
+    /// Takes a frame; `false`: it was not taken, the direction is over.
+    pub(super) fn push(&self, body: Bytes) -> bool {
+        let reader = {
+            let mut state = self.state();
+            if state.ended || state.forsaken {
+                return false;
+            }
+            state.held += body.len() + FRAME_COST;
+            state.frames.push_back(body);
+            state.reader.take()
+        };
+        if let Some(waker) = reader {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Nothing can be sent any more.
+    pub(super) fn is_over(&self) -> bool {
+        let state = self.state();
+        state.ended || state.forsaken
+    }
+
+    /// Waits until nothing can be sent any more.
+    pub(super) fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.ended || state.forsaken {
+            return Poll::Ready(());
+        }
+        state.sibling = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The sender is done.
+    pub(super) fn end(&self) {
+        self.over(|state| state.ended = true);
+    }
+
+    /// The reader is gone: what it did not read is dropped.
+    pub(super) fn forsake(&self) {
+        let unread = self.over(|state| {
+            state.forsaken = true;
+            state.held = 0;
+            std::mem::take(&mut state.frames)
+        });
+        drop(unread);
+    }
+
+    fn over<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (changed, reader, writer, sibling) = {
+            let mut state = self.state();
+            (change(&mut state), state.reader.take(), state.writer.take(), state.sibling.take())
+        };
+        for waker in [reader, writer.map(|(_, waker)| waker), sibling].into_iter().flatten() {
+            waker.wake();
+        }
+        changed
+    }
+}

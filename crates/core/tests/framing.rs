@@ -1,0 +1,98 @@
+//! The decoders against any cutting of any input.
+
+use bytes::BytesMut;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rescind_core::{BadFrame, Decoded, Decoder, Framing};
+
+const LIMIT: usize = 64;
+
+fn drain(decoder: &mut Decoder) -> Vec<Decoded> {
+    std::iter::from_fn(|| decoder.next_frame()).collect()
+}
+
+fn decode(framing: Framing, input: &[u8], cuts: &[usize]) -> Vec<Decoded> {
+    let mut decoder = framing.decoder(LIMIT);
+    let mut all = Vec::new();
+    let mut rest = input;
+    for &cut in cuts {
+        let (piece, tail) = rest.split_at(cut.min(rest.len()));
+        decoder.push(piece);
+        all.extend(drain(&mut decoder));
+        rest = tail;
+    }
+    decoder.push(rest);
+    all.extend(drain(&mut decoder));
+    all.extend(decoder.finish());
+    all
+}
+
+fn framings() -> impl Strategy<Value = Framing> {
+    prop_oneof![Just(Framing::Newline), Just(Framing::ContentLength)]
+}
+
+/// Bytes that look like framing more often than chance would have it.
+fn noise() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        vec(any::<u8>(), 0..40),
+        Just(b"\n".to_vec()),
+        Just(b"\r\n".to_vec()),
+        Just(b"\xef\xbb\xbf".to_vec()),
+        Just(b"Content-Type: x; charset=ascii\r\n".to_vec()),
+        (0..200usize).prop_map(|length| format!("Content-Length: {length}\r\n").into_bytes()),
+        (0..80usize).prop_map(|length| format!("Content-Length: {length}\r\n\r\n").into_bytes()),
+    ];
+    vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn how_input_is_cut_never_matters(framing in framings(), input in noise(), cuts in vec(0..9usize, 0..64)) {
+        let whole = decode(framing, &input, &[]);
+        prop_assert_eq!(decode(framing, &input, &cuts), whole.clone());
+        prop_assert_eq!(decode(framing, &input, &vec![1; input.len()]), whole);
+    }
+
+    #[test]
+    fn no_frame_is_over_the_limit(framing in framings(), input in noise()) {
+        for decoded in decode(framing, &input, &[]) {
+            if let Decoded::Frame(body) = decoded {
+                prop_assert!(body.len() <= LIMIT);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_comes_back(
+        framing in framings(),
+        bodies in vec("[ -~]{1,64}", 0..12),
+        cuts in vec(0..30usize, 0..12),
+    ) {
+        let mut wire = BytesMut::new();
+        for body in &bodies {
+            framing.encode(body.as_bytes(), &mut wire);
+        }
+        let expected: Vec<_> = bodies.into_iter().map(|body| Decoded::Frame(body.into())).collect();
+        prop_assert_eq!(decode(framing, &wire, &cuts), expected);
+    }
+
+    #[test]
+    fn a_newline_frame_is_always_one_line(body in vec(any::<u8>(), 0..64)) {
+        let mut wire = BytesMut::new();
+        Framing::Newline.encode(&body, &mut wire);
+        prop_assert_eq!(wire.iter().position(|&byte| byte == b'\n'), Some(wire.len() - 1));
+        prop_assert!(!wire.contains(&b'\r'));
+    }
+
+    #[test]
+    fn an_oversize_frame_costs_only_itself(framing in framings(), size in LIMIT + 1..4096) {
+        let mut wire = BytesMut::new();
+        framing.encode(&vec![b'x'; size], &mut wire);
+        framing.encode(b"{}", &mut wire);
+        let expected = [
+            Decoded::Bad(BadFrame::TooLarge { limit: LIMIT }),
+            Decoded::Frame("{}".into()),
+        ];
+        prop_assert_eq!(decode(framing, &wire, &[]), expected);
+    }
+}

@@ -1,0 +1,1 @@
+//! The contract of a transport, as tests.

@@ -1,0 +1,162 @@
+// An ACP agent made with the public API of @agentclientprotocol/sdk, over its own stdin and stdout.
+// What it offers is told in README.md.
+
+import { Readable, Writable } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
+import * as acp from "@agentclientprotocol/sdk";
+import { Work, WorkFailed, elapse } from "./work.mjs";
+
+const work = new Work();
+const sessions = new Map(); // session id -> the AbortController of its running prompt, if any
+const anyParams = (params) => params ?? {};
+
+/** Resolves when the SDK's signal aborts: on `$/cancel_request`, and when the connection closes. */
+function aborted(signal) {
+  if (signal.aborted) return Promise.resolve();
+  return new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+}
+
+/** Waits until it is told to stop, then throws what the SDK aborted with: its own -32800 after a cancel. */
+async function waitForAbort(signal, entry) {
+  await aborted(signal);
+  entry.stopped();
+  throw signal.reason;
+}
+
+/** Sleeps as the SDK's documentation shows: node's AbortError, which the SDK turns into -32800. */
+async function abortableSleep(ms, signal, entry) {
+  try {
+    await sleep(ms, undefined, { signal });
+  } catch (error) {
+    entry.stopped();
+    throw error;
+  }
+}
+
+/** Asks the client `width` things at once; they are cancelled with the request they belong to. */
+async function askClient({ client, signal }, entry, width, method, params) {
+  const asked = Array.from({ length: width }, () => client.request(method, params, { cancellationSignal: signal }));
+  const answers = await Promise.allSettled(asked);
+  if (signal.aborted) {
+    entry.stopped();
+    throw signal.reason;
+  }
+  const failed = answers.find((answer) => answer.status === "rejected");
+  if (failed) throw failed.reason;
+  return { answers: answers.map((answer) => answer.value) };
+}
+
+const extensionMethods = {
+  "test/echo": ({ params }) => ({ value: params.value }),
+  "test/sleep": async ({ params, signal }, entry) => {
+    await abortableSleep(params.ms, signal, entry);
+    return { value: params.value };
+  },
+  "test/wait": ({ signal }, entry) => waitForAbort(signal, entry),
+  "test/partial": async ({ signal }, entry) => {
+    await aborted(signal);
+    entry.stopped();
+    return { partial: true };
+  },
+  "test/ignore": async ({ params }) => {
+    await elapse(params.ms);
+    return { ignored: true };
+  },
+  "test/fail_on_cancel": async ({ signal }, entry) => {
+    await aborted(signal);
+    entry.stopped();
+    throw new WorkFailed();
+  },
+  "test/nested": (context, entry) => {
+    const { depth = 0, width = 1 } = context.params;
+    return depth > 0
+      ? askClient(context, entry, width, "test/nested", { depth: depth - 1, width })
+      : askClient(context, entry, width, "test/wait", {});
+  },
+  "test/progress": async ({ params, signal, client }, entry) => {
+    for (let n = 1; n <= params.count; n += 1) {
+      await abortableSleep(params.every_ms, signal, entry);
+      await client.notify("test/tick", { n });
+    }
+    return { ticks: params.count };
+  },
+};
+
+/** What a prompt does, by the first word of its text. Each ends by itself or when `signal` aborts. */
+const prompts = {
+  echo: async ({ params, client }, _signal, _entry, [text = ""]) => {
+    await say(client, params.sessionId, text);
+  },
+  sleep: (_context, signal, entry, [ms = "0"]) => abortableSleep(Number(ms), signal, entry),
+  wait: (_context, signal, entry) => waitForAbort(signal, entry),
+  partial: async ({ params, client }, signal, entry) => {
+    await say(client, params.sessionId, "part of the answer");
+    await waitForAbort(signal, entry);
+  },
+  ignore: (_context, _signal, _entry, [ms = "0"]) => elapse(Number(ms)),
+  // The flow drawn in ACP's cancellation page: two requests to the client, cancelled with the prompt.
+  nested: async ({ params: { sessionId }, client }, signal, entry) => {
+    await say(client, sessionId, "started");
+    await Promise.allSettled([
+      client.request("terminal/create", { sessionId, command: "grep", args: ["pattern", "file.txt"] }, { cancellationSignal: signal }),
+      client.request(
+        "session/request_permission",
+        {
+          sessionId,
+          toolCall: { toolCallId: "read", title: "read sensitive file" },
+          options: [{ optionId: "once", name: "Allow once", kind: "allow_once" }],
+        },
+        { cancellationSignal: signal },
+      ),
+    ]);
+    if (signal.aborted) {
+      entry.stopped();
+      throw signal.reason;
+    }
+  },
+};
+
+const say = (client, sessionId, text) =>
+  client.notify("session/update", { sessionId, update: { sessionUpdate: "agent_message_chunk", content: { type: "text", text } } });
+
+async function prompt(context) {
+  const { params, signal } = context;
+  if (!sessions.has(params.sessionId)) throw acp.RequestError.sessionNotFound(params.sessionId);
+  const [name, ...words] = (params.prompt.find((block) => block.type === "text")?.text ?? "").split(" ");
+  const play = prompts[name];
+  if (!play) throw acp.RequestError.invalidParams({ prompt: name }, `no prompt is called "${name}"`);
+
+  // A prompt stops for `$/cancel_request` (the SDK's signal) and for `session/cancel` (ours).
+  const turn = new AbortController();
+  sessions.set(params.sessionId, turn);
+  const either = AbortSignal.any([signal, turn.signal]);
+  return work.run(async (entry) => {
+    try {
+      await play(context, either, entry, words);
+      return { stopReason: "end_turn" };
+    } catch (error) {
+      if (either.aborted) return { stopReason: "cancelled" };
+      throw error;
+    } finally {
+      if (sessions.get(params.sessionId) === turn) sessions.set(params.sessionId, undefined);
+    }
+  });
+}
+
+const app = acp
+  .agent({ name: "acp-sdk-agent" })
+  .onRequest("initialize", () => ({ protocolVersion: acp.PROTOCOL_VERSION, agentCapabilities: {} }))
+  .onRequest("session/new", () => {
+    const sessionId = `session-${sessions.size + 1}`;
+    sessions.set(sessionId, undefined);
+    return { sessionId };
+  })
+  .onRequest("session/prompt", prompt)
+  .onNotification("session/cancel", ({ params }) => sessions.get(params.sessionId)?.abort(new Error("session/cancel")))
+  .onRequest("test/stats", anyParams, () => work.stats());
+for (const [method, handler] of Object.entries(extensionMethods)) {
+  app.onRequest(method, anyParams, (context) => work.run((entry) => handler(context, entry)));
+}
+
+// At the end of its input the SDK aborts every handler and the connection; the process ends when nothing is left to do.
+app.connect(acp.ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin)));

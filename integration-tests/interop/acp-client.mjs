@@ -1,0 +1,166 @@
+// An ACP client made with the public API of @agentclientprotocol/sdk. It starts the agent given after `--` once a
+// scenario and cancels its requests. README.md tells how to run it and what its lines mean.
+
+import { Readable, Writable } from "node:stream";
+import * as acp from "@agentclientprotocol/sdk";
+import { Peer, main, must, within } from "./harness.mjs";
+import { asksOf, cancelFamily, common, idle, list, mustHoldResult, running } from "./scenarios.mjs";
+
+const anyParams = (params) => params ?? {};
+
+/** Waits until the agent cancels what it asked us, and answers as the SDK does then: -32800. */
+const waitForAbort = ({ signal }) =>
+  new Promise((_, reject) => {
+    if (signal.aborted) reject(signal.reason);
+    else signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
+
+async function nested({ params: { depth = 0, width = 1 }, signal, agent }) {
+  const [method, inner] = depth > 0 ? ["test/nested", { depth: depth - 1, width }] : ["test/wait", {}];
+  const asked = Array.from({ length: width }, () => agent.request(method, inner, { cancellationSignal: signal }));
+  return { answers: await Promise.all(asked) };
+}
+
+/** The SDK's stream with every message put on record, and a way in for frames the SDK did not make. */
+function recorded(stream, wire) {
+  const writer = stream.writable.getWriter();
+  const write = (frame) => {
+    wire.sent(frame);
+    return writer.write(frame);
+  };
+  const readable = stream.readable.pipeThrough(
+    new TransformStream({
+      transform(frame, controller) {
+        if (wire.received(frame)) controller.enqueue(frame);
+      },
+    }),
+  );
+  return { stream: { readable, writable: new WritableStream({ write }) }, write };
+}
+
+class AcpPeer extends Peer {
+  cancelMethod = "$/cancel_request";
+  cancelFrame = (requestId) => ({ method: this.cancelMethod, params: { requestId } });
+  cancelledId = (frame) => frame.params?.requestId;
+
+  constructor(command) {
+    super(command);
+    const stdio = acp.ndJsonStream(Writable.toWeb(this.child.stdin), Readable.toWeb(this.child.stdout));
+    const { stream, write } = recorded(stdio, this.wire);
+    this.write = write;
+    this.connection = acp
+      .client({ name: "acp-sdk-client" })
+      .onRequest("test/wait", anyParams, waitForAbort)
+      .onRequest("test/nested", anyParams, nested)
+      .onRequest("test/echo", anyParams, ({ params }) => ({ value: params.value }))
+      .onRequest("terminal/create", waitForAbort)
+      .onRequest("session/request_permission", waitForAbort)
+      .onNotification("session/update", () => {})
+      .onNotification("test/tick", anyParams, () => {})
+      .connect(stream);
+  }
+
+  async handshake() {
+    const { agent } = this.connection;
+    const asked = agent.request("initialize", { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
+    const { protocolVersion } = await within("the answer to initialize", asked);
+    must(protocolVersion === acp.PROTOCOL_VERSION, `the agent chose protocol version ${protocolVersion}`);
+  }
+
+  async call(method, params, { cancelled = false } = {}) {
+    const abort = new AbortController();
+    if (cancelled) abort.abort();
+    const call = await this.started(method, () => this.connection.agent.request(method, params, { cancellationSignal: abort.signal }));
+    return { ...call, cancel: () => abort.abort() };
+  }
+
+  notify(method, params) {
+    return this.connection.agent.notify(method, params);
+  }
+
+  async session() {
+    const { sessionId } = await within("the answer to session/new", this.connection.agent.request("session/new", { cwd: process.cwd(), mcpServers: [] }));
+    return sessionId;
+  }
+
+  prompt(sessionId, text) {
+    return this.call("session/prompt", { sessionId, prompt: [{ type: "text", text }] });
+  }
+}
+
+const cancelledTurn = (answer) => mustHoldResult(answer, { stopReason: "cancelled" }, "the prompt");
+
+const prompts = {
+  async "prompt-echo"(peer) {
+    const prompt = await peer.prompt(await peer.session(), "echo hello");
+    mustHoldResult(await within("the answer", prompt.answer), { stopReason: "end_turn" });
+  },
+
+  async "prompt-session-cancel"(peer) {
+    const sessionId = await peer.session();
+    const prompt = await peer.prompt(sessionId, "wait");
+    await peer.statsUntil("the prompt runs", running(1));
+    await peer.notify("session/cancel", { sessionId });
+    cancelledTurn(await within("the answer", prompt.answer));
+    await idle(peer);
+  },
+
+  async "prompt-cancel-request"(peer) {
+    const prompt = await peer.prompt(await peer.session(), "wait");
+    await peer.statsUntil("the prompt runs", running(1));
+    prompt.cancel();
+    cancelledTurn(await within("the answer", prompt.answer));
+    await idle(peer);
+  },
+
+  // The other session's prompt goes on.
+  async "prompt-session-cancel-of-one-session"(peer) {
+    const [one, other] = [await peer.session(), await peer.session()];
+    const [first, second] = [await peer.prompt(one, "wait"), await peer.prompt(other, "sleep 300")];
+    await peer.statsUntil("both prompts run", running(2));
+    await peer.notify("session/cancel", { sessionId: one });
+    cancelledTurn(await within("the first answer", first.answer));
+    mustHoldResult(await within("the second answer", second.answer), { stopReason: "end_turn" }, "the other session's prompt");
+  },
+
+  async "prompt-session-cancel-when-idle"(peer) {
+    const sessionId = await peer.session();
+    const before = peer.wire.select("received").length;
+    await peer.notify("session/cancel", { sessionId });
+    await peer.barrier();
+    must(peer.wire.select("received").length === before + 1, "session/cancel of an idle session was answered with something");
+    const prompt = await peer.prompt(sessionId, "sleep 20");
+    mustHoldResult(await within("the answer", prompt.answer), { stopReason: "end_turn" }, "the prompt after it");
+  },
+
+  async "prompt-partial"(peer) {
+    const prompt = await peer.prompt(await peer.session(), "partial");
+    await peer.statsUntil("the prompt runs", running(1));
+    prompt.cancel();
+    cancelledTurn(await within("the answer", prompt.answer));
+  },
+
+  async "prompt-deaf"(peer) {
+    const sessionId = await peer.session();
+    const prompt = await peer.prompt(sessionId, "ignore 300");
+    await peer.statsUntil("the prompt runs", running(1));
+    await peer.notify("session/cancel", { sessionId });
+    const answer = await within("the answer", prompt.answer);
+    must(["end_turn", "cancelled"].includes(answer.result?.stopReason), `the prompt was answered with ${JSON.stringify(answer)}`);
+    await idle(peer);
+  },
+
+  // The flow drawn in ACP's cancellation page.
+  async "prompt-cascade"(peer) {
+    const sessionId = await peer.session();
+    const prompt = await peer.prompt(sessionId, "nested");
+    await peer.wire.until("a request from the agent", () => asksOf(peer).length > 0);
+    await cancelFamily(peer, prompt, {
+      asks: 1,
+      cancelParent: () => peer.notify("session/cancel", { sessionId }),
+      cancelledAnswer: cancelledTurn,
+    });
+  },
+};
+
+await main("acp-client.mjs", (command) => new AcpPeer(command), [...common, ...list(prompts)]);
