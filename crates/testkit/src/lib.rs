@@ -11,6 +11,7 @@ mod report;
 pub mod runner;
 mod speech;
 mod step;
+mod tuned;
 mod vector;
 
 pub use asks::Asks;

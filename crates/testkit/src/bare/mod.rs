@@ -41,18 +41,19 @@ pub struct BareMachine {
 impl BareMachine {
     /// A machine that speaks `dialect`, set up as `scenario` wants it.
     #[must_use]
-    pub fn new(dialect: Dialect, scenario: &Scenario) -> Self {
+    pub fn new(dialect: &Dialect, scenario: &Scenario) -> Self {
         let role = match scenario.vector.role {
             Part::Serve => Role::Server,
             Part::Call => Role::Client,
         };
         let options = scenario.vector.options.clone();
+        let dialect = options.tune(dialect);
         Self { dialect, role, options, now: Instant::now(), connections: Vec::new(), calls: BTreeMap::new() }
     }
 
     /// Plays a vector against a bare machine of its own, at once.
     #[must_use]
-    pub fn play(dialect: Dialect, scenario: &Scenario) -> Played {
+    pub fn play(dialect: &Dialect, scenario: &Scenario) -> Played {
         let mut machine = Self::new(dialect, scenario);
         let settings = Settings::default();
         let played = pin!(play(scenario, &mut machine, &settings));
