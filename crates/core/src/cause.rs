@@ -76,6 +76,24 @@ impl From<CauseKind> for Cause {
     }
 }
 
+impl CauseKind {
+    /// The kind as one lower-case word, as `data.reason` spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Peer => "peer",
+            Self::Dropped => "dropped",
+            Self::Deadline => "deadline",
+            Self::Parent => "parent",
+            Self::Disconnected => "disconnected",
+            Self::Shutdown => "shutdown",
+            Self::Limit => "limit",
+            Self::Local => "local",
+        }
+    }
+}
+
 impl fmt::Display for CauseKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

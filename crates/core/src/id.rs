@@ -1,6 +1,7 @@
 //! Request ids as they stand on the wire, and the keys that stand for them inside.
 
 use std::fmt;
+use std::io::Write;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -97,8 +98,8 @@ impl RequestId {
     /// Appends the id as JSON.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         match &self.0 {
-            Repr::Number(value) => out.extend_from_slice(value.to_string().as_bytes()),
-            // Writing a string into memory has no way to fail.
+            // Writing into memory has no way to fail.
+            Repr::Number(value) => drop(write!(out, "{value}")),
             Repr::Text(value) => drop(serde_json::to_writer(out, &**value)),
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use super::jsonrpc::JsonRpc;
 use super::rules::{Refusal, Rules};
 use crate::cause::Cause;
 use crate::id::{CallNumber, RequestId};
@@ -28,6 +29,14 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
 
     /// Writes the value that answers a request of the peer.
     fn encode_value(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, value: &RawValue);
+
+    /// Writes a fixed result of [`Rules::graceful`]; a dialect may add what such a result must carry.
+    fn encode_graceful(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, result: &'static str) {
+        match super::json::raw(result) {
+            Some(value) => self.encode_value(rules, out, to, value),
+            None => self.encode_error(rules, out, to, &ErrorObject::internal()),
+        }
+    }
 
     /// Writes the error that answers a request of the peer.
     fn encode_error(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject);
@@ -75,6 +84,17 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
 
     /// Whether a first frame belongs to this dialect, for [`negotiate`](super::negotiate).
     fn recognises(&self, rules: &Rules, frame: &[u8]) -> bool;
+
+    /// The call of ours whose progress a notification tells, by the token [`CallFrame::progress`] added.
+    fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+        let (_, _) = (method, params);
+        None
+    }
+
+    /// This codec, if it is [`JsonRpc`]: the builder then keeps it in step with the rules.
+    fn as_json_rpc(&self) -> Option<&JsonRpc> {
+        None
+    }
 }
 
 /// A call of ours, to be written.

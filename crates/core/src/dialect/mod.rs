@@ -1,19 +1,40 @@
 //! A dialect as a value: an envelope codec, and the rules the machine reads.
 //!
-//! Nothing in the machine or the driver asks which dialect it has; it reads [`Rules`]. A dialect of your own is made
-//! with [`Dialect::builder`].
+//! Nothing in the machine or the driver asks which dialect it has; it reads [`Rules`]. The built-in ones are
+//! constants ([`ALL`] lists them), a changed copy of one comes from [`Dialect::to_builder`], one of your own from
+//! [`Dialect::builder`], and [`negotiate`] offers several on one connection.
 
+mod abp;
+mod acp;
+mod builder;
 mod codec;
+mod json;
+mod jsonrpc;
+mod lsp;
+mod mcp;
+mod negotiate;
 mod rules;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use abp::ABP;
+pub use acp::{ACP, ACP_DRAFT, ACP_V2};
+pub use builder::DialectBuilder;
 pub use codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
+pub use jsonrpc::{Batches, CancelName, Declaration, JsonRpc, Opening, Progress, ReasonPlace, TokenPlace};
+pub use lsp::LSP;
+pub use mcp::{MCP, MCP_2026};
+pub use negotiate::{Negotiation, negotiate};
 pub use rules::{
     AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, DecidedBy, DefaultFraming,
     EarlyCancel, Gate, LostStream, Refusal, RefusalStyle, Rules, SettledMemory,
 };
+
+/// Every dialect that comes with the library.
+pub static ALL: [Dialect; 7] = [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026, ABP];
 
 /// A protocol's envelope and rules. Cheap to clone; never a type parameter.
 #[derive(Clone)]
@@ -22,7 +43,23 @@ pub struct Dialect(Inner);
 #[derive(Clone)]
 enum Inner {
     Static(&'static Rules, &'static dyn Codec),
-    Shared(Arc<Rules>, Arc<dyn Codec>),
+    Shared(Arc<Rules>, CodecHandle),
+}
+
+/// A codec, wherever it lives.
+#[derive(Clone, Debug)]
+enum CodecHandle {
+    Static(&'static dyn Codec),
+    Shared(Arc<dyn Codec>),
+}
+
+impl CodecHandle {
+    fn as_codec(&self) -> &dyn Codec {
+        match self {
+            Self::Static(codec) => *codec,
+            Self::Shared(codec) => &**codec,
+        }
+    }
 }
 
 impl Dialect {
@@ -32,13 +69,19 @@ impl Dialect {
         Self(Inner::Static(rules, codec))
     }
 
-    pub(crate) fn from_parts(rules: Rules, codec: Arc<dyn Codec>) -> Self {
+    fn from_parts(rules: Rules, codec: CodecHandle) -> Self {
         Self(Inner::Shared(Arc::new(rules), codec))
+    }
+
+    /// The built-in dialect of this name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        ALL.iter().find(|dialect| dialect.name() == name).cloned()
     }
 
     /// The name scripts use: `acp`, `mcp-2026`, ...
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub fn name(&self) -> &'static str {
         self.rules().name
     }
 
@@ -56,7 +99,14 @@ impl Dialect {
     pub fn codec(&self) -> &dyn Codec {
         match &self.0 {
             Inner::Static(_, codec) => *codec,
-            Inner::Shared(_, codec) => &**codec,
+            Inner::Shared(_, codec) => codec.as_codec(),
+        }
+    }
+
+    fn codec_handle(&self) -> CodecHandle {
+        match &self.0 {
+            Inner::Static(_, codec) => CodecHandle::Static(*codec),
+            Inner::Shared(_, codec) => codec.clone(),
         }
     }
 }

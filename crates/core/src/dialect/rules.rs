@@ -187,3 +187,32 @@ pub enum Refusal {
     /// Something failed on this side: a panic, an answer over the frame limit.
     Internal,
 }
+
+/// The rules a dialect starts from: an answer of -32800 is owed, and nothing else is special.
+pub(super) const BASE: Rules = Rules {
+    name: "json-rpc",
+    handshake: None,
+    session_required: false,
+    decided: DecidedBy::Handler,
+    peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
+    local_cancelled: REQUEST_CANCELLED,
+    server_cancelled: None,
+    ack: AckStyle::None,
+    gate: Gate::None,
+    uncancellable: &[],
+    uncancellable_param: None,
+    peer_may_end: &[],
+    graceful: &[],
+    reserved_prefix: None,
+    cancel_from: CancelFrom::Both,
+    answer_after_cancel: AnswerAfterCancel::Dialect,
+    early: EarlyCancel::Never,
+    lost_stream: LostStream::Detach,
+    settled_memory: SettledMemory::ForParking,
+    refusal: RefusalStyle::NullId,
+    batch_revision: None,
+    framing: DefaultFraming::Newline,
+};
+
+const REQUEST_CANCELLED: CancelledError =
+    CancelledError { code: ErrorCode::REQUEST_CANCELLED, message: "Request cancelled", says_why: false };

@@ -1,0 +1,192 @@
+//! Reading ABP's envelope.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::{
+    CALL, CANCEL, CANCEL_RESULT, INITIALIZE, NOTIFICATION, PROGRESS, SHUTDOWN, TAG_CALL, TAG_INITIALIZE, word,
+};
+use crate::dialect::json::{self, Picked, Shape};
+use crate::id::{CallNumber, InvalidId, RequestId};
+use crate::message::{
+    AnswerBody, BadMessage, CancelKey, ErrorObject, Exempt, Incoming, IncomingCancel, IncomingRequest,
+};
+
+struct Envelope<'a> {
+    kind: Cow<'a, str>,
+    id: Option<&'a RawValue>,
+    payload: Option<&'a RawValue>,
+}
+
+pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
+    let Envelope { kind, id, payload } = read_envelope(frame)?;
+    match &*kind {
+        INITIALIZE => Ok(Incoming::Request(IncomingRequest {
+            id: text_id(id)?,
+            cancel_key: CancelKey::None,
+            method: Cow::Borrowed(INITIALIZE),
+            params: object(payload)?,
+            exempt: Exempt::No,
+            progress_token: None,
+            tag: TAG_INITIALIZE,
+        })),
+        CALL => read_call(text_id(id)?, payload),
+        CANCEL => Ok(Incoming::Cancel(read_cancel(text_id(id)?, payload))),
+        CANCEL_RESULT => Ok(read_ack(id, payload)),
+        NOTIFICATION => read_notification(payload),
+        PROGRESS | SHUTDOWN => Ok(Incoming::Notification { method: kind, params: object(payload)? }),
+        _ if kind.ends_with("-result") || kind == "capabilities/result" => Ok(Incoming::Answer {
+            call: id.and_then(call_number),
+            body: read_answer(payload, kind.starts_with("capabilities/")),
+        }),
+        _ => Err(BadMessage::NoKind),
+    }
+}
+
+/// Whether the frame is an object with a text `type`: what no other dialect's messages have.
+pub(super) fn has_type(frame: &[u8]) -> bool {
+    read_envelope(frame).is_ok()
+}
+
+fn read_envelope(frame: &[u8]) -> Result<Envelope<'_>, BadMessage> {
+    let text = json::text(frame)?;
+    if json::shape(text) != Shape::Object {
+        return Err(json::not_an_object(text));
+    }
+    let Picked { values: [kind, id, payload, _], twice } =
+        Picked::read(text, ["type", "id", "payload", "timestamp"])?;
+    if twice {
+        return Err(BadMessage::DuplicateMember);
+    }
+    let kind = kind.and_then(json::string).ok_or(BadMessage::WrongVersion)?;
+    Ok(Envelope { kind, id, payload: json::present(payload) })
+}
+
+/// A payload that is handed on as params.
+fn object(payload: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage> {
+    match payload {
+        Some(payload) if json::shape(payload.get()) != Shape::Object => Err(BadMessage::InvalidParams),
+        payload => Ok(payload),
+    }
+}
+
+/// An envelope id: always a text.
+fn text_id(id: Option<&RawValue>) -> Result<RequestId, BadMessage> {
+    let id = id.ok_or(BadMessage::InvalidId(InvalidId::NotAnId))?;
+    text_key(id).map_err(BadMessage::InvalidId)
+}
+
+fn text_key(key: &RawValue) -> Result<RequestId, InvalidId> {
+    RequestId::text(&json::string(key).ok_or(InvalidId::NotAnId)?)
+}
+
+fn read_call(id: RequestId, payload: Option<&RawValue>) -> Result<Incoming<'_>, BadMessage> {
+    let Picked { values: [capability, params, options, outer], .. } =
+        Picked::of(payload, ["capability", "params", "options", "callId"]);
+    let Picked { values: [inner, token], .. } = Picked::of(options, ["callId", "progressToken"]);
+    let method = capability.and_then(json::string).ok_or(BadMessage::InvalidMethod)?;
+    // Only the envelope opens a session; a capability of that name would be taken for it.
+    if method == INITIALIZE {
+        return Err(BadMessage::InvalidMethod);
+    }
+    // Starter apps and agents write an empty callId for "none".
+    let call_id = json::present(inner).or(outer).filter(|key| key.get() != r#""""#);
+    Ok(Incoming::Request(IncomingRequest {
+        id,
+        cancel_key: call_id.and_then(|key| text_key(key).ok()).map_or(CancelKey::None, CancelKey::Named),
+        method,
+        params: json::present(params),
+        exempt: Exempt::No,
+        progress_token: json::present(token),
+        tag: TAG_CALL,
+    }))
+}
+
+fn read_cancel(ack: RequestId, payload: Option<&RawValue>) -> IncomingCancel {
+    let Picked { values: [key, reason], twice } = Picked::of(payload, ["callId", "reason"]);
+    IncomingCancel {
+        key: key.filter(|_| !twice).map_or(Err(InvalidId::NotAnId), text_key),
+        reason: reason.and_then(json::string).map(Cow::into_owned),
+        ack: Some(ack),
+    }
+}
+
+/// All three forms: `{callId, cancelled, reason?}`, `{.., error}` and a bare `{code}`. Paired by the envelope's id
+/// alone: starter apps leave the callId empty.
+fn read_ack<'a>(id: Option<&'a RawValue>, payload: Option<&'a RawValue>) -> Incoming<'a> {
+    let Picked { values: [cancelled, reason, error, code], .. } =
+        Picked::of(payload, ["cancelled", "reason", "error", "code"]);
+    let Picked { values: [message, error_code], .. } = Picked::of(error, ["message", "code"]);
+    Incoming::Ack {
+        cancel: id.and_then(call_number),
+        cancelled: cancelled.is_some_and(|cancelled| cancelled.get() == "true"),
+        reason: [reason, message, error_code, code].into_iter().flatten().find_map(json::string),
+    }
+}
+
+fn read_notification(payload: Option<&RawValue>) -> Result<Incoming<'_>, BadMessage> {
+    let Picked { values: [event, data, method, params], .. } =
+        Picked::of(payload, ["event", "data", "method", "params"]);
+    let (name, params) = match (event, method) {
+        (Some(event), _) => (event, data),
+        (None, Some(method)) => (method, params),
+        (None, None) => {
+            return Ok(Incoming::Notification {
+                method: Cow::Borrowed(NOTIFICATION),
+                params: object(payload)?,
+            });
+        }
+    };
+    let method = json::string(name).ok_or(BadMessage::InvalidMethod)?;
+    Ok(Incoming::Notification { method, params: json::present(params) })
+}
+
+fn read_answer(payload: Option<&RawValue>, of_capability: bool) -> AnswerBody<'_> {
+    let Picked { values: [success, data, error, cancelled], .. } =
+        Picked::of(payload, ["success", "data", "error", "cancelled"]);
+    let (data, error) = (json::present(data), json::present(error));
+    if cancelled.is_some_and(|cancelled| cancelled.get() == "true") {
+        return AnswerBody::Cancelled;
+    }
+    match (success.map(RawValue::get), error) {
+        (Some("true"), None) if of_capability => AnswerBody::Value(data.unwrap_or(RawValue::NULL)),
+        (Some("true"), None) => AnswerBody::Value(data.or(payload).unwrap_or(RawValue::NULL)),
+        (Some("true"), Some(_)) => AnswerBody::Malformed("the answer says success and has an error"),
+        (_, Some(error)) => read_error(error),
+        (None, None) if !of_capability => AnswerBody::Value(payload.unwrap_or(RawValue::NULL)),
+        (Some("false"), None) => {
+            AnswerBody::Error(ErrorObject::new(word::code(word::OPERATION_FAILED), "Operation failed"))
+        }
+        (Some(_) | None, None) => AnswerBody::Malformed("the answer has neither success nor an error"),
+    }
+}
+
+/// The error as an [`ErrorObject`]: ABP's own object stands in its data, its word in `data.code`.
+fn read_error(error: &RawValue) -> AnswerBody<'_> {
+    let Picked { values: [code, message], .. } = Picked::of(Some(error), ["code", "message"]);
+    let Some(code) = code.and_then(json::string) else {
+        return AnswerBody::Malformed("the error has no code");
+    };
+    if code == word::CANCELLED {
+        return AnswerBody::Cancelled;
+    }
+    let message = message.and_then(json::string).unwrap_or_else(|| code.clone());
+    let mut read = ErrorObject::new(word::code(&code), message);
+    read.data = Some(error.to_owned());
+    AnswerBody::Error(read)
+}
+
+pub(super) fn told_call(method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+    if method != PROGRESS {
+        return None;
+    }
+    call_number(json::member(params, "progressToken")?)
+}
+
+/// The call a text names, if it is spelled just as we spell numbers.
+fn call_number(id: &RawValue) -> Option<CallNumber> {
+    let text = json::string(id)?;
+    let plain = *text == *"0" || (!text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()));
+    if plain { text.parse().ok().map(CallNumber) } else { None }
+}

@@ -1,0 +1,176 @@
+//! ABP 0.1, whose envelope is its own: `{type, id, timestamp, payload}`.
+//!
+//! Three ids stand in it and are never taken for each other: the envelope's `id` pairs a message with its result,
+//! `callId` is what a cancel names, `progressToken` is what progress names.
+//!
+//! Where the sources are silent: an `initialize-result` carries the session as its bare payload; a notification's
+//! payload is `{event, data}`, as the reference's `notify(event, data)` names them (`{method, params}` is read
+//! too); notifications have no envelope id; a frame of an unknown type is counted and not answered, as ABP has no
+//! message for that.
+
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
+
+use serde_json::value::RawValue;
+
+use super::codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo};
+use super::rules::{
+    AckStyle, BASE, CancelFrom, CancelledReply, DecidedBy, LostStream, Refusal, RefusalStyle, Rules,
+    SettledMemory,
+};
+use super::{Dialect, json};
+use crate::cause::Cause;
+use crate::id::{CallNumber, RequestId};
+use crate::machine::AckStatus;
+use crate::message::{ErrorObject, Incoming};
+
+/// ABP 0.1 (source 004). Cancels are requests of the agent, each with an acknowledgement of its own.
+pub const ABP: Dialect = Dialect::from_static(&RULES, &Abp);
+
+static RULES: Rules = Rules {
+    name: "abp",
+    handshake: Some(INITIALIZE),
+    // 004-26: a call or a cancel without a session gets NOT_INITIALIZED.
+    session_required: true,
+    // 004-05: no partial results; 004-25: one decision makes ack and result.
+    decided: DecidedBy::Cancel,
+    peer_cancelled: CancelledReply::OwnShape,
+    ack: AckStyle::Acknowledged,
+    // 004-13: agent to app.
+    cancel_from: CancelFrom::Client,
+    // Ours: 004 does not say what a lost stream means.
+    lost_stream: LostStream::Cancel,
+    // 004-22 and 004-23: late and repeated cancels are answered with what became of the call.
+    settled_memory: SettledMemory::ForAcks,
+    refusal: RefusalStyle::Nothing,
+    ..BASE
+};
+
+const INITIALIZE: &str = "initialize";
+const CALL: &str = "capabilities/call";
+const CANCEL: &str = "capabilities/cancel";
+const CANCEL_RESULT: &str = "capabilities/cancel-result";
+const NOTIFICATION: &str = "notification";
+const PROGRESS: &str = "progress";
+const SHUTDOWN: &str = "shutdown";
+
+/// [`IncomingRequest::tag`](crate::IncomingRequest::tag) of a capability call.
+const TAG_CALL: u8 = 0;
+/// [`IncomingRequest::tag`](crate::IncomingRequest::tag) of `initialize`.
+const TAG_INITIALIZE: u8 = 1;
+
+/// ABP's error words, each with the JSON-RPC code it is shown as.
+mod word {
+    use crate::message::ErrorCode;
+
+    pub(super) const CANCELLED: &str = "CANCELLED";
+    pub(super) const INTERNAL_ERROR: &str = "INTERNAL_ERROR";
+    pub(super) const INVALID_PARAMS: &str = "INVALID_PARAMS";
+    pub(super) const NOT_INITIALIZED: &str = "NOT_INITIALIZED";
+    pub(super) const OPERATION_FAILED: &str = "OPERATION_FAILED";
+    pub(super) const RATE_LIMITED: &str = "RATE_LIMITED";
+    pub(super) const TIMEOUT: &str = "TIMEOUT";
+    pub(super) const UNKNOWN_CAPABILITY: &str = "UNKNOWN_CAPABILITY";
+
+    /// The code a word is shown as.
+    pub(super) fn code(word: &str) -> ErrorCode {
+        match word {
+            UNKNOWN_CAPABILITY => ErrorCode::METHOD_NOT_FOUND,
+            INVALID_PARAMS => ErrorCode::INVALID_PARAMS,
+            _ => ErrorCode::INTERNAL_ERROR,
+        }
+    }
+
+    /// The word for a code that came without one.
+    pub(super) fn of(code: ErrorCode) -> &'static str {
+        match code {
+            ErrorCode::METHOD_NOT_FOUND => UNKNOWN_CAPABILITY,
+            ErrorCode::INVALID_PARAMS => INVALID_PARAMS,
+            ErrorCode::INTERNAL_ERROR => INTERNAL_ERROR,
+            _ => OPERATION_FAILED,
+        }
+    }
+
+    /// Whether the same call may do better later.
+    pub(super) fn is_retryable(word: &str) -> bool {
+        matches!(word, NOT_INITIALIZED | RATE_LIMITED | TIMEOUT)
+    }
+}
+
+/// ABP's codec.
+#[derive(Clone, Copy, Debug)]
+struct Abp;
+
+impl Codec for Abp {
+    fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a> {
+        decode::read(frame).unwrap_or_else(Incoming::Bad)
+    }
+
+    fn encode_request(&self, _: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>) {
+        encode::request(out, call);
+    }
+
+    fn encode_notification(&self, _: &Rules, out: &mut Vec<u8>, method: &str, params: Option<&RawValue>) {
+        encode::notification(out, method, params);
+    }
+
+    fn encode_value(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, value: &RawValue) {
+        encode::value(out, to, value);
+    }
+
+    fn encode_error(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
+        encode::error(out, to, error);
+    }
+
+    fn encode_cancelled(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, _: &Cause) {
+        encode::cancelled(out, to);
+    }
+
+    fn encode_refusal(&self, _: &Rules, out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal) -> bool {
+        encode::refusal(out, to, why)
+    }
+
+    fn encode_cancel(
+        &self,
+        _: &Rules,
+        out: &mut Vec<u8>,
+        call: CallNumber,
+        cancel: CallNumber,
+        seed: u128,
+        reason: Option<&str>,
+    ) {
+        encode::cancel(out, call, cancel, seed, reason);
+    }
+
+    fn encode_ack(
+        &self,
+        _: &Rules,
+        out: &mut Vec<u8>,
+        ack: &RequestId,
+        key: Option<&RequestId>,
+        status: AckStatus,
+    ) -> bool {
+        encode::ack(out, ack, key, status);
+        true
+    }
+
+    fn read_handshake(&self, _: HandshakePart, body: &RawValue) -> Handshake {
+        let version = json::member(Some(body), "protocolVersion").and_then(json::string);
+        Handshake::new(None, version.map(std::borrow::Cow::into_owned))
+    }
+
+    fn declare(&self, _: HandshakePart, _: &RawValue, _: bool) -> Option<Box<RawValue>> {
+        // 004-06: there is no flag.
+        None
+    }
+
+    fn recognises(&self, _: &Rules, frame: &[u8]) -> bool {
+        decode::has_type(frame)
+    }
+
+    fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+        decode::told_call(method, params)
+    }
+}

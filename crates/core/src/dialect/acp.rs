@@ -1,0 +1,86 @@
+//! The three shapes of cancelling that ACP has had.
+
+use super::Dialect;
+use super::jsonrpc::{CancelName, Declaration, JsonRpc, Opening};
+use super::rules::{
+    BASE, CancelledError, CancelledReply, DecidedBy, EarlyCancel, Gate, LostStream, RefusalStyle, Rules,
+};
+use crate::message::ErrorCode;
+
+/// ACP version 1 (sources 001 and 003): `$/cancel_request` with `params.requestId`.
+pub const ACP: Dialect = Dialect::from_static(&ACP_RULES, &ACP_CODEC);
+
+/// ACP version 2 (its schema of November 2026): as [`ACP`], but a cancel for an unknown id is always ignored.
+pub const ACP_V2: Dialect = Dialect::from_static(&ACP_V2_RULES, &ACP_V2_CODEC);
+
+/// The proposal of 2025-11-13 (source 000): `$/cancelRequest` with `params.id`, only towards a side that declared it.
+pub const ACP_DRAFT: Dialect = Dialect::from_static(&ACP_DRAFT_RULES, &ACP_DRAFT_CODEC);
+
+/// 001-02, 003-12.
+const CANCEL_REQUEST: CancelName = CancelName { method: "$/cancel_request", key: "requestId" };
+/// 000-17.
+const CANCEL_REQUEST_DRAFT: CancelName = CancelName { method: "$/cancelRequest", key: "id" };
+
+/// 003-24, 003-25.
+const REQUEST_CANCELLED: CancelledError =
+    CancelledError { code: ErrorCode::REQUEST_CANCELLED, message: "Request cancelled", says_why: false };
+/// 000-37, 000-38.
+const CANCELLED: CancelledError = CancelledError { message: "Cancelled", ..REQUEST_CANCELLED };
+
+static ACP_RULES: Rules = Rules {
+    name: "acp",
+    // Not stated (003-02); ours, because nothing could be done with a connection whose handshake was cancelled.
+    handshake: Some("initialize"),
+    // 001-06: a value after the cancel is an answer too.
+    decided: DecidedBy::Handler,
+    peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
+    // 001-12: the same error whatever the source.
+    local_cancelled: REQUEST_CANCELLED,
+    // 003-13, X-08.
+    reserved_prefix: Some("$/"),
+    early: EarlyCancel::WhereUnordered,
+    lost_stream: LostStream::Detach,
+    refusal: RefusalStyle::NullId,
+    ..BASE
+};
+static ACP_CODEC: JsonRpc = JsonRpc {
+    also_accepted: &[CANCEL_REQUEST_DRAFT],
+    opening: Opening::NumberedVersion(1),
+    ..JsonRpc::new(CANCEL_REQUEST)
+};
+
+static ACP_V2_RULES: Rules = Rules {
+    name: "acp-v2",
+    // an unknown id MUST be ignored.
+    early: EarlyCancel::Never,
+    handshake: Some("initialize"),
+    peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
+    local_cancelled: REQUEST_CANCELLED,
+    reserved_prefix: Some("$/"),
+    ..BASE
+};
+static ACP_V2_CODEC: JsonRpc = JsonRpc {
+    also_accepted: &[CANCEL_REQUEST_DRAFT],
+    opening: Opening::NumberedVersion(2),
+    ..JsonRpc::new(CANCEL_REQUEST)
+};
+
+static ACP_DRAFT_RULES: Rules = Rules {
+    name: "acp-draft",
+    // 000-06, 000-21.
+    handshake: Some("initialize"),
+    peer_cancelled: CancelledReply::Error(CANCELLED),
+    local_cancelled: CANCELLED,
+    // 000-18 .. 000-25.
+    gate: Gate::Declared,
+    reserved_prefix: Some("$/"),
+    early: EarlyCancel::WhereUnordered,
+    ..BASE
+};
+static ACP_DRAFT_CODEC: JsonRpc = JsonRpc {
+    also_accepted: &[CANCEL_REQUEST],
+    // 000-15, 000-16.
+    declaration: Some(Declaration { in_params: "clientCapabilities", in_result: "agentCapabilities" }),
+    opening: Opening::NumberedVersion(1),
+    ..JsonRpc::new(CANCEL_REQUEST_DRAFT)
+};

@@ -1,0 +1,146 @@
+//! Dialects of your own, and the built-in ones with a rule changed.
+
+use std::sync::Arc;
+
+use super::codec::Codec;
+use super::jsonrpc::{CancelName, JsonRpc};
+use super::rules::{
+    AckStyle, AnswerAfterCancel, BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, DefaultFraming,
+    EarlyCancel, Gate, LostStream, RefusalStyle, Rules, SettledMemory,
+};
+use super::{CodecHandle, Dialect};
+
+/// Makes a [`Dialect`]. It starts as plain JSON-RPC 2.0 with `$/cancelRequest {id}`, an owed answer of -32800,
+/// no handshake and newline framing.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DialectBuilder {
+    rules: Rules,
+    codec: CodecHandle,
+}
+
+impl Dialect {
+    /// A dialect of your own.
+    ///
+    /// ```
+    /// use rescind_core::dialect::{CancelName, Dialect, JsonRpc};
+    ///
+    /// let dialect = Dialect::builder("house")
+    ///     .json_rpc(JsonRpc::new(CancelName { method: "stop", key: "call" }))
+    ///     .handshake("hello")
+    ///     .build();
+    /// assert_eq!(dialect.name(), "house");
+    /// ```
+    pub fn builder(name: &'static str) -> DialectBuilder {
+        let codec = JsonRpc::new(CancelName { method: "$/cancelRequest", key: "id" });
+        DialectBuilder { rules: Rules { name, ..BASE }, codec: CodecHandle::Shared(Arc::new(codec)) }
+    }
+
+    /// A copy of this dialect, to be changed.
+    ///
+    /// ```
+    /// use rescind_core::dialect::{AnswerAfterCancel, CancelFrom, MCP};
+    ///
+    /// // As GetMCP has it: only clients cancel, and a late result is sent all the same.
+    /// let getmcp = MCP
+    ///     .to_builder()
+    ///     .cancel_from(CancelFrom::Client)
+    ///     .answer_after_cancel(AnswerAfterCancel::ResultIfFinished)
+    ///     .build();
+    /// assert_eq!(getmcp.rules().cancel_from, CancelFrom::Client);
+    /// ```
+    pub fn to_builder(&self) -> DialectBuilder {
+        DialectBuilder { rules: self.rules().clone(), codec: self.codec_handle() }
+    }
+}
+
+macro_rules! rules_settable {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty => $($field:ident).+ = $value:expr;)*) => {
+        impl DialectBuilder {
+            $(
+                $(#[$doc])*
+                pub fn $name(mut self, $name: $kind) -> Self {
+                    self.$($field).+ = $value;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+rules_settable! {
+    /// [`Rules::name`].
+    name: &'static str => rules.name = name;
+    /// [`Rules::handshake`]: the request that opens a session.
+    handshake: &'static str => rules.handshake = Some(handshake);
+    /// [`Rules::decided`].
+    decided: DecidedBy => rules.decided = decided;
+    /// [`Rules::peer_cancelled`].
+    peer_cancelled: CancelledReply => rules.peer_cancelled = peer_cancelled;
+    /// [`Rules::local_cancelled`].
+    local_cancelled: CancelledError => rules.local_cancelled = local_cancelled;
+    /// [`Rules::server_cancelled`].
+    server_cancelled: CancelledError => rules.server_cancelled = Some(server_cancelled);
+    /// [`Rules::ack`].
+    ack: AckStyle => rules.ack = ack;
+    /// [`Rules::gate`].
+    gate: Gate => rules.gate = gate;
+    /// [`Rules::uncancellable`].
+    uncancellable: &'static [&'static str] => rules.uncancellable = uncancellable;
+    /// [`Rules::uncancellable_param`].
+    uncancellable_param: &'static str => rules.uncancellable_param = Some(uncancellable_param);
+    /// [`Rules::peer_may_end`].
+    peer_may_end: &'static [&'static str] => rules.peer_may_end = peer_may_end;
+    /// [`Rules::graceful`]. Each text must be JSON.
+    graceful: &'static [(&'static str, &'static str)] => rules.graceful = graceful;
+    /// [`Rules::reserved_prefix`].
+    reserved_prefix: &'static str => rules.reserved_prefix = Some(reserved_prefix);
+    /// [`Rules::cancel_from`].
+    cancel_from: CancelFrom => rules.cancel_from = cancel_from;
+    /// [`Rules::answer_after_cancel`].
+    answer_after_cancel: AnswerAfterCancel => rules.answer_after_cancel = answer_after_cancel;
+    /// [`Rules::early`].
+    early: EarlyCancel => rules.early = early;
+    /// [`Rules::lost_stream`].
+    lost_stream: LostStream => rules.lost_stream = lost_stream;
+    /// [`Rules::settled_memory`].
+    settled_memory: SettledMemory => rules.settled_memory = settled_memory;
+    /// [`Rules::refusal`].
+    refusal: RefusalStyle => rules.refusal = refusal;
+    /// [`Rules::batch_revision`].
+    batch_revision: &'static str => rules.batch_revision = Some(batch_revision);
+    /// [`Rules::framing`].
+    framing: DefaultFraming => rules.framing = framing;
+    /// The envelope is JSON-RPC with these particulars.
+    json_rpc: JsonRpc => codec = CodecHandle::Shared(Arc::new(json_rpc));
+}
+
+impl DialectBuilder {
+    /// [`Rules::session_required`]: nothing is served before the handshake.
+    pub fn session_required(mut self) -> Self {
+        self.rules.session_required = true;
+        self
+    }
+
+    /// Any other change of the rules, such as taking one back.
+    pub fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
+        change(&mut self.rules);
+        self
+    }
+
+    /// The envelope is not JSON-RPC: this reads and writes it.
+    pub fn codec(mut self, codec: impl Codec) -> Self {
+        self.codec = CodecHandle::Shared(Arc::new(codec));
+        self
+    }
+
+    /// The dialect.
+    #[must_use]
+    pub fn build(self) -> Dialect {
+        let codec = match self.codec.as_codec().as_json_rpc() {
+            Some(json_rpc) => CodecHandle::Shared(Arc::new(json_rpc.clone().following(&self.rules))),
+            None => self.codec,
+        };
+        Dialect::from_parts(self.rules, codec)
+    }
+}

@@ -1,0 +1,314 @@
+//! Shallow JSON: one pass over an object that keeps the members asked for as they stand, and writes of members.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Write;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::message::BadMessage;
+
+/// The deepest nesting read. `serde_json` skips a raw value without a limit of its own, so it is checked before.
+pub(super) const MAX_DEPTH: usize = 127;
+
+/// What a frame is at its top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Object,
+    Array,
+    Other,
+}
+
+/// The frame as text, if it is UTF-8 and not nested too deep.
+pub(super) fn text(frame: &[u8]) -> Result<&str, BadMessage> {
+    let text = std::str::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)?;
+    if is_too_deep(frame) { Err(BadMessage::TooDeep) } else { Ok(text) }
+}
+
+/// What the first byte that is no space announces.
+pub(super) fn shape(text: &str) -> Shape {
+    match text.trim_ascii_start().as_bytes().first() {
+        Some(b'{') => Shape::Object,
+        Some(b'[') => Shape::Array,
+        Some(_) | None => Shape::Other,
+    }
+}
+
+/// Why a text that is no object is no message.
+pub(super) fn not_an_object(text: &str) -> BadMessage {
+    match serde_json::from_str::<IgnoredAny>(text) {
+        Ok(IgnoredAny) => BadMessage::NotAnObject,
+        Err(_) => BadMessage::NotJson,
+    }
+}
+
+fn is_too_deep(frame: &[u8]) -> bool {
+    // `[` and `{` differ in one bit only. Few of them cannot nest deep, whether they stand in strings or not.
+    if frame.iter().filter(|byte| (**byte | 0x20) == b'{').count() <= MAX_DEPTH {
+        return false;
+    }
+    let mut depth = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    for byte in frame {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return true;
+        }
+    }
+    false
+}
+
+/// The members of an object that were asked for, as they stand.
+#[derive(Debug)]
+pub(super) struct Picked<'a, const N: usize> {
+    /// The first of each name.
+    pub(super) values: [Option<&'a RawValue>; N],
+    /// One of the names stands there more than once.
+    pub(super) twice: bool,
+}
+
+impl<'a, const N: usize> Picked<'a, N> {
+    /// Reads a whole text as one object. Members of other names are skipped, however often they stand there.
+    pub(super) fn read(text: &'a str, names: [&str; N]) -> Result<Self, BadMessage> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let picked = Members { names }.deserialize(&mut deserializer).map_err(|_| BadMessage::NotJson)?;
+        deserializer.end().map_err(|_| BadMessage::NotJson)?;
+        Ok(picked)
+    }
+
+    /// The members of a value that may be no object at all; then there are none.
+    pub(super) fn of(value: Option<&'a RawValue>, names: [&str; N]) -> Self {
+        let none = Self { values: [None; N], twice: false };
+        match value {
+            Some(value) if shape(value.get()) == Shape::Object => {
+                Self::read(value.get(), names).unwrap_or(none)
+            }
+            Some(_) | None => none,
+        }
+    }
+}
+
+/// One member of a value that may be no object; `null` counts as absent.
+pub(super) fn member<'a>(value: Option<&'a RawValue>, name: &str) -> Option<&'a RawValue> {
+    let Picked { values: [found], .. } = Picked::of(value, [name]);
+    present(found)
+}
+
+/// The value, unless it is `null`.
+pub(super) fn present(value: Option<&RawValue>) -> Option<&RawValue> {
+    value.filter(|value| value.get() != "null")
+}
+
+/// The text of a JSON string, borrowed where nothing is escaped. `None`: no string, or one that is no text.
+pub(super) fn string(value: &RawValue) -> Option<Cow<'_, str>> {
+    let inner = value.get().strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(value.get()).ok().map(Cow::Owned)
+}
+
+struct Members<'n, const N: usize> {
+    names: [&'n str; N],
+}
+
+impl<'de, const N: usize> DeserializeSeed<'de> for Members<'_, N> {
+    type Value = Picked<'de, N>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
+    type Value = Picked<'de, N>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut picked = Picked { values: [None; N], twice: false };
+        while let Some(place) = map.next_key_seed(Name { names: &self.names })? {
+            match place.and_then(|place| picked.values.get_mut(place)) {
+                None => drop(map.next_value::<IgnoredAny>()?),
+                Some(slot) => {
+                    let value = map.next_value::<&'de RawValue>()?;
+                    picked.twice |= slot.is_some();
+                    slot.get_or_insert(value);
+                }
+            }
+        }
+        Ok(picked)
+    }
+}
+
+struct Name<'n> {
+    names: &'n [&'n str],
+}
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Name<'_> {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a member's name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.names.iter().position(|wanted| *wanted == name))
+    }
+}
+
+/// Several values in one array, at most `limit` of them.
+pub(super) fn elements(text: &str, limit: usize) -> Result<Vec<&RawValue>, BadMessage> {
+    struct Elements(usize);
+    impl<'de> Visitor<'de> for Elements {
+        type Value = Result<Vec<&'de RawValue>, BadMessage>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array")
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut found = Vec::new();
+            while let Some(value) = seq.next_element::<&'de RawValue>()? {
+                if found.len() == self.0 {
+                    while seq.next_element::<IgnoredAny>()?.is_some() {}
+                    return Ok(Err(BadMessage::BatchNotAllowed));
+                }
+                found.push(value);
+            }
+            Ok(Ok(found))
+        }
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let found = deserializer.deserialize_seq(Elements(limit)).map_err(|_| BadMessage::NotJson)?;
+    deserializer.end().map_err(|_| BadMessage::NotJson)?;
+    found
+}
+
+/// Appends fixed text.
+pub(super) fn push(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// Appends JSON as it stands, without raw line ends: they stand only between tokens, and newline framing and event
+/// streams would end the message there.
+pub(super) fn push_json(out: &mut Vec<u8>, json: &str) {
+    if memchr::memchr2(b'\n', b'\r', json.as_bytes()).is_none() {
+        push(out, json);
+    } else {
+        out.extend(json.bytes().filter(|byte| !matches!(byte, b'\n' | b'\r')));
+    }
+}
+
+/// Appends a text as a JSON string.
+pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
+    // Writing a string into memory has no way to fail.
+    drop(serde_json::to_writer(out, text));
+}
+
+/// Appends something that shows itself as digits.
+pub(super) fn push_number(out: &mut Vec<u8>, number: impl fmt::Display) {
+    // Writing digits into memory has no way to fail.
+    drop(write!(out, "{number}"));
+}
+
+/// Appends an object with one member more, behind those it has.
+pub(super) fn push_with_member(out: &mut Vec<u8>, object: &str, member: impl FnOnce(&mut Vec<u8>)) {
+    let body = object.trim_ascii_end().strip_suffix('}').unwrap_or(object).trim_ascii_end();
+    push_json(out, body);
+    if !body.ends_with('{') {
+        out.push(b',');
+    }
+    member(out);
+    out.push(b'}');
+}
+
+/// Appends `whole` with `part`, a value inside it, written anew.
+pub(super) fn push_replacing(
+    out: &mut Vec<u8>,
+    whole: &RawValue,
+    part: &RawValue,
+    anew: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = part.get().as_ptr().addr().wrapping_sub(whole.get().as_ptr().addr());
+    let end = start.wrapping_add(part.get().len());
+    match (whole.get().get(..start), whole.get().get(end..)) {
+        (Some(before), Some(after)) => {
+            push_json(out, before);
+            anew(out);
+            push_json(out, after);
+        }
+        _ => push_json(out, whole.get()),
+    }
+}
+
+/// What was written, as a value of its own.
+pub(super) fn into_raw(written: Vec<u8>) -> Option<Box<RawValue>> {
+    RawValue::from_string(String::from_utf8(written).ok()?).ok()
+}
+
+/// Reads a `RawValue` out of a text that is known to be JSON.
+pub(super) fn raw(text: &str) -> Option<&RawValue> {
+    <&RawValue>::deserialize(&mut serde_json::Deserializer::from_str(text)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_inside_strings_do_not_count_as_depth() {
+        let flat = format!("{{\"a\":\"{}\"}}", "[{\\\"".repeat(500));
+        assert!(text(flat.as_bytes()).is_ok());
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(text(nested(127).as_bytes()).is_ok());
+        assert_eq!(text(nested(128).as_bytes()), Err(BadMessage::TooDeep));
+        assert_eq!(text(nested(100_000).as_bytes()), Err(BadMessage::TooDeep));
+        let wide = format!("[{}]", vec!["{}"; 10_000].join(","));
+        assert!(text(wide.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_member_is_added_to_any_object() {
+        for (object, expected) in
+            [("{}", "{\"x\":1}"), ("{ }", "{\"x\":1}"), ("{\"a\":{}\n}", "{\"a\":{},\"x\":1}")]
+        {
+            let mut out = Vec::new();
+            push_with_member(&mut out, object, |out| push(out, "\"x\":1"));
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn raw_line_ends_are_never_written() {
+        let mut out = Vec::new();
+        push_json(&mut out, "{\r\n  \"a\": \"b\\n\"\n}");
+        assert_eq!(String::from_utf8(out).unwrap(), "{  \"a\": \"b\\n\"}");
+    }
+}

@@ -1,0 +1,235 @@
+//! Writing: straight into the buffer, member by member.
+
+use serde_json::value::RawValue;
+
+use super::{JsonRpc, ReasonPlace, TokenPlace};
+use crate::cause::{Cause, CauseKind};
+use crate::dialect::codec::{CallFrame, ReplyTo};
+use crate::dialect::json::{self, Picked, Shape, push, push_json, push_number, push_string};
+use crate::dialect::rules::{CancelledReply, Refusal, RefusalStyle, Rules};
+use crate::id::CallNumber;
+use crate::message::{ErrorCode, ErrorObject};
+
+impl JsonRpc {
+    pub(super) fn write_request(&self, out: &mut Vec<u8>, call: &CallFrame<'_>) {
+        push(out, r#"{"jsonrpc":"2.0","id":"#);
+        push_number(out, call.number.0);
+        push(out, r#","method":"#);
+        push_string(out, call.method);
+        match self.progress {
+            Some(progress) if call.progress => write_params_with_token(out, progress.token, call),
+            Some(_) | None => write_params(out, call.params),
+        }
+        out.push(b'}');
+    }
+
+    pub(super) fn write_value(&self, out: &mut Vec<u8>, to: &ReplyTo<'_>, value: &RawValue) {
+        start_answer(out, to);
+        push(out, r#","result":"#);
+        self.write_result(out, value);
+        out.push(b'}');
+    }
+
+    fn write_result(&self, out: &mut Vec<u8>, value: &RawValue) {
+        match self.result_mark {
+            Some((name, says)) if lacks(value, name) => json::push_with_member(out, value.get(), |out| {
+                push_string(out, name);
+                out.push(b':');
+                push_string(out, says);
+            }),
+            Some(_) | None => push_json(out, value.get()),
+        }
+    }
+
+    pub(super) fn write_graceful(&self, out: &mut Vec<u8>, to: &ReplyTo<'_>, result: &'static str) {
+        let marked = self.graceful_id.and_then(|name| {
+            let value = json::raw(result).filter(|value| lacks(value, "_meta"))?;
+            let mut with_id = Vec::new();
+            json::push_with_member(&mut with_id, value.get(), |out| {
+                push(out, r#""_meta":{"#);
+                push_string(out, name);
+                out.push(b':');
+                to.id.write_json(out);
+                out.push(b'}');
+            });
+            json::into_raw(with_id)
+        });
+        match (marked, json::raw(result)) {
+            (Some(value), _) => self.write_value(out, to, &value),
+            (None, Some(value)) => self.write_value(out, to, value),
+            (None, None) => error(out, to, &ErrorObject::internal()),
+        }
+    }
+
+    pub(super) fn write_refusal(
+        &self,
+        rules: &Rules,
+        out: &mut Vec<u8>,
+        to: Option<&ReplyTo<'_>>,
+        why: Refusal,
+    ) -> bool {
+        // An error under an id in use would be taken for the answer to the first request (see "Keys").
+        let to = to.filter(|_| why != Refusal::DuplicateId);
+        match (to, rules.refusal) {
+            (Some(to), _) => start_answer(out, to),
+            (None, RefusalStyle::NullId) => push(out, r#"{"jsonrpc":"2.0","id":null"#),
+            (None, RefusalStyle::NoIdMember) => push(out, r#"{"jsonrpc":"2.0""#),
+            (None, RefusalStyle::Nothing) => return false,
+        }
+        match why {
+            Refusal::Bad(why) => write_refused(out, why.code(), "Invalid message: ", &why.to_string(), None),
+            Refusal::DuplicateId => write_refused(
+                out,
+                ErrorCode::INVALID_REQUEST,
+                "Invalid message: ",
+                "the id belongs to a request that has no answer yet",
+                None,
+            ),
+            Refusal::Overloaded(limit) => {
+                write_refused(out, self.overloaded, "Overloaded: ", limit, Some(limit));
+            }
+            Refusal::MethodNotFound => {
+                write_refused(out, ErrorCode::METHOD_NOT_FOUND, "Method not found", "", None);
+            }
+            Refusal::NotInitialized => {
+                write_refused(out, self.not_initialized, "The session is not open yet", "", None);
+            }
+            Refusal::DuplicateKey => write_refused(
+                out,
+                ErrorCode::INVALID_PARAMS,
+                "Invalid params: ",
+                "the cancel key belongs to another request",
+                None,
+            ),
+            Refusal::Internal => write_refused(out, ErrorCode::INTERNAL_ERROR, "Internal error", "", None),
+        }
+        true
+    }
+
+    pub(super) fn write_cancel(&self, out: &mut Vec<u8>, call: CallNumber, reason: Option<&str>) {
+        push(out, r#"{"jsonrpc":"2.0","method":"#);
+        push_string(out, self.cancel.method);
+        push(out, r#","params":{"#);
+        push_string(out, self.cancel.key);
+        out.push(b':');
+        push_number(out, call.0);
+        if let (ReasonPlace::Param(name), Some(reason)) = (self.reason, reason) {
+            out.push(b',');
+            push_string(out, name);
+            out.push(b':');
+            push_string(out, reason);
+        }
+        push(out, "}}");
+    }
+}
+
+pub(super) fn notification(out: &mut Vec<u8>, method: &str, params: Option<&RawValue>) {
+    push(out, r#"{"jsonrpc":"2.0","method":"#);
+    push_string(out, method);
+    write_params(out, params);
+    out.push(b'}');
+}
+
+pub(super) fn error(out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
+    start_answer(out, to);
+    start_error(out, error.code);
+    push_string(out, &error.message);
+    if let Some(data) = &error.data {
+        push(out, r#","data":"#);
+        push_json(out, data.get());
+    }
+    push(out, "}}");
+}
+
+pub(super) fn cancelled(rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, cause: &Cause) {
+    let local = match rules.server_cancelled {
+        Some(error) if to.server_cancellable => error,
+        Some(_) | None => rules.local_cancelled,
+    };
+    let said = match (cause.kind(), rules.peer_cancelled) {
+        (CauseKind::Peer, CancelledReply::Error(error)) => error,
+        // Asked for where silence cannot be kept (an HTTP response in JSON): say it as for a cancel of our own.
+        (CauseKind::Peer, CancelledReply::OwnShape | CancelledReply::Silence) => rules.local_cancelled,
+        (_, _) => local,
+    };
+    start_answer(out, to);
+    start_error(out, said.code);
+    push_string(out, said.message);
+    if said.says_why {
+        push(out, r#","data":{"reason":"#);
+        push_string(out, cause.kind().name());
+        out.push(b'}');
+    }
+    push(out, "}}");
+}
+
+fn write_refused(out: &mut Vec<u8>, code: ErrorCode, start: &str, what: &str, limit: Option<&str>) {
+    start_error(out, code);
+    push_string(out, &format!("{start}{what}"));
+    if let Some(limit) = limit {
+        push(out, r#","data":{"reason":"overloaded","limit":"#);
+        push_string(out, limit);
+        out.push(b'}');
+    }
+    push(out, "}}");
+}
+
+fn start_answer(out: &mut Vec<u8>, to: &ReplyTo<'_>) {
+    push(out, r#"{"jsonrpc":"2.0","id":"#);
+    to.id.write_json(out);
+}
+
+fn start_error(out: &mut Vec<u8>, code: ErrorCode) {
+    push(out, r#","error":{"code":"#);
+    push_number(out, code.0);
+    push(out, r#","message":"#);
+}
+
+fn write_params(out: &mut Vec<u8>, params: Option<&RawValue>) {
+    // `params: null` is not JSON-RPC: params that say nothing are left out.
+    if let Some(params) = json::present(params) {
+        push(out, r#","params":"#);
+        push_json(out, params.get());
+    }
+}
+
+/// Params with the call's number as progress token. A token of the caller's own stays; params that are no object
+/// (or a `_meta` that is none) have no place for one.
+fn write_params_with_token(out: &mut Vec<u8>, place: TokenPlace, call: &CallFrame<'_>) {
+    let token = |out: &mut Vec<u8>, name: &str| {
+        push_string(out, name);
+        out.push(b':');
+        push_number(out, call.number.0);
+    };
+    let params = json::present(call.params).or_else(|| json::raw("{}"));
+    let Some(params) = params.filter(|params| json::shape(params.get()) == Shape::Object) else {
+        return write_params(out, call.params);
+    };
+    push(out, r#","params":"#);
+    match place {
+        TokenPlace::Param(name) if lacks(params, name) => {
+            json::push_with_member(out, params.get(), |out| token(out, name));
+        }
+        TokenPlace::Meta(name) => {
+            let Picked { values: [meta], .. } = Picked::of(Some(params), ["_meta"]);
+            match meta {
+                None => json::push_with_member(out, params.get(), |out| {
+                    push(out, r#""_meta":{"#);
+                    token(out, name);
+                    out.push(b'}');
+                }),
+                Some(meta) if lacks(meta, name) => json::push_replacing(out, params, meta, |out| {
+                    json::push_with_member(out, meta.get(), |out| token(out, name));
+                }),
+                Some(_) => push_json(out, params.get()),
+            }
+        }
+        TokenPlace::Param(_) => push_json(out, params.get()),
+    }
+}
+
+/// The value is an object without this member.
+fn lacks(value: &RawValue, name: &str) -> bool {
+    let Picked { values: [found], .. } = Picked::of(Some(value), [name]);
+    json::shape(value.get()) == Shape::Object && found.is_none()
+}

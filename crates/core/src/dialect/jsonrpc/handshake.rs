@@ -1,0 +1,134 @@
+//! What a handshake says of cancelling, and how the first message is recognised.
+
+use serde_json::value::RawValue;
+
+use super::{Declaration, JsonRpc, Opening};
+use crate::dialect::codec::{Handshake, HandshakePart};
+use crate::dialect::json::{self, Picked, push};
+use crate::dialect::rules::Rules;
+use crate::message::Incoming;
+
+/// The name the source's interfaces give the flag, inside `cancellation`.
+const REQUEST: &str = "request";
+/// The name the same source's prose gives it.
+const PROSE_NAME: &str = "supportsRequestCancellation";
+const CANCELLATION: &str = "cancellation";
+const VERSION: &str = "protocolVersion";
+
+impl JsonRpc {
+    pub(super) fn handshake(&self, part: HandshakePart, body: &RawValue) -> Handshake {
+        let version = json::member(Some(body), VERSION);
+        let revision = version.and_then(|version| match json::string(version) {
+            Some(text) => Some(text.into_owned()),
+            None => version.get().parse::<i64>().ok().map(|number| number.to_string()),
+        });
+        // Nothing said means the default, which is false (000-14).
+        let handles_cancels = self.declaration.map(|place| declared_flag(place, part, body).unwrap_or(false));
+        Handshake::new(handles_cancels, revision)
+    }
+
+    pub(super) fn declared(
+        &self,
+        part: HandshakePart,
+        body: &RawValue,
+        handles_cancels: bool,
+    ) -> Option<Box<RawValue>> {
+        let place = self.declaration?;
+        // Leaving it out says the same as `false` (000-63).
+        if !handles_cancels || declared_flag(place, part, body).is_some() {
+            return None;
+        }
+        let holder = place.holder(part);
+        let Picked { values: [capabilities], .. } = Picked::of(Some(body), [holder]);
+        let mut out = Vec::new();
+        match capabilities {
+            None => json::push_with_member(&mut out, body.get(), |out| {
+                json::push_string(out, holder);
+                push(out, r#":{"cancellation":{"request":true}}"#);
+            }),
+            Some(capabilities) => json::push_replacing(&mut out, body, capabilities, |out| {
+                push_declared(out, capabilities);
+            }),
+        }
+        json::into_raw(out)
+    }
+
+    pub(super) fn opens(&self, rules: &Rules, frame: &[u8]) -> bool {
+        let (method, params, is_request) = match self.decode_first(frame) {
+            Some(Incoming::Request(request)) => (request.method, request.params, true),
+            Some(Incoming::Notification { method, params }) => (method, params, false),
+            Some(_) => return self.opening == Opening::Envelope && rules.handshake.is_none(),
+            None => return false,
+        };
+        let is_handshake = is_request && rules.handshake == Some(&*method);
+        let version = || json::member(params, VERSION);
+        match self.opening {
+            Opening::Envelope => is_handshake || rules.handshake.is_none(),
+            Opening::NumberedVersion(wanted) => {
+                is_handshake
+                    && version().and_then(|version| version.get().parse().ok()) == Some(wanted)
+                    && self
+                        .declaration
+                        .is_none_or(|place| params.is_some_and(|params| holds_declaration(place, params)))
+            }
+            Opening::TextVersion => is_handshake && version().and_then(json::string).is_some(),
+            Opening::NoVersion => is_handshake && version().is_none(),
+            Opening::MetaVersion(name) => {
+                json::member(json::member(params, "_meta"), name).and_then(json::string).is_some()
+            }
+        }
+    }
+
+    fn decode_first<'a>(&self, frame: &'a [u8]) -> Option<Incoming<'a>> {
+        self.read(frame).ok()
+    }
+}
+
+impl Declaration {
+    fn holder(self, part: HandshakePart) -> &'static str {
+        match part {
+            HandshakePart::Params => self.in_params,
+            HandshakePart::Result => self.in_result,
+        }
+    }
+}
+
+/// The flag in the first of the places a writer may have put it (000-24).
+fn declared_flag(place: Declaration, part: HandshakePart, body: &RawValue) -> Option<bool> {
+    let Picked { values: [capabilities, outermost], .. } =
+        Picked::of(Some(body), [place.holder(part), PROSE_NAME]);
+    let Picked { values: [cancellation, beside], .. } = Picked::of(capabilities, [CANCELLATION, PROSE_NAME]);
+    let Picked { values: [request, inside], .. } = Picked::of(cancellation, [REQUEST, PROSE_NAME]);
+    let first = [request, inside, beside, outermost].into_iter().find_map(json::present)?;
+    Some(first.get() == "true")
+}
+
+/// The client's half names cancelling at all, even to deny it.
+fn holds_declaration(place: Declaration, params: &RawValue) -> bool {
+    let Picked { values: [cancellation, beside], .. } =
+        Picked::of(json::member(Some(params), place.in_params), [CANCELLATION, PROSE_NAME]);
+    let Picked { values: [outermost], .. } = Picked::of(Some(params), [PROSE_NAME]);
+    cancellation.or(beside).or(outermost).is_some()
+}
+
+/// The capabilities with our declaration; what is no object is replaced.
+fn push_declared(out: &mut Vec<u8>, capabilities: &RawValue) {
+    if json::shape(capabilities.get()) != json::Shape::Object {
+        return push(out, r#"{"cancellation":{"request":true}}"#);
+    }
+    let Picked { values: [cancellation], .. } = Picked::of(Some(capabilities), [CANCELLATION]);
+    match cancellation {
+        None => json::push_with_member(out, capabilities.get(), |out| {
+            push(out, r#""cancellation":{"request":true}"#);
+        }),
+        Some(inner) => json::push_replacing(out, capabilities, inner, |out| {
+            let Picked { values: [request], .. } = Picked::of(Some(inner), [REQUEST]);
+            match request {
+                None if json::shape(inner.get()) == json::Shape::Object => {
+                    json::push_with_member(out, inner.get(), |out| push(out, r#""request":true"#));
+                }
+                _ => push(out, r#"{"request":true}"#),
+            }
+        }),
+    }
+}

@@ -1,0 +1,237 @@
+//! JSON-RPC 2.0 as an envelope, with what differs between protocols as data.
+
+mod decode;
+mod encode;
+mod handshake;
+#[cfg(test)]
+mod tests;
+
+use serde_json::value::RawValue;
+
+use super::codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo};
+use super::rules::{Refusal, Rules};
+use crate::cause::Cause;
+use crate::id::{CallNumber, RequestId};
+use crate::machine::AckStatus;
+use crate::message::{ErrorCode, ErrorObject, Incoming};
+
+/// The JSON-RPC 2.0 codec. What a protocol adds to the envelope is said by these fields.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct JsonRpc {
+    /// The cancel that is written, and read.
+    pub cancel: CancelName,
+    /// Other cancels that are read.
+    pub also_accepted: &'static [CancelName],
+    /// Where a cancel carries its reason.
+    pub reason: ReasonPlace,
+    /// The codes of an answer that say "it was cancelled".
+    pub cancelled_codes: &'static [ErrorCode],
+    /// How progress is asked for and told, if it is.
+    pub progress: Option<Progress>,
+    /// Where each side declares that it handles cancels, if it does.
+    pub declaration: Option<Declaration>,
+    /// A text member each result carries, and what it says if the handler's result has none.
+    pub result_mark: Option<(&'static str, &'static str)>,
+    /// The member of a graceful result's `_meta` that repeats the request's id.
+    pub graceful_id: Option<&'static str>,
+    /// How the first message is told from that of other dialects.
+    pub opening: Opening,
+    /// The code of a refusal because of a limit.
+    pub overloaded: ErrorCode,
+    /// The code of a refusal because the session is not open.
+    pub not_initialized: ErrorCode,
+    /// As [`Rules::uncancellable_param`], which the builder copies here.
+    pub uncancellable_param: Option<&'static str>,
+    /// What becomes of a JSON array.
+    pub batches: Batches,
+}
+
+/// A cancel notification: its method, and the member of params that names the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CancelName {
+    /// The method.
+    pub method: &'static str,
+    /// The member of params.
+    pub key: &'static str,
+}
+
+/// Where a cancel carries its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReasonPlace {
+    /// It carries none.
+    Nowhere,
+    /// In this member of params.
+    Param(&'static str),
+}
+
+/// How progress is asked for and told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Where a request carries its token.
+    pub token: TokenPlace,
+    /// The notification that tells progress.
+    pub notification: &'static str,
+    /// The member of that notification's params that repeats the token.
+    pub told_under: &'static str,
+}
+
+/// Where a request carries its progress token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenPlace {
+    /// In this member of params.
+    Param(&'static str),
+    /// In this member of `params._meta`.
+    Meta(&'static str),
+}
+
+/// The member of each half of the handshake that holds the writer's capabilities, among them
+/// `cancellation.request`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declaration {
+    /// In the request's params.
+    pub in_params: &'static str,
+    /// In the answer's result.
+    pub in_result: &'static str,
+}
+
+/// How the first message of a dialect is told from that of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// By its envelope, and by the handshake's method if the rules name one.
+    Envelope,
+    /// By a handshake whose `protocolVersion` is this number. Where the dialect has a [`Declaration`], the message
+    /// must hold one too.
+    NumberedVersion(i64),
+    /// By a handshake whose `protocolVersion` is a text.
+    TextVersion,
+    /// By a handshake without `protocolVersion`.
+    NoVersion,
+    /// By this member of `params._meta`, a text, in any request or notification.
+    MetaVersion(&'static str),
+}
+
+/// What becomes of a JSON array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batches {
+    /// It is no message.
+    Refused,
+    /// It is read; the machine says whether the revision allows it.
+    Read,
+}
+
+impl JsonRpc {
+    /// JSON-RPC 2.0 with this cancel notification and nothing else: no reasons, progress or declaration; -32800
+    /// says "cancelled".
+    #[must_use]
+    pub const fn new(cancel: CancelName) -> Self {
+        Self {
+            cancel,
+            also_accepted: &[],
+            reason: ReasonPlace::Nowhere,
+            cancelled_codes: &[ErrorCode::REQUEST_CANCELLED],
+            progress: None,
+            declaration: None,
+            result_mark: None,
+            graceful_id: None,
+            opening: Opening::Envelope,
+            overloaded: ErrorCode::INTERNAL_ERROR,
+            not_initialized: ErrorCode::INVALID_REQUEST,
+            uncancellable_param: None,
+            batches: Batches::Refused,
+        }
+    }
+
+    /// The same codec, in step with changed rules.
+    pub(super) fn following(mut self, rules: &Rules) -> Self {
+        self.uncancellable_param = rules.uncancellable_param;
+        self.batches = match rules.batch_revision {
+            Some(_) => Batches::Read,
+            None => Batches::Refused,
+        };
+        self
+    }
+}
+
+impl Codec for JsonRpc {
+    fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a> {
+        self.read(frame).unwrap_or_else(Incoming::Bad)
+    }
+
+    fn encode_request(&self, _: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>) {
+        self.write_request(out, call);
+    }
+
+    fn encode_notification(&self, _: &Rules, out: &mut Vec<u8>, method: &str, params: Option<&RawValue>) {
+        encode::notification(out, method, params);
+    }
+
+    fn encode_value(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, value: &RawValue) {
+        self.write_value(out, to, value);
+    }
+
+    fn encode_graceful(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, result: &'static str) {
+        self.write_graceful(out, to, result);
+    }
+
+    fn encode_error(&self, _: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
+        encode::error(out, to, error);
+    }
+
+    fn encode_cancelled(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, cause: &Cause) {
+        encode::cancelled(rules, out, to, cause);
+    }
+
+    fn encode_refusal(
+        &self,
+        rules: &Rules,
+        out: &mut Vec<u8>,
+        to: Option<&ReplyTo<'_>>,
+        why: Refusal,
+    ) -> bool {
+        self.write_refusal(rules, out, to, why)
+    }
+
+    fn encode_cancel(
+        &self,
+        _: &Rules,
+        out: &mut Vec<u8>,
+        call: CallNumber,
+        _: CallNumber,
+        _: u128,
+        reason: Option<&str>,
+    ) {
+        self.write_cancel(out, call, reason);
+    }
+
+    fn encode_ack(
+        &self,
+        _: &Rules,
+        _: &mut Vec<u8>,
+        _: &RequestId,
+        _: Option<&RequestId>,
+        _: AckStatus,
+    ) -> bool {
+        false
+    }
+
+    fn read_handshake(&self, part: HandshakePart, body: &RawValue) -> Handshake {
+        self.handshake(part, body)
+    }
+
+    fn declare(&self, part: HandshakePart, body: &RawValue, handles_cancels: bool) -> Option<Box<RawValue>> {
+        self.declared(part, body, handles_cancels)
+    }
+
+    fn recognises(&self, rules: &Rules, frame: &[u8]) -> bool {
+        self.opens(rules, frame)
+    }
+
+    fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+        self.told_call(method, params)
+    }
+
+    fn as_json_rpc(&self) -> Option<&JsonRpc> {
+        Some(self)
+    }
+}

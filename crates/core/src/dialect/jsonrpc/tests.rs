@@ -1,0 +1,489 @@
+//! The envelope, good and bad, and the exact bytes of each JSON-RPC dialect.
+
+use serde_json::value::RawValue;
+
+use crate::dialect::{
+    ACP, ACP_DRAFT, ACP_V2, CallFrame, Dialect, HandshakePart, LSP, MCP, MCP_2026, Refusal, ReplyTo,
+};
+use crate::message::{AnswerBody, Exempt, Incoming};
+use crate::{
+    AckStatus, BadMessage, CallNumber, Cause, CauseKind, ErrorCode, ErrorObject, InvalidId, RequestId,
+};
+
+const ALL: [Dialect; 6] = [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026];
+
+fn raw(text: &str) -> &RawValue {
+    serde_json::from_str(text).unwrap()
+}
+
+fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut out = Vec::new();
+    write(&mut out);
+    String::from_utf8(out).unwrap()
+}
+
+fn bad(dialect: &Dialect, frame: &[u8]) -> Option<BadMessage> {
+    match dialect.codec().decode(frame) {
+        Incoming::Bad(why) => Some(why),
+        _ => None,
+    }
+}
+
+fn reply(id: &RequestId) -> ReplyTo<'_> {
+    ReplyTo { id, tag: 0, server_cancellable: false }
+}
+
+#[test]
+fn a_frame_that_is_no_message_is_named_for_what_is_wrong_with_it() {
+    let not_an_id = BadMessage::InvalidId(InvalidId::NotAnId);
+    let cases: &[(&[u8], BadMessage)] = &[
+        (b"", BadMessage::NotJson),
+        (b"{", BadMessage::NotJson),
+        (b"{}}", BadMessage::NotJson),
+        (b"\xff{}", BadMessage::NotUtf8),
+        (b"{\"jsonrpc\":\"2.0\",\"method\":\"\xc3\x28\"}", BadMessage::NotUtf8),
+        ("\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"m\"}".as_bytes(), BadMessage::NotJson),
+        (b"\0", BadMessage::NotJson),
+        (b"{\"jsonrpc\":\"2.0\",\"method\":\"\0\"}", BadMessage::NotJson),
+        (br#"{"jsonrpc":"2.0","method":"\ud800"}"#, BadMessage::NotJson),
+        (br#"{"jsonrpc":"2.0","method":"m","id":"\ud800"}"#, not_an_id),
+        (b"7", BadMessage::NotAnObject),
+        (b"null", BadMessage::NotAnObject),
+        (b"[]", BadMessage::NotAnObject),
+        (b"[1,", BadMessage::NotJson),
+        (b"{}", BadMessage::WrongVersion),
+        (br#"{"jsonrpc":"1.0","method":"m"}"#, BadMessage::WrongVersion),
+        (br#"{"jsonrpc":2.0,"method":"m"}"#, BadMessage::WrongVersion),
+        (br#"{"method":"m","id":1}"#, BadMessage::WrongVersion),
+        (br#"{"jsonrpc":"2.0"}"#, BadMessage::NoKind),
+        (br#"{"jsonrpc":"2.0","id":1}"#, BadMessage::NoKind),
+        (br#"{"jsonrpc":"2.0","result":1}"#, BadMessage::NoKind),
+        (br#"{"jsonrpc":"2.0","id":null,"result":1}"#, not_an_id),
+        (br#"{"jsonrpc":"2.0","id":1,"method":"m","result":1}"#, BadMessage::NoKind),
+        (br#"{"jsonrpc":"2.0","id":1,"method":1}"#, BadMessage::InvalidMethod),
+        (br#"{"jsonrpc":"2.0","id":1,"method":null}"#, BadMessage::InvalidMethod),
+        (br#"{"jsonrpc":"2.0","id":1,"method":["m"]}"#, BadMessage::InvalidMethod),
+        (br#"{"jsonrpc":"2.0","id":1,"method":"m","params":7}"#, BadMessage::InvalidParams),
+        (br#"{"jsonrpc":"2.0","method":"m","params":"x"}"#, BadMessage::InvalidParams),
+        (br#"{"jsonrpc":"2.0","id":1,"method":"m","id":2}"#, BadMessage::DuplicateMember),
+        (br#"{"jsonrpc":"2.0","id":1,"method":"m","i\u0064":1}"#, BadMessage::DuplicateMember),
+        (br#"{"jsonrpc":"2.0","method":"m","method":"m"}"#, BadMessage::DuplicateMember),
+        (br#"{"jsonrpc":"2.0","id":9223372036854775808,"method":"m"}"#, {
+            BadMessage::InvalidId(InvalidId::OutOfRange)
+        }),
+    ];
+    for dialect in &ALL {
+        for (frame, expected) in cases {
+            let shown = String::from_utf8_lossy(frame);
+            assert_eq!(bad(dialect, frame), Some(*expected), "{}: {shown}", dialect.name());
+        }
+        for id in ["1.0", "1e0", "-0", "null", "true", "[1]", "{}", "1.5", "-1.0"] {
+            let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
+            assert_eq!(bad(dialect, frame.as_bytes()), Some(not_an_id), "{id}");
+        }
+    }
+}
+
+#[test]
+fn a_frame_nested_too_deep_is_refused_before_it_is_parsed() {
+    let nested = |depth: usize| {
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        format!(r#"{{"jsonrpc":"2.0","method":"m","params":{open}{close}}}"#)
+    };
+    assert_eq!(bad(&ACP, nested(126).as_bytes()), None);
+    assert_eq!(bad(&ACP, nested(127).as_bytes()), Some(BadMessage::TooDeep));
+    assert_eq!(bad(&ACP, nested(100_000).as_bytes()), Some(BadMessage::TooDeep));
+}
+
+#[test]
+fn a_batch_is_read_only_where_a_revision_allows_batches() {
+    let batch = br#"[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"b"}]"#;
+    for dialect in [ACP, ACP_V2, ACP_DRAFT, LSP, MCP_2026] {
+        assert_eq!(bad(&dialect, batch), Some(BadMessage::BatchNotAllowed), "{}", dialect.name());
+    }
+    match MCP.codec().decode(batch) {
+        Incoming::Batch(members) => assert_eq!(members.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    let endless = format!("[{}1]", "1,".repeat(2000));
+    assert_eq!(bad(&MCP, endless.as_bytes()), Some(BadMessage::BatchNotAllowed));
+}
+
+#[test]
+fn ids_of_requests_are_never_confused() {
+    let mut seen = std::collections::HashSet::new();
+    for id in ["1", "\"1\"", "-1", "9007199254740992", "9007199254740993", "\"\"", "\" 1\"", "\"1.0\""] {
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
+        match ACP.codec().decode(frame.as_bytes()) {
+            Incoming::Request(request) => assert!(seen.insert(request.id), "{id}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn answers_are_told_apart() {
+    let call = |frame: &str| match ACP.codec().decode(frame.as_bytes()) {
+        Incoming::Answer { call, body } => (call.map(|call| call.0), format!("{body:?}")),
+        other => panic!("{frame}: {other:?}"),
+    };
+    assert_eq!(call(r#"{"jsonrpc":"2.0","id":1,"result":null,"error":null}"#).1, "Value(RawValue(null))");
+    assert_eq!(call(r#"{"jsonrpc":"2.0","id":1,"result":7,"error":null}"#).1, "Value(RawValue(7))");
+    for frame in [
+        r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":5,"message":"m"}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":5,"message":"m"}}"#,
+    ] {
+        assert!(call(frame).1.starts_with("Error"), "{frame}");
+    }
+    for frame in [
+        r#"{"jsonrpc":"2.0","id":4,"result":1,"error":{"code":5,"message":"m"}}"#,
+        r#"{"jsonrpc":"2.0","id":4,"error":null}"#,
+        r#"{"jsonrpc":"2.0","id":4,"error":"no"}"#,
+        r#"{"jsonrpc":"2.0","id":4,"error":{"message":"m"}}"#,
+    ] {
+        let (number, body) = call(frame);
+        assert_eq!(number, Some(4));
+        assert!(body.starts_with("Malformed"), "{frame}: {body}");
+    }
+    for id in ["\"1\"", "-1", "1.0", "1e0", "true", "[1]", "18446744073709551616"] {
+        assert_eq!(call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).0, None, "{id}");
+    }
+}
+
+#[test]
+fn an_error_about_no_frame_in_particular_is_never_answered() {
+    for id in ["", r#""id":null,"#] {
+        for code in [-32700, -32800] {
+            let frame = format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":{code},"message":"m"}}}}"#);
+            assert!(
+                matches!(ACP.codec().decode(frame.as_bytes()), Incoming::PeerError(e) if e.code.0 == code)
+            );
+        }
+    }
+}
+
+#[test]
+fn cancelled_is_known_by_its_code_alone() {
+    let says_cancelled = |dialect: &Dialect, code: i64| {
+        let frame =
+            format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"x","data":[]}}}}"#);
+        matches!(
+            dialect.codec().decode(frame.as_bytes()),
+            Incoming::Answer { body: AnswerBody::Cancelled, .. }
+        )
+    };
+    for dialect in &ALL {
+        assert!(says_cancelled(dialect, -32800), "{}", dialect.name());
+        assert_eq!(says_cancelled(dialect, -32802), dialect.name() == "lsp");
+        assert!(!says_cancelled(dialect, -32803));
+        assert!(!says_cancelled(dialect, -32603));
+    }
+}
+
+#[test]
+fn a_cancel_is_read_by_each_name_its_dialect_accepts() {
+    let accepted: &[(&Dialect, &str, &str)] = &[
+        (&ACP, "$/cancel_request", "requestId"),
+        (&ACP, "$/cancelRequest", "id"),
+        (&ACP_V2, "$/cancel_request", "requestId"),
+        (&ACP_V2, "$/cancelRequest", "id"),
+        (&ACP_DRAFT, "$/cancelRequest", "id"),
+        (&ACP_DRAFT, "$/cancel_request", "requestId"),
+        (&LSP, "$/cancelRequest", "id"),
+        (&MCP, "notifications/cancelled", "requestId"),
+        (&MCP_2026, "notifications/cancelled", "requestId"),
+    ];
+    for (dialect, method, key) in accepted {
+        let read = |value: &str| {
+            let params = format!(r#"{{"other":{{"{key}":9}},{value}"_meta":{{}}}}"#);
+            let frame = format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#);
+            match dialect.codec().decode(frame.as_bytes()) {
+                Incoming::Cancel(cancel) => cancel.key,
+                other => panic!("{frame}: {other:?}"),
+            }
+        };
+        assert_eq!(read(&format!("\"{key}\":2,")), Ok(RequestId::number(2)));
+        assert_eq!(read(&format!("\"{key}\":\"2\",")), Ok(RequestId::text("2").unwrap()));
+        assert_eq!(read(""), Err(InvalidId::NotAnId));
+        for value in ["null", "1.5", "1.0", "true", "{}", "[2]"] {
+            assert_eq!(read(&format!("\"{key}\":{value},")), Err(InvalidId::NotAnId), "{value}");
+        }
+        assert_eq!(read(&format!("\"{key}\":1,\"{key}\":2,")), Err(InvalidId::NotAnId));
+        for rest in ["", r#","params":null"#, r#","params":[2]"#, r#","params":7"#] {
+            let frame = format!(r#"{{"jsonrpc":"2.0","method":"{method}"{rest}}}"#);
+            assert!(
+                matches!(dialect.codec().decode(frame.as_bytes()), Incoming::Cancel(c) if c.key.is_err())
+            );
+        }
+        let with_id = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"{method}","params":{{"{key}":2}}}}"#);
+        assert!(matches!(dialect.codec().decode(with_id.as_bytes()), Incoming::Request(_)), "{with_id}");
+    }
+    let foreign = br#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":2}}"#;
+    assert!(matches!(LSP.codec().decode(foreign), Incoming::Notification { .. }));
+}
+
+#[test]
+fn only_mcp_reads_and_writes_a_reason() {
+    for dialect in &ALL {
+        let text = written(|out| {
+            let (call, cancel) = (CallNumber(42), CallNumber(43));
+            dialect.codec().encode_cancel(dialect.rules(), out, call, cancel, 0, Some("User \"stop\"\n"));
+        });
+        let Incoming::Cancel(cancel) = dialect.codec().decode(text.as_bytes()) else { panic!("{text}") };
+        assert_eq!(cancel.key, Ok(RequestId::number(42)));
+        let expected = dialect.name().starts_with("mcp").then_some("User \"stop\"\n");
+        assert_eq!(cancel.reason.as_deref(), expected);
+        assert!(!text.contains('\n'));
+    }
+    let odd = br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":7}}"#;
+    assert!(matches!(MCP.codec().decode(odd), Incoming::Cancel(c) if c.reason.is_none() && c.key.is_ok()));
+}
+
+#[test]
+fn cancels_are_written_as_each_source_shows_them() {
+    let cancel = |dialect: &Dialect| {
+        written(|out| {
+            dialect.codec().encode_cancel(dialect.rules(), out, CallNumber(2), CallNumber(3), 0, None);
+        })
+    };
+    let acp = r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":2}}"#;
+    let draft = r#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":2}}"#;
+    let mcp = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}"#;
+    for (dialect, expected) in
+        [(ACP, acp), (ACP_V2, acp), (ACP_DRAFT, draft), (LSP, draft), (MCP, mcp), (MCP_2026, mcp)]
+    {
+        assert_eq!(cancel(&dialect), expected);
+        let id = RequestId::number(2);
+        let mut out = Vec::new();
+        let status = AckStatus::Cancelled;
+        assert!(!dialect.codec().encode_ack(dialect.rules(), &mut out, &id, None, status));
+        assert!(out.is_empty());
+    }
+    let reason = written(|out| {
+        let reason = Some("User pressed Stop");
+        MCP.codec().encode_cancel(MCP.rules(), out, CallNumber(42), CallNumber(43), 0, reason);
+    });
+    let shown = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":42,"#;
+    assert_eq!(reason, format!(r#"{shown}"reason":"User pressed Stop"}}}}"#));
+}
+
+#[test]
+fn the_cancelled_answer_depends_on_who_cancelled() {
+    let id = RequestId::number(2);
+    let answer = |dialect: &Dialect, kind: CauseKind, server_cancellable: bool| {
+        let to = ReplyTo { id: &id, tag: 0, server_cancellable };
+        let text = written(|out| {
+            dialect.codec().encode_cancelled(dialect.rules(), out, &to, &Cause::new(kind));
+        });
+        text.replace(r#"{"jsonrpc":"2.0","id":2,"error":"#, "")
+    };
+    let cancelled = r#"{"code":-32800,"message":"Request cancelled"}}"#;
+    for dialect in [ACP, ACP_V2] {
+        assert_eq!(answer(&dialect, CauseKind::Peer, false), cancelled);
+        assert_eq!(answer(&dialect, CauseKind::Limit, false), cancelled);
+    }
+    let draft = r#"{"code":-32800,"message":"Cancelled"}}"#;
+    assert_eq!(answer(&ACP_DRAFT, CauseKind::Peer, false), draft);
+    assert_eq!(answer(&ACP_DRAFT, CauseKind::Deadline, false), draft);
+    assert_eq!(answer(&LSP, CauseKind::Peer, true), cancelled);
+    let failed = r#"{"code":-32803,"message":"Request cancelled"}}"#;
+    assert_eq!(answer(&LSP, CauseKind::Shutdown, false), failed);
+    let by_server = r#"{"code":-32802,"message":"Request cancelled"}}"#;
+    assert_eq!(answer(&LSP, CauseKind::Shutdown, true), by_server);
+    for dialect in [MCP, MCP_2026] {
+        let deadline = r#"{"code":-32800,"message":"Request cancelled","data":{"reason":"deadline"}}}"#;
+        assert_eq!(answer(&dialect, CauseKind::Deadline, false), deadline);
+    }
+}
+
+#[test]
+fn refusals_carry_an_id_only_where_it_cannot_be_taken_for_an_answer() {
+    let id = RequestId::text("a").unwrap();
+    let refusal = |dialect: &Dialect, to: Option<&ReplyTo<'_>>, why: Refusal| {
+        written(|out| assert!(dialect.codec().encode_refusal(dialect.rules(), out, to, why)))
+    };
+    let duplicate = r#""error":{"code":-32600,"message":"Invalid message: the id belongs to a request that has no answer yet"}}"#;
+    for dialect in &ALL {
+        let no_id = if dialect.name().starts_with("mcp") { "" } else { r#","id":null"# };
+        let expected = format!(r#"{{"jsonrpc":"2.0"{no_id},{duplicate}"#);
+        assert_eq!(refusal(dialect, None, Refusal::DuplicateId), expected);
+        assert_eq!(refusal(dialect, Some(&reply(&id)), Refusal::DuplicateId), expected);
+        let parse = refusal(dialect, None, Refusal::Bad(BadMessage::NotJson));
+        let expected = r#","error":{"code":-32700,"message":"Invalid message: the frame is not JSON"}}"#;
+        assert_eq!(parse, format!(r#"{{"jsonrpc":"2.0"{no_id}{expected}"#));
+        let code = if dialect.name() == "lsp" { -32803 } else { -32603 };
+        let overloaded = refusal(dialect, Some(&reply(&id)), Refusal::Overloaded("queued"));
+        let data = r#""message":"Overloaded: queued","data":{"reason":"overloaded","limit":"queued"}}}"#;
+        assert_eq!(overloaded, format!(r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{code},{data}"#));
+    }
+    let unknown = r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32601,"message":"Method not found"}}"#;
+    assert_eq!(refusal(&ACP, Some(&reply(&id)), Refusal::MethodNotFound), unknown);
+    let internal = r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"Internal error"}}"#;
+    assert_eq!(refusal(&ACP, Some(&reply(&id)), Refusal::Internal), internal);
+}
+
+#[test]
+fn a_call_is_read_back_as_it_was_written() {
+    for dialect in &ALL {
+        let params = raw("{\n  \"a\": [1, \"\\n\"],\r\n  \"b\": null\n}");
+        let call = CallFrame::new(CallNumber(7), 0, "we\"ird", Some(params));
+        let text = written(|out| dialect.codec().encode_request(dialect.rules(), out, &call));
+        assert!(!text.contains(['\n', '\r']));
+        let Incoming::Request(request) = dialect.codec().decode(text.as_bytes()) else { panic!("{text}") };
+        assert_eq!((&request.id, &*request.method), (&RequestId::number(7), "we\"ird"));
+        let value: serde_json::Value = serde_json::from_str(request.params.unwrap().get()).unwrap();
+        assert_eq!(value, serde_json::json!({"a": [1, "\n"], "b": null}));
+        let text = written(|out| dialect.codec().encode_notification(dialect.rules(), out, "n", None));
+        assert_eq!(text, r#"{"jsonrpc":"2.0","method":"n"}"#);
+        let error = ErrorObject::new(ErrorCode(5), "m").with_data(&[1]);
+        let id = RequestId::number(7);
+        let text = written(|out| dialect.codec().encode_error(dialect.rules(), out, &reply(&id), &error));
+        match dialect.codec().decode(text.as_bytes()) {
+            Incoming::Answer { call: Some(CallNumber(7)), body: AnswerBody::Error(read) } => {
+                assert_eq!(read, error);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_progress_token_is_added_to_params_of_any_shape() {
+    let text = |dialect: &Dialect, params: Option<&str>| {
+        let mut call = CallFrame::new(CallNumber(7), 0, "m", params.map(raw));
+        call.progress = true;
+        let text = written(|out| dialect.codec().encode_request(dialect.rules(), out, &call));
+        text.replace(r#"{"jsonrpc":"2.0","id":7,"method":"m","#, "")
+    };
+    assert_eq!(text(&LSP, None), r#""params":{"workDoneToken":7}}"#);
+    assert_eq!(text(&LSP, Some(r#"{"a":1}"#)), r#""params":{"a":1,"workDoneToken":7}}"#);
+    assert_eq!(text(&LSP, Some(r#"{"workDoneToken":"x"}"#)), r#""params":{"workDoneToken":"x"}}"#);
+    assert_eq!(text(&LSP, Some("[1]")), r#""params":[1]}"#);
+    assert_eq!(text(&MCP, Some("{}")), r#""params":{"_meta":{"progressToken":7}}}"#);
+    let expected = r#""params":{"_meta":{"x":1,"progressToken":7},"a":2}}"#;
+    assert_eq!(text(&MCP, Some(r#"{"_meta":{"x":1},"a":2}"#)), expected);
+    let own = r#"{"_meta":{"progressToken":"mine"}}"#;
+    assert_eq!(text(&MCP, Some(own)), format!("\"params\":{own}}}"));
+    assert_eq!(text(&ACP, Some("{}")), r#""params":{}}"#);
+    for dialect in [MCP, MCP_2026] {
+        let frame = br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":"p"}}}"#;
+        let Incoming::Request(request) = dialect.codec().decode(frame) else { panic!() };
+        assert_eq!(request.progress_token.map(RawValue::get), Some("\"p\""));
+        let told = Some(raw(r#"{"progressToken":7,"progress":1}"#));
+        let codec = dialect.codec();
+        assert_eq!(codec.progressed_call("notifications/progress", told), Some(CallNumber(7)));
+        assert_eq!(codec.progressed_call("notifications/message", told), None);
+    }
+    let told = Some(raw(r#"{"token":7,"value":{}}"#));
+    assert_eq!(LSP.codec().progressed_call("$/progress", told), Some(CallNumber(7)));
+    assert_eq!(LSP.codec().progressed_call("$/progress", Some(raw(r#"{"token":"7"}"#))), None);
+}
+
+#[test]
+fn a_task_augmented_request_is_out_of_a_cancels_reach() {
+    let exempt = |dialect: &Dialect, params: &str| {
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        match dialect.codec().decode(frame.as_bytes()) {
+            Incoming::Request(request) => request.exempt,
+            other => panic!("{other:?}"),
+        }
+    };
+    for dialect in [MCP, MCP_2026] {
+        assert_eq!(exempt(&dialect, r#"{"task":{"ttl":1}}"#), Exempt::FromCancelMessages);
+        assert_eq!(exempt(&dialect, r#"{"task":null}"#), Exempt::No);
+        assert_eq!(exempt(&dialect, r#"{"arguments":{"task":{}}}"#), Exempt::No);
+    }
+    assert_eq!(exempt(&ACP, r#"{"task":{},"":1}"#), Exempt::No);
+    assert_eq!(exempt(&LSP, r#"{"task":{},"":1}"#), Exempt::No);
+}
+
+#[test]
+fn each_result_of_mcp_2026_says_what_it_is() {
+    let id = RequestId::text("s").unwrap();
+    let result = |value: &str| {
+        let text =
+            written(|out| MCP_2026.codec().encode_value(MCP_2026.rules(), out, &reply(&id), raw(value)));
+        text.replace(r#"{"jsonrpc":"2.0","id":"s","result":"#, "")
+    };
+    assert_eq!(result("{}"), r#"{"resultType":"complete"}}"#);
+    assert_eq!(result(r#"{"a":1}"#), r#"{"a":1,"resultType":"complete"}}"#);
+    let asks = r#"{"resultType":"input_required"}"#;
+    assert_eq!(result(asks), format!("{asks}}}"));
+    assert_eq!(result("7"), "7}");
+    let (_, graceful) = MCP_2026.rules().graceful[0];
+    let text = written(|out| MCP_2026.codec().encode_graceful(MCP_2026.rules(), out, &reply(&id), graceful));
+    let expected = r#"{"_meta":{"io.modelcontextprotocol/subscriptionId":"s"},"resultType":"complete"}"#;
+    assert_eq!(text, format!(r#"{{"jsonrpc":"2.0","id":"s","result":{expected}}}"#));
+}
+
+#[test]
+fn the_draft_reads_a_declaration_wherever_its_source_puts_it() {
+    let flag = |part, body: &str| ACP_DRAFT.codec().read_handshake(part, raw(body)).handles_cancels;
+    for (part, holder) in
+        [(HandshakePart::Params, "clientCapabilities"), (HandshakePart::Result, "agentCapabilities")]
+    {
+        for (inner, expected) in [
+            (r#"{"cancellation":{"request":true}}"#, true),
+            (r#"{"cancellation":{"request":false}}"#, false),
+            (r#"{"cancellation":{"supportsRequestCancellation":true}}"#, true),
+            (r#"{"supportsRequestCancellation":true}"#, true),
+            (r#"{"cancellation":{"request":false},"supportsRequestCancellation":true}"#, false),
+            (r#"{"cancellation":{}}"#, false),
+            (r#"{"cancellation":true}"#, false),
+            (r#"{"cancellation":{"request":1}}"#, false),
+            ("{}", false),
+            ("null", false),
+        ] {
+            assert_eq!(flag(part, &format!(r#"{{"{holder}":{inner}}}"#)), Some(expected), "{inner}");
+        }
+        assert_eq!(flag(part, r#"{"supportsRequestCancellation":true}"#), Some(true));
+        assert_eq!(flag(part, "{}"), Some(false));
+        assert_eq!(flag(part, "[]"), Some(false));
+    }
+    let crossed = r#"{"agentCapabilities":{"cancellation":{"request":true}}}"#;
+    assert_eq!(flag(HandshakePart::Params, crossed), Some(false));
+    assert_eq!(ACP.codec().read_handshake(HandshakePart::Params, raw(crossed)).handles_cancels, None);
+}
+
+#[test]
+fn the_draft_declares_where_the_user_said_nothing() {
+    let declare = |body: &str| {
+        let declared = ACP_DRAFT.codec().declare(HandshakePart::Params, raw(body), true);
+        declared.map(|body| body.get().to_owned())
+    };
+    for (body, expected) in [
+        (
+            r#"{"protocolVersion":1}"#,
+            r#"{"protocolVersion":1,"clientCapabilities":{"cancellation":{"request":true}}}"#,
+        ),
+        (
+            r#"{"clientCapabilities":{"fs":{}}}"#,
+            r#"{"clientCapabilities":{"fs":{},"cancellation":{"request":true}}}"#,
+        ),
+        (
+            r#"{"clientCapabilities":{"cancellation":{}},"z":1}"#,
+            r#"{"clientCapabilities":{"cancellation":{"request":true}},"z":1}"#,
+        ),
+        (r#"{"clientCapabilities":null}"#, r#"{"clientCapabilities":{"cancellation":{"request":true}}}"#),
+        (
+            r#"{"clientCapabilities":{"cancellation":{"request":null}}}"#,
+            r#"{"clientCapabilities":{"cancellation":{"request":true}}}"#,
+        ),
+    ] {
+        assert_eq!(declare(body).as_deref(), Some(expected));
+        let withheld = ACP_DRAFT.codec().declare(HandshakePart::Params, raw(body), false);
+        assert!(withheld.is_none());
+        assert!(ACP.codec().declare(HandshakePart::Params, raw(body), true).is_none());
+    }
+    assert_eq!(declare(r#"{"clientCapabilities":{"cancellation":{"request":false}}}"#), None);
+}
+
+#[test]
+fn the_revision_is_read_as_text() {
+    let revision = |dialect: &Dialect, body: &str| {
+        dialect.codec().read_handshake(HandshakePart::Result, raw(body)).revision
+    };
+    assert_eq!(revision(&ACP, r#"{"protocolVersion":1}"#).as_deref(), Some("1"));
+    assert_eq!(revision(&MCP, r#"{"protocolVersion":"2025-03-26"}"#).as_deref(), Some("2025-03-26"));
+    assert_eq!(revision(&LSP, r#"{"capabilities":{}}"#), None);
+}

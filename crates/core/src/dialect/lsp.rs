@@ -1,0 +1,46 @@
+//! The Language Server Protocol, 3.18.
+
+use super::Dialect;
+use super::jsonrpc::{CancelName, JsonRpc, Opening, Progress, TokenPlace};
+use super::rules::{BASE, CancelledError, CancelledReply, DefaultFraming, EarlyCancel, Rules};
+use crate::message::ErrorCode;
+
+/// LSP 3.18: `$/cancelRequest` with `params.id`; a server's own cancels have codes of their own.
+pub const LSP: Dialect = Dialect::from_static(&RULES, &CODEC);
+
+static RULES: Rules = Rules {
+    name: "lsp",
+    // Not stated; ours, as ACP.
+    handshake: Some("initialize"),
+    // "Cancellation Support": -32800, or a value.
+    peer_cancelled: CancelledReply::Error(error(ErrorCode::REQUEST_CANCELLED)),
+    // X-01: -32800 is kept for the client's cancels.
+    local_cancelled: error(ErrorCode::REQUEST_FAILED),
+    // "ErrorCodes": only for requests that say they may be cancelled by the server.
+    server_cancelled: Some(error(ErrorCode::SERVER_CANCELLED)),
+    // "$ Notifications and Requests", X-08.
+    reserved_prefix: Some("$/"),
+    early: EarlyCancel::WhereUnordered,
+    // "Base Protocol".
+    framing: DefaultFraming::ContentLength,
+    ..BASE
+};
+
+static CODEC: JsonRpc = JsonRpc {
+    cancelled_codes: &[ErrorCode::REQUEST_CANCELLED, ErrorCode::SERVER_CANCELLED],
+    // "Work Done Progress".
+    progress: Some(Progress {
+        token: TokenPlace::Param("workDoneToken"),
+        notification: "$/progress",
+        told_under: "token",
+    }),
+    opening: Opening::NoVersion,
+    // DIALECTS: overload is "request failed" here; "ErrorCodes" has one for a server that is not initialized.
+    overloaded: ErrorCode::REQUEST_FAILED,
+    not_initialized: ErrorCode(-32002),
+    ..JsonRpc::new(CancelName { method: "$/cancelRequest", key: "id" })
+};
+
+const fn error(code: ErrorCode) -> CancelledError {
+    CancelledError { code, message: "Request cancelled", says_why: false }
+}
