@@ -1,1 +1,67 @@
-//! The contract of a transport, as tests.
+//! The contract of a transport, as tests for anyone's: [`conformance!`](crate::conformance!) runs them all.
+//!
+//! No test waits for time to pass; each has [`HANG`] as the bound after which a wait counts as a hang.
+
+mod bytes_in;
+mod ends;
+mod harness;
+mod lanes;
+mod polls;
+
+pub use bytes_in::{
+    bad_utf8_then_a_valid_frame, end_of_input_inside_a_frame, one_byte_at_a_time, oversize_then_a_valid_frame,
+};
+pub use ends::{
+    a_closed_link_sends_nothing_more, a_closed_side_still_reads, a_peer_that_is_gone_hangs_nobody,
+};
+pub use harness::{HANG, Harness, RawBytes};
+pub use lanes::{a_cancel_overtakes_four_thousand_queued_frames, a_request_taken_back_never_appears};
+pub use polls::{a_slow_reader_loses_nothing, dropped_polls_lose_nothing, frames_arrive_whole_and_in_order};
+
+/// Makes a `#[tokio::test]` of each rule of the contract, for the wire a [`Harness`] connects.
+///
+/// Put it into a module of its own. The crate that uses it needs tokio with `macros` and `rt`.
+///
+/// ```
+/// use rescind_core::{Link, memory_pair};
+///
+/// #[derive(Debug)]
+/// struct Memory;
+///
+/// impl rescind_testkit::conformance::Harness for Memory {
+///     async fn connect(&self) -> (Link, Link) {
+///         memory_pair()
+///     }
+/// }
+///
+/// mod memory {
+///     rescind_testkit::conformance!(super::Memory);
+/// }
+/// ```
+#[macro_export]
+macro_rules! conformance {
+    ($harness:expr) => {
+        $crate::conformance!(@each $harness;
+            one_byte_at_a_time
+            end_of_input_inside_a_frame
+            oversize_then_a_valid_frame
+            bad_utf8_then_a_valid_frame
+            frames_arrive_whole_and_in_order
+            dropped_polls_lose_nothing
+            a_slow_reader_loses_nothing
+            a_cancel_overtakes_four_thousand_queued_frames
+            a_request_taken_back_never_appears
+            a_peer_that_is_gone_hangs_nobody
+            a_closed_side_still_reads
+            a_closed_link_sends_nothing_more
+        );
+    };
+    (@each $harness:expr; $($rule:ident)*) => {
+        $(
+            #[::tokio::test]
+            async fn $rule() {
+                $crate::conformance::$rule(&$harness).await;
+            }
+        )*
+    };
+}

@@ -1,0 +1,194 @@
+use super::*;
+use crate::cause::CauseKind;
+use crate::dialect::{ABP, ACP, ACP_DRAFT, Handshake, MCP, MCP_2026};
+
+fn settled(outputs: &[Output]) -> Vec<&Settlement> {
+    outputs
+        .iter()
+        .filter_map(|output| match output {
+            Output::Settle { settlement, .. } => Some(settlement),
+            _ => None,
+        })
+        .collect()
+}
+
+fn caller() -> Cause {
+    Cause::new(CauseKind::Caller)
+}
+
+impl Bench {
+    fn cancel_ours(&mut self, call: OutboundKey) -> (CancelResult, Vec<Output>) {
+        let result = self.session.local_cancel_call(self.now, call, caller(), None);
+        (result, self.outputs())
+    }
+
+    fn answered(&mut self, number: u64, kind: AnswerKind) -> Vec<Output> {
+        let _ = self.session.recv_answer(self.now, Some(CallNumber(number)), kind);
+        self.outputs()
+    }
+}
+
+#[test]
+fn a_staged_call_is_taken_back_and_nothing_is_sent() {
+    // I12
+    let mut bench = Bench::client(ACP);
+    let (call, _) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+    let (result, outputs) = bench.cancel_ours(call);
+    assert_eq!(result, CancelResult::TakenBack);
+    let settlement = Settlement::Cancelled { cause: caller(), confirmed: true };
+    assert_eq!(outputs, [Output::TakeBack(call), Output::Settle { call, settlement }]);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_written_call_is_cancelled_by_one_message_and_settled_by_the_answer() {
+    // I7, I12, I13
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("a"));
+    let (result, outputs) = bench.cancel_ours(call);
+    assert_eq!(result, CancelResult::Sent);
+    assert!(matches!(outputs[..], [Output::SendCancel { .. }]), "{outputs:?}");
+    let (result, outputs) = bench.cancel_ours(call);
+    assert_eq!((result, outputs.len()), (CancelResult::AlreadySettled, 0), "I7");
+    bench.session.local_cancel_written(bench.now, call);
+    let outputs = bench.answered(1, AnswerKind::Cancelled);
+    assert_eq!(settled(&outputs), [&Settlement::Cancelled { cause: caller(), confirmed: true }]);
+    assert!(settled(&bench.answered(1, AnswerKind::Value)).is_empty(), "I13: settled twice");
+    assert_eq!(bench.session.stats().late_answers, 1);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_value_after_the_cancel_is_told_as_such() {
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("a"));
+    let _ = bench.cancel_ours(call);
+    let outputs = bench.answered(1, AnswerKind::Value);
+    assert_eq!(settled(&outputs), [&Settlement::Answered { cancelled: Some(caller()) }]);
+    assert!(!bench.session.wants_cancel(call), "an answer disarms the cancel that still waits");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_waited_for_five_seconds() {
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("a"));
+    let _ = bench.cancel_ours(call);
+    bench.session.local_cancel_written(bench.now, call);
+    assert_eq!(bench.pass(Duration::from_millis(4999)), []);
+    let outputs = bench.pass(Duration::from_millis(1));
+    assert!(outputs.contains(&Output::Event(Event::Unresponsive(call))));
+    assert_eq!(settled(&outputs), [&Settlement::Cancelled { cause: caller(), confirmed: false }]);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn where_silence_is_owed_the_caller_returns_at_once_and_its_slot_waits_for_the_cancel() {
+    // I11: what bounds the calls bounds the cancels that wait to be written
+    let mut bench = Bench::client(MCP);
+    let call = bench.written(&CallSpec::new("a"));
+    let (_, outputs) = bench.cancel_ours(call);
+    assert_eq!(settled(&outputs), [&Settlement::Cancelled { cause: caller(), confirmed: false }]);
+    assert!(bench.session.wants_cancel(call));
+    assert_eq!(bench.session.stats().calls, 1);
+    bench.session.local_cancel_written(bench.now, call);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_drop_ends_the_waiting_of_an_earlier_cancel() {
+    // I13
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("a"));
+    let _ = bench.cancel_ours(call);
+    let after = Some(AfterCancel::ReturnNow);
+    let _ = bench.session.local_cancel_call(bench.now, call, CauseKind::Dropped.into(), after);
+    let outputs = bench.outputs();
+    assert_eq!(settled(&outputs), [&Settlement::Cancelled { cause: caller(), confirmed: false }]);
+}
+
+#[test]
+fn the_handshake_is_cancelled_here_only() {
+    // I9
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("initialize"));
+    let (result, outputs) = bench.cancel_ours(call);
+    assert_eq!(result, CancelResult::NotSupported);
+    assert!(matches!(outputs[..], [Output::Settle { .. }]), "I9: a cancel was sent: {outputs:?}");
+}
+
+#[test]
+fn nothing_is_sent_to_a_peer_that_did_not_declare() {
+    // 000-23, 000-25
+    let mut bench = Bench::client(ACP_DRAFT);
+    bench.session.handshake(HandshakePart::Params, &Handshake::new(Some(true), None));
+    bench.session.handshake(HandshakePart::Result, &Handshake::new(None, None));
+    let call = bench.written(&CallSpec::new("a"));
+    let (result, outputs) = bench.cancel_ours(call);
+    assert_eq!(result, CancelResult::NotSupported);
+    assert!(matches!(outputs[..], [Output::Settle { .. }]));
+    bench.session.handshake(HandshakePart::Result, &Handshake::new(Some(true), None));
+    let call = bench.written(&CallSpec::new("a"));
+    assert_eq!(bench.cancel_ours(call).0, CancelResult::Sent);
+}
+
+#[test]
+fn a_deadline_cancels_by_itself() {
+    // 004-30
+    let mut bench = Bench::client(ACP);
+    let deadline = Some(bench.now + Duration::from_secs(1));
+    let _call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
+    let outputs = bench.pass(Duration::from_secs(1));
+    let Some(Output::SendCancel { cause, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    assert_eq!(cause.kind(), CauseKind::Deadline);
+}
+
+#[test]
+fn acks_are_told_and_a_false_one_ends_the_wait_limit() {
+    // 004-07
+    let mut bench = Bench::client(ABP);
+    let call = bench.written(&CallSpec::new("a"));
+    let (_, outputs) = bench.cancel_ours(call);
+    let Some(Output::SendCancel { cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    bench.session.local_cancel_written(bench.now, call);
+    bench.session.recv_ack(bench.now, Some(*cancel), false);
+    assert_eq!(bench.outputs(), [Output::Acked { call, cancelled: false }]);
+    assert_eq!(bench.pass(Duration::from_secs(60)), []);
+    let outputs = bench.answered(1, AnswerKind::Value);
+    assert_eq!(settled(&outputs), [&Settlement::Answered { cancelled: Some(caller()) }]);
+    bench.session.recv_ack(bench.now, Some(*cancel), true);
+    assert_eq!(bench.outputs(), [Output::Event(Event::LateAnswer)]);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn an_answer_to_a_call_that_never_was_is_counted() {
+    let mut bench = Bench::client(ACP);
+    assert_eq!(bench.answered(7, AnswerKind::Value), [Output::Event(Event::UnknownAnswer)]);
+    let (call, number) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+    let outputs = bench.answered(number.0, AnswerKind::Value);
+    assert_eq!(outputs, [Output::Event(Event::UnknownAnswer)], "an answer came before its request was written");
+    bench.session.local_written(bench.now, call);
+    assert_eq!(settled(&bench.answered(number.0, AnswerKind::Value)).len(), 1);
+}
+
+#[test]
+fn calls_in_flight_are_bounded() {
+    // I11
+    let mut bench = Bench::with(ACP, |config| config.limits.calls = 2);
+    let _ = bench.written(&CallSpec::new("a"));
+    let _ = bench.written(&CallSpec::new("a"));
+    let refused = bench.session.local_call(bench.now, &CallSpec::new("a"));
+    assert_eq!(refused, Err(CallRefused::TooMany));
+}
+
+#[test]
+fn the_server_may_end_a_subscription_by_a_cancel_and_nothing_else() {
+    // MCP 2026: subscriptions/listen
+    let mut bench = Bench::client(MCP_2026);
+    let _listen = bench.written(&CallSpec::new("subscriptions/listen"));
+    let _other = bench.written(&CallSpec::new("tools/call"));
+    assert_eq!(bench.cancel(2), [Output::Event(Event::IgnoredCancel)]);
+    let outputs = bench.cancel(1);
+    assert_eq!(settled(&outputs), [&Settlement::Cancelled { cause: peer(), confirmed: true }]);
+}

@@ -1,0 +1,380 @@
+use super::*;
+use crate::cause::CauseKind;
+use crate::dialect::{ABP, ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
+use crate::id::ExchangeId;
+
+fn abp() -> Bench {
+    let mut bench = Bench::new(ABP);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    bench
+}
+
+impl Bench {
+    fn running_call(&mut self, id: i64, call_id: &str) -> InboundKey {
+        let named = CancelKey::Named(RequestId::text(call_id).unwrap());
+        let arrival = Arrival { cancel_key: named, ..Self::arrival(id, "test/wait") };
+        let key = self.session.recv_request(self.now, arrival).unwrap();
+        let _ = self.outputs();
+        key
+    }
+
+    fn cancel_call_id(&mut self, call_id: &str, ack: i64) -> Vec<Output> {
+        let key = RequestId::text(call_id).unwrap();
+        self.session.recv_cancel(self.now, Some(key), None, Some(ack.into()), &Origin::STREAM);
+        self.outputs()
+    }
+}
+
+fn ack(outputs: &[Output]) -> Option<AckStatus> {
+    outputs.iter().find_map(|output| match output {
+        Output::Ack { status, .. } => Some(*status),
+        _ => None,
+    })
+}
+
+#[test]
+fn where_the_handler_decides_a_cancel_only_signals() {
+    // L1
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    assert_eq!(bench.cancel(1), [Output::Signal { key, cause: peer() }]);
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+}
+
+#[test]
+fn a_handler_that_fails_after_its_cancel_is_answered_as_cancelled() {
+    // 001-07; the ACP TypeScript SDK answers -32603 here
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let _ = bench.cancel(1);
+    let outputs = bench.answer(key, HandlerEnd::Error);
+    assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(peer()))), "{outputs:?}");
+    assert_eq!(bench.session.stats().errors_after_cancel, 1);
+}
+
+#[test]
+fn cancelling_twice_is_cancelling_once() {
+    // I5, I7
+    let mut bench = Bench::new(ACP);
+    let _key = bench.running(1);
+    let first = bench.cancel(1);
+    let second = bench.cancel(1);
+    assert_eq!((signals(&first), second.len()), (1, 0), "I7");
+}
+
+#[test]
+fn a_deaf_handler_is_answered_for_and_aborted_after_the_grace_and_holds_its_permit() {
+    // I1, I10
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let _ = bench.cancel(1);
+    assert_eq!(bench.pass(Duration::from_millis(1999)), []);
+    let outputs = bench.pass(Duration::from_millis(1));
+    assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(peer()))));
+    assert!(outputs.contains(&Output::Abort(key)));
+    let stats = bench.session.stats();
+    assert_eq!((stats.draining, stats.running), (1, 0), "I10");
+    assert_eq!(bench.session.permits.held(), 1, "I10: the cancel gave a permit back");
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [], "I1: a late answer");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_cancel_after_the_answer_is_ignored() {
+    // I6, 000-44
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    let outputs = bench.cancel(1);
+    assert_eq!((replies(&outputs), signals(&outputs)), (0, 0), "I6");
+}
+
+#[test]
+fn a_million_unknown_cancels_leave_nothing() {
+    // I8
+    let mut bench = Bench::new(ACP);
+    for id in 0..1_000_000 {
+        bench.session.recv_cancel(bench.now, Some(id.into()), None, None, &Origin::STREAM);
+        while bench.session.poll_output().is_some() {}
+    }
+    assert_eq!(bench.session.stats().unknown_cancels, 1_000_000);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn silence_fences_at_once_and_the_late_value_is_withheld() {
+    // I2, X-10
+    let mut bench = Bench::new(MCP);
+    let key = bench.running(1);
+    let outputs = bench.cancel(1);
+    let silence = Output::Silence { key, exchange: ExchangeId::NONE };
+    assert_eq!(outputs, [silence, Output::Signal { key, cause: peer() }]);
+    assert!(!bench.session.may_notify(key), "I2");
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [], "I2");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_local_cancel_is_answered_where_a_peers_gets_silence() {
+    //
+    let mut bench = Bench::new(MCP);
+    let key = bench.running(1);
+    let cause = Cause::new(CauseKind::Limit);
+    assert!(bench.session.local_cancel(bench.now, key, cause.clone()));
+    let outputs = bench.outputs();
+    assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(cause))), "{outputs:?}");
+}
+
+#[test]
+fn the_first_cause_wins_and_is_kept() {
+    let mut bench = Bench::new(LSP);
+    let key = bench.running(1);
+    let cause = Cause::new(CauseKind::Deadline);
+    assert!(bench.session.local_cancel(bench.now, key, cause.clone()));
+    let _ = bench.cancel(1);
+    let outputs = bench.answer(key, HandlerEnd::Stopped);
+    assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(cause))), "{outputs:?}");
+}
+
+#[test]
+fn result_if_finished_sends_the_value_whenever_it_comes() {
+    // 002-15, 002-20
+    let dialect = MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build();
+    let mut bench = Bench::new(dialect);
+    let key = bench.running(1);
+    assert_eq!(bench.cancel(1), [Output::Signal { key, cause: peer() }]);
+    assert_eq!(bench.pass(Duration::from_secs(3600)), []);
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+}
+
+#[test]
+fn a_cancel_from_the_server_is_ignored_where_only_clients_cancel() {
+    // 002-01
+    let dialect = MCP.to_builder().cancel_from(CancelFrom::Client).build();
+    let mut bench = Bench::client(dialect);
+    let key = bench.running(1);
+    let outputs = bench.cancel(1);
+    assert_eq!(signals(&outputs), 0);
+    assert_eq!(bench.session.request_cause(key), None);
+}
+
+#[test]
+fn the_handshake_is_out_of_every_cancels_reach_but_loss() {
+    // I9
+    let mut bench = Bench::new(ACP);
+    let key = bench.session.recv_request(bench.now, Bench::arrival(1, "initialize")).unwrap();
+    let _ = bench.outputs();
+    assert_eq!(signals(&bench.cancel(1)), 0, "I9: a message cancelled the handshake");
+    assert!(!bench.session.local_cancel(bench.now, key, CauseKind::Local.into()), "I9");
+    assert!(bench.session.local_cancel(bench.now, key, CauseKind::Shutdown.into()));
+}
+
+#[test]
+fn a_task_augmented_request_is_out_of_a_messages_reach() {
+    let mut bench = Bench::new(MCP);
+    let exempt = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
+    let _key = bench.session.recv_request(bench.now, exempt).unwrap();
+    let _ = bench.outputs();
+    assert_eq!(bench.cancel(1), [Output::Event(Event::IgnoredCancel)]);
+}
+
+#[test]
+fn a_cancel_of_another_principal_is_for_an_unknown_id() {
+    // I4
+    let mut bench = Bench::new(ACP);
+    let arrival = Arrival { origin: principal("alice"), ..Bench::arrival(1, "test/wait") };
+    let key = bench.session.recv_request(bench.now, arrival).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_cancel(bench.now, Some(1.into()), None, None, &principal("mallory"));
+    assert_eq!(bench.outputs(), [Output::Event(Event::UnknownCancel)], "I4");
+    bench.session.recv_cancel(bench.now, Some(1.into()), None, None, &principal("alice"));
+    assert_eq!(bench.outputs(), [Output::Signal { key, cause: peer() }]);
+}
+
+#[test]
+fn ids_of_two_exchanges_never_meet_where_the_exchange_is_the_scope() {
+    // X-12, I4
+    let mut bench = Bench::with(MCP_2026, |config| {
+        config.ordered = false;
+        config.exchange_scoped = true;
+    });
+    let at = |number| {
+        let exchange = ExchangeId(number);
+        Origin { scope: Scope::Exchange(exchange), exchange, principal: None }
+    };
+    let one = Arrival { origin: at(1), ..Bench::arrival(7, "tools/call") };
+    let two = Arrival { origin: at(2), ..Bench::arrival(7, "tools/call") };
+    assert!(bench.session.recv_request(bench.now, one).is_some());
+    let second = bench.session.recv_request(bench.now, two).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_cancel(bench.now, Some(7.into()), None, None, &at(3));
+    assert_eq!(signals(&bench.outputs()), 0, "X-12: a posted cancel named a request");
+    bench.session.recv_exchange_closed(bench.now, ExchangeId(2));
+    let outputs = bench.outputs();
+    assert!(outputs.contains(&Output::Signal { key: second, cause: peer() }));
+    assert_eq!(signals(&outputs), 1, "I4");
+}
+
+#[test]
+fn a_lost_stream_detaches_and_cancels_after_its_grace_unless_it_is_taken_up_again() {
+    let mut bench = Bench::with(ACP, |config| config.ordered = false);
+    let exchange = ExchangeId(5);
+    let origin = Origin { exchange, ..Origin::STREAM };
+    let arrival = Arrival { origin, ..Bench::arrival(1, "test/wait") };
+    let key = bench.session.recv_request(bench.now, arrival).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    bench.session.recv_exchange_resumed(bench.now, exchange);
+    assert_eq!(bench.pass(Duration::from_secs(31)), []);
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    let cause = Cause::new(CauseKind::Disconnected);
+    assert_eq!(bench.pass(Duration::from_secs(30)), [Output::Signal { key, cause }]);
+}
+
+#[test]
+fn a_malformed_cancel_is_counted_and_changes_nothing() {
+    // 002-07
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.recv_cancel(bench.now, None, None, None, &Origin::STREAM);
+    assert_eq!(bench.outputs(), [Output::Event(Event::MalformedCancel)]);
+    assert_eq!(bench.session.request_cause(key), None);
+}
+
+#[test]
+fn before_the_exchange_is_over_or_undeclared_no_cancel_is_heard() {
+    // 000-20, 000-53, I9
+    let mut bench = Bench::new(ACP_DRAFT);
+    let key = bench.running(2);
+    assert_eq!(signals(&bench.cancel(2)), 0, "I9: cancelled before the exchange");
+    let declared = Handshake::new(Some(true), None);
+    bench.session.handshake(HandshakePart::Result, &declared);
+    assert_eq!(bench.cancel(2), [Output::Signal { key, cause: peer() }]);
+    let mut silent = Bench::new(ACP_DRAFT);
+    let _key = silent.running(2);
+    silent.session.handshake(HandshakePart::Result, &Handshake::new(Some(false), None));
+    assert_eq!(signals(&silent.cancel(2)), 0, "000-53");
+}
+
+#[test]
+fn an_acknowledged_cancel_is_acknowledged_before_the_answer() {
+    // 004-28
+    let mut bench = abp();
+    let key = bench.running_call(1, "c1");
+    let outputs = bench.cancel_call_id("c1", 2);
+    assert_eq!(ack(&outputs), Some(AckStatus::Cancelled));
+    let at = |wanted: fn(&Output) -> bool| outputs.iter().position(wanted);
+    let acked = at(|output| matches!(output, Output::Ack { .. }));
+    let replied = at(|output| matches!(output, Output::Reply(_)));
+    assert!(acked < replied, "{outputs:?}");
+    assert_eq!(replies(&bench.answer(key, HandlerEnd::Value)), 0, "I1: after the ack");
+}
+
+#[test]
+fn the_acknowledgements_of_the_edge_table() {
+    // 004-21, 004-22, 004-23, 004-24, 004-25, I7
+    let mut bench = abp();
+    assert_eq!(ack(&bench.cancel_call_id("none", 9)), Some(AckStatus::NotFound));
+    let done = bench.running_call(1, "done");
+    let _ = bench.answer(done, HandlerEnd::Value);
+    assert_eq!(ack(&bench.cancel_call_id("done", 10)), Some(AckStatus::AlreadyCompleted));
+    let _ = bench.ended(done);
+    assert_eq!(ack(&bench.cancel_call_id("done", 11)), Some(AckStatus::AlreadyCompleted));
+    let stopped = bench.running_call(2, "stopped");
+    assert_eq!(ack(&bench.cancel_call_id("stopped", 12)), Some(AckStatus::Cancelled));
+    assert_eq!(ack(&bench.cancel_call_id("stopped", 13)), Some(AckStatus::Cancelled), "I7");
+    let _ = bench.ended(stopped);
+    assert_eq!(ack(&bench.cancel_call_id("stopped", 14)), Some(AckStatus::Cancelled), "I7");
+    bench.now += Duration::from_secs(61);
+    assert_eq!(ack(&bench.cancel_call_id("stopped", 15)), Some(AckStatus::NotFound));
+}
+
+#[test]
+fn a_shield_holds_decision_ack_and_signal_until_it_ends() {
+    let mut bench = abp();
+    let key = bench.running_call(1, "c1");
+    bench.session.local_shield(bench.now, key);
+    assert_eq!(bench.cancel_call_id("c1", 2), []);
+    assert_eq!(bench.cancel_call_id("c1", 3), []);
+    bench.session.local_unshield(bench.now, key);
+    let outputs = bench.outputs();
+    let acks = outputs.iter().filter(|output| matches!(output, Output::Ack { .. })).count();
+    assert_eq!((acks, replies(&outputs), signals(&outputs)), (2, 1, 1), "{outputs:?}");
+}
+
+#[test]
+fn a_value_decided_under_a_shield_makes_the_ack_false() {
+    // DIALECTS: ack true if and only if the result is cancelled
+    let mut bench = abp();
+    let key = bench.running_call(1, "c1");
+    bench.session.local_shield(bench.now, key);
+    let _ = bench.cancel_call_id("c1", 2);
+    let outputs = bench.answer(key, HandlerEnd::Value);
+    assert_eq!(ack(&outputs), Some(AckStatus::AlreadyCompleted));
+    let replied =
+        outputs.iter().any(|output| matches!(output, Output::Reply(reply) if reply.body == ReplyBody::Handler));
+    assert!(replied, "{outputs:?}");
+}
+
+#[test]
+fn where_silence_is_owed_a_shield_holds_only_the_signal() {
+    let mut bench = Bench::new(MCP);
+    let key = bench.running(1);
+    bench.session.local_shield(bench.now, key);
+    assert_eq!(bench.cancel(1), [Output::Silence { key, exchange: ExchangeId::NONE }]);
+    assert_eq!(bench.pass(Duration::from_secs(29)), []);
+    let outputs = bench.pass(Duration::from_secs(1));
+    assert_eq!(outputs, [Output::Signal { key, cause: peer() }], "a shield holds 30 s at most");
+}
+
+#[test]
+fn a_cancel_that_overtook_its_request_is_parked_where_the_dialect_allows() {
+    // X-02 for ACP_V2; StreamJsonRpc #56
+    let mut bench = Bench::new(MCP);
+    assert_eq!(bench.cancel(1), [Output::Event(Event::ParkedCancel)]);
+    assert!(bench.session.recv_request(bench.now, Bench::arrival(1, "tools/call")).is_none());
+    assert_eq!(bench.outputs(), [], "silence is the answer");
+    let mut ordered = Bench::new(ACP);
+    assert_eq!(ordered.cancel(1), [Output::Event(Event::UnknownCancel)]);
+    let _runs = ordered.running(1);
+    let mut v2 = Bench::with(crate::dialect::ACP_V2, |config| config.ordered = false);
+    assert_eq!(v2.cancel(1), [Output::Event(Event::UnknownCancel)], "X-02");
+}
+
+#[test]
+fn a_late_cancel_never_hits_a_reused_id() {
+    // 000-45, 002-18, I14; Effect #7131
+    let mut bench = Bench::new(MCP);
+    let first = bench.running(1);
+    let _ = bench.answer(first, HandlerEnd::Value);
+    let _ = bench.ended(first);
+    assert_eq!(bench.cancel(1), [Output::Event(Event::UnknownCancel)]);
+    let second = bench.running(1);
+    assert_eq!(bench.session.request_cause(second), None, "002-18");
+}
+
+#[test]
+fn parked_cancels_are_bounded_and_expire() {
+    // I8, I11
+    let mut bench = Bench::new(MCP);
+    for id in 1..=1000 {
+        let _ = bench.cancel(id);
+    }
+    assert_eq!(bench.session.stats().parked_cancels, 256, "I11");
+    bench.now += Duration::from_secs(31);
+    let _runs = bench.running(1);
+}
+
+#[test]
+fn when_the_memory_overflowed_only_higher_ids_are_parked() {
+    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
+    for id in 1..=10 {
+        let key = bench.running(id);
+        let _ = bench.answer(key, HandlerEnd::Value);
+        let _ = bench.ended(key);
+    }
+    assert_eq!(bench.cancel(3), [Output::Event(Event::UnknownCancel)]);
+    assert_eq!(bench.cancel(11), [Output::Event(Event::ParkedCancel)]);
+}

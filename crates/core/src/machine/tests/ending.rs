@@ -1,0 +1,135 @@
+use super::*;
+use crate::cause::CauseKind;
+use crate::dialect::{ACP, MCP, Refusal};
+use crate::message::BadMessage;
+
+fn close(outputs: &[Output]) -> Option<CloseCause> {
+    outputs.iter().find_map(|output| match output {
+        Output::Close(cause) => Some(*cause),
+        _ => None,
+    })
+}
+
+#[test]
+fn loss_settles_every_call_and_cancels_every_handler_without_an_answer() {
+    // I13, L3
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let written = bench.written(&CallSpec::new("a"));
+    let (staged, _) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+    let cancelled = bench.written(&CallSpec::new("a"));
+    let _ = bench.session.local_cancel_call(bench.now, cancelled, CauseKind::Caller.into(), None);
+    let _ = bench.outputs();
+    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    let outputs = bench.outputs();
+    for (call, settlement) in [
+        (written, Settlement::Disconnected { may_have_run: true }),
+        (staged, Settlement::Disconnected { may_have_run: false }),
+        (cancelled, Settlement::Cancelled { cause: CauseKind::Caller.into(), confirmed: false }),
+    ] {
+        assert!(outputs.contains(&Output::Settle { call, settlement }), "I13: {outputs:?}");
+    }
+    assert_eq!((replies(&outputs), signals(&outputs)), (0, 1));
+    assert_eq!(replies(&bench.answer(key, HandlerEnd::Value)), 0);
+    let _ = bench.ended(key);
+    assert!(bench.session.is_finished());
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_resumable_loss_cancels_after_its_grace() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.recv_lost(bench.now, Lost::Detach);
+    assert_eq!(bench.outputs(), []);
+    let outputs = bench.pass(Duration::from_secs(30));
+    assert_eq!(outputs, [Output::Signal { key, cause: CauseKind::Disconnected.into() }]);
+}
+
+#[test]
+fn after_the_end_of_input_what_runs_still_answers_and_then_the_connection_closes() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.recv_half_close(bench.now);
+    assert_eq!(bench.outputs(), []);
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(close(&bench.ended(key)), Some(CloseCause::InputEnded));
+}
+
+#[test]
+fn after_the_half_close_grace_what_still_runs_is_cancelled_aborted_and_left() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.recv_half_close(bench.now);
+    let outputs = bench.pass(Duration::from_secs(30));
+    assert_eq!(outputs, [Output::Signal { key, cause: CauseKind::Disconnected.into() }]);
+    let outputs = bench.pass(Duration::from_secs(2));
+    assert!(outputs.contains(&Output::Abort(key)));
+    assert_eq!(close(&outputs), Some(CloseCause::InputEnded));
+}
+
+#[test]
+fn the_six_steps_of_a_shutdown() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let ours = bench.written(&CallSpec::new("a"));
+    bench.session.local_shutdown(bench.now, Duration::from_secs(10));
+    // 1: requests and top-level calls are refused, children are not.
+    assert!(bench.session.recv_request(bench.now, Bench::arrival(2, "test/echo")).is_none());
+    let cause = Cause::new(CauseKind::Shutdown);
+    let (id, exchange) = (RequestId::number(2), ExchangeId::NONE);
+    assert_eq!(bench.outputs(), [Output::RefuseCancelled { id, tag: 0, exchange, cause: cause.clone() }]);
+    assert!(bench.session.local_call(bench.now, &CallSpec::new("a")).is_err());
+    let child = CallSpec { parent: Some(key), ..CallSpec::new("child") };
+    let _child = bench.written(&child);
+    // 2: it drains to the deadline.
+    assert_eq!(bench.pass(Duration::from_millis(9999)), []);
+    // 3: handlers are cancelled, cascading.
+    let outputs = bench.pass(Duration::from_millis(1));
+    assert!(outputs.contains(&Output::Signal { key, cause: cause.clone() }), "{outputs:?}");
+    assert!(outputs.iter().any(|output| matches!(output, Output::SendCancel { .. })));
+    // 4: after the grace they are aborted; 5: our calls are settled; 6: the connection closes.
+    let outputs = bench.pass(Duration::from_secs(2));
+    assert!(outputs.contains(&Output::Abort(key)));
+    assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(cause.clone()))));
+    let settlement = Settlement::Cancelled { cause, confirmed: false };
+    assert!(outputs.contains(&Output::Settle { call: ours, settlement }), "{outputs:?}");
+    assert_eq!(close(&outputs), Some(CloseCause::Shutdown));
+    let _ = bench.ended(key);
+    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    assert!(bench.session.is_finished());
+}
+
+#[test]
+fn a_shutdown_with_nothing_under_way_closes_at_once() {
+    let mut bench = Bench::new(MCP);
+    bench.session.local_shutdown(bench.now, Duration::from_secs(10));
+    assert_eq!(close(&bench.outputs()), Some(CloseCause::Shutdown));
+}
+
+#[test]
+fn no_shield_holds_past_the_deadline_of_a_shutdown() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.local_shield(bench.now, key);
+    let _ = bench.cancel(1);
+    bench.session.local_shutdown(bench.now, Duration::from_secs(1));
+    assert_eq!(signals(&bench.pass(Duration::from_millis(999))), 0);
+    assert_eq!(signals(&bench.pass(Duration::from_millis(1))), 1);
+}
+
+#[test]
+fn bad_frames_are_answered_a_hundred_times_and_then_counted() {
+    let mut bench = Bench::new(ACP);
+    for _ in 0..1000 {
+        bench.session.recv_bad(bench.now, BadMessage::NotJson, ExchangeId::NONE);
+    }
+    let refused = Refusal::Bad(BadMessage::NotJson);
+    let answered = bench
+        .outputs()
+        .iter()
+        .filter(|output| matches!(output, Output::Refuse { to: None, why, .. } if *why == refused))
+        .count();
+    assert_eq!((answered, bench.session.stats().bad_frames), (100, 1000));
+    let _still_serves = bench.running(1);
+}

@@ -1,0 +1,133 @@
+//! The machine by itself: each test names the transition and cites the invariant it would break.
+
+mod calls;
+mod cancels;
+mod ending;
+mod requests;
+mod tree;
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::cause::Cause;
+use crate::dialect::Dialect;
+use crate::id::{Principal, RequestId, Scope};
+use crate::message::{CancelKey, Exempt};
+
+/// A session and its clock.
+struct Bench {
+    session: Session,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(dialect: Dialect) -> Self {
+        Self::with(dialect, |_| {})
+    }
+
+    fn with(dialect: Dialect, change: impl FnOnce(&mut SessionConfig)) -> Self {
+        let mut config = SessionConfig::new(dialect, Role::Server);
+        change(&mut config);
+        Self { session: Session::new(config), now: Instant::now() }
+    }
+
+    fn client(dialect: Dialect) -> Self {
+        Self::with(dialect, |config| config.role = Role::Client)
+    }
+
+    fn outputs(&mut self) -> Vec<Output> {
+        std::iter::from_fn(|| self.session.poll_output()).collect()
+    }
+
+    fn arrival(id: i64, method: &str) -> Arrival<'_> {
+        Arrival {
+            id: id.into(),
+            cancel_key: CancelKey::SameAsId,
+            method,
+            exempt: Exempt::No,
+            tag: 0,
+            origin: Origin::STREAM,
+            server_cancellable: false,
+            work: Work::Task,
+            admission: Ok(()),
+        }
+    }
+
+    /// A request that starts at once.
+    fn running(&mut self, id: i64) -> InboundKey {
+        let key = self.session.recv_request(self.now, Self::arrival(id, "test/wait")).unwrap();
+        assert_eq!(self.outputs(), [Output::Start(key)]);
+        key
+    }
+
+    fn cancel(&mut self, id: i64) -> Vec<Output> {
+        self.session.recv_cancel(self.now, Some(id.into()), None, None, &Origin::STREAM);
+        self.outputs()
+    }
+
+    fn answer(&mut self, key: InboundKey, end: HandlerEnd) -> Vec<Output> {
+        self.session.local_answer(self.now, key, end);
+        self.outputs()
+    }
+
+    fn ended(&mut self, key: InboundKey) -> Vec<Output> {
+        self.session.local_ended(self.now, key);
+        self.outputs()
+    }
+
+    /// A call that has been written.
+    fn written(&mut self, spec: &CallSpec<'_>) -> OutboundKey {
+        let (call, _) = self.session.local_call(self.now, spec).unwrap();
+        self.session.local_written(self.now, call);
+        assert_eq!(self.outputs(), []);
+        call
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<Output> {
+        self.now += time;
+        self.session.handle_timeout(self.now);
+        self.outputs()
+    }
+
+    /// I3: nothing of any request is left anywhere.
+    fn assert_no_residue(&self) {
+        let session = &self.session;
+        assert_eq!(session.requests.len(), 0, "I3: a request's slot is left");
+        assert_eq!(session.calls.len(), 0, "I3: a call's slot is left");
+        assert!(session.ids.is_empty() && session.cancel_keys.is_empty(), "I3: an id is left");
+        assert!(session.numbers.is_empty() && session.cancels.is_empty(), "I3: a number is left");
+        assert!(session.exchanges.is_empty(), "I3: an exchange is left");
+        assert_eq!(session.timers.len(), 0, "I3: a timer is left");
+        assert_eq!(session.queue.len(), 0, "I3: a place in the queue is left");
+        assert_eq!(session.permits.held(), 0, "I3, I10: a permit is left");
+        assert!(!session.has_work(), "I3: a cascade is left");
+    }
+}
+
+fn peer() -> Cause {
+    Cause::new(crate::cause::CauseKind::Peer)
+}
+
+/// The reply to a request with a numeric id on a byte stream.
+fn reply(key: InboundKey, id: i64, body: ReplyBody) -> Output {
+    Output::Reply(Reply {
+        key,
+        id: id.into(),
+        tag: 0,
+        server_cancellable: false,
+        exchange: ExchangeId::NONE,
+        body,
+    })
+}
+
+fn replies(outputs: &[Output]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Reply(_) | Output::Silence { .. })).count()
+}
+
+fn signals(outputs: &[Output]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Signal { .. })).count()
+}
+
+fn principal(name: &str) -> Origin {
+    Origin { principal: Some(Principal(name.into())), ..Origin::STREAM }
+}

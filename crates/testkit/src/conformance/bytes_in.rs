@@ -1,0 +1,113 @@
+//! What comes in as bytes: only for wires that are a stream of them.
+
+use rescind_core::{Link, TransportEvent};
+
+use super::harness::{Harness, body, event, in_time, skipped};
+
+/// Frames that come one byte at a time are the same frames.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn one_byte_at_a_time(harness: &impl Harness) {
+    let Some((mut link, mut raw)) = harness.connect_raw().await else {
+        return skipped(harness);
+    };
+    let bodies: [&[u8]; 3] = [b"{\"id\":1}", b"{\"method\":\"m\"}", b"[1,2,3]"];
+    let wire: Vec<u8> = bodies.iter().flat_map(|body| raw.frame(body)).collect();
+    let write = async {
+        for byte in wire {
+            raw.write(&[byte]).await.expect("the peer can write");
+            tokio::task::yield_now().await;
+        }
+    };
+    let read = async {
+        for expected in bodies {
+            assert_eq!(body(&mut link).await, expected);
+        }
+    };
+    in_time("frames one byte at a time", async { tokio::join!(write, read) }).await;
+}
+
+/// Input that ends inside a frame ends the input: no hang, and at most one refusal or one part of a frame before.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn end_of_input_inside_a_frame(harness: &impl Harness) {
+    let Some((mut link, mut raw)) = harness.connect_raw().await else {
+        return skipped(harness);
+    };
+    let whole = raw.frame(b"{\"id\":1}");
+    let cut = whole.len() - 3;
+    let wire = [&raw.frame(b"[]"), whole.get(..cut).unwrap_or_default()].concat();
+    let write = async {
+        raw.write(&wire).await.expect("the peer can write");
+        raw.end().await.expect("the peer can end its output");
+    };
+    let read = async {
+        assert_eq!(body(&mut link).await, "[]", "the whole frame before the cut one");
+        let mut parts = 0;
+        loop {
+            match event(&mut link).await {
+                Some(Ok(TransportEvent::Message(inbound))) => {
+                    assert!(whole.windows(inbound.body.len()).any(|part| part == inbound.body));
+                    parts += 1;
+                }
+                Some(Ok(TransportEvent::Rejected { .. })) => parts += 1,
+                Some(Ok(TransportEvent::HalfClosed) | Err(_)) | None => break,
+                Some(Ok(other)) => panic!("unexpected {other:?}"),
+            }
+        }
+        assert!(parts <= 1, "a cut frame was told {parts} times");
+    };
+    in_time("the end of input inside a frame", async { tokio::join!(write, read) }).await;
+}
+
+/// A frame over the limit is refused once, and the next one is read.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn oversize_then_a_valid_frame(harness: &impl Harness) {
+    let Some((mut link, mut raw)) = harness.connect_raw().await else {
+        return skipped(harness);
+    };
+    let oversize = raw.frame(&vec![b'x'; link.traits.max_frame + 1]);
+    let valid = raw.frame(b"{\"id\":2}");
+    let write = async {
+        raw.write(&oversize).await.expect("the peer can write");
+        raw.write(&valid).await.expect("the peer can write");
+    };
+    let read = async {
+        match event(&mut link).await {
+            Some(Ok(TransportEvent::Rejected { .. })) => {}
+            other => panic!("expected one refusal, got {other:?}"),
+        }
+        assert_eq!(body(&mut link).await, "{\"id\":2}");
+    };
+    in_time("an oversize frame", async { tokio::join!(write, read) }).await;
+}
+
+/// Bytes that are no UTF-8 are passed on or refused, and the next frame is read.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn bad_utf8_then_a_valid_frame(harness: &impl Harness) {
+    let Some((mut link, mut raw)) = harness.connect_raw().await else {
+        return skipped(harness);
+    };
+    let bad: &[u8] = b"{\"id\":\"\xff\xc3\x28\"}";
+    let wire = [raw.frame(bad), raw.frame(b"{\"id\":2}")].concat();
+    let write = async { raw.write(&wire).await.expect("the peer can write") };
+    let read = async {
+        expect_passed_or_refused(&mut link, bad).await;
+        assert_eq!(body(&mut link).await, "{\"id\":2}");
+    };
+    in_time("bytes that are no text", async { tokio::join!(write, read) }).await;
+}
+
+async fn expect_passed_or_refused(link: &mut Link, bad: &[u8]) {
+    match event(link).await {
+        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, bad),
+        Some(Ok(TransportEvent::Rejected { .. })) => {}
+        other => panic!("expected the frame or its refusal, got {other:?}"),
+    }
+}

@@ -1,0 +1,90 @@
+//! How connections end.
+
+use std::future::poll_fn;
+
+use rescind_core::{Lane, TransportEvent};
+
+use super::harness::{Harness, body, close, event, in_time, note, read_to_end, ready, send};
+
+/// With the peer gone, input ends, and output fails or closes.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn a_peer_that_is_gone_hangs_nobody(harness: &impl Harness) {
+    let (mut a, b) = harness.connect().await;
+    drop(b);
+    let filler = "x".repeat(4096);
+    let write = async {
+        for _ in 0..4000 {
+            if send(&mut a, note(format!("\"{filler}\""))).await.is_err() {
+                break;
+            }
+        }
+        // Whether it fails or closes, it ends.
+        let _ = close(&mut a).await;
+    };
+    in_time("writing to a peer that is gone", write).await;
+    in_time("reading from a peer that is gone", read_to_end(&mut a)).await;
+}
+
+/// A side that closed its output is told of as half closed, and still gets what is sent to it; the link is closed
+/// once both sides are.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn a_closed_side_still_reads(harness: &impl Harness) {
+    if !harness.half_closes() {
+        println!("skipped: this wire closes both ways at once ({harness:?})");
+        return;
+    }
+    let (mut a, mut b) = harness.connect().await;
+    let ours = async {
+        assert_eq!(body(&mut a).await, "\"before\"");
+        match event(&mut a).await {
+            Some(Ok(TransportEvent::HalfClosed)) => {}
+            other => panic!("expected HalfClosed, got {other:?}"),
+        }
+        send(&mut a, note("\"after\"")).await.expect("output is still open");
+        close(&mut a).await.expect("the wire closes");
+        let end = event(&mut a).await;
+        assert!(end.is_none(), "expected the end, got {end:?}");
+    };
+    let theirs = async {
+        send(&mut b, note("\"before\"")).await.expect("the wire is open");
+        close(&mut b).await.expect("the wire closes");
+        assert_eq!(body(&mut b).await, "\"after\"");
+        let end = event(&mut b).await;
+        assert!(end.is_none(), "expected the end, got {end:?}");
+    };
+    let steps = async { tokio::join!(ours, theirs) };
+    in_time("closing one side after the other", steps).await;
+}
+
+/// What was sent before closing arrives, then the peer learns of the end; nothing can be sent any more.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn a_closed_link_sends_nothing_more(harness: &impl Harness) {
+    let (mut a, mut b) = harness.connect().await;
+    let steps = async {
+        poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.expect("the wire is open");
+        a.tx.as_mut().start_send(note("\"last\"")).expect("the wire is open");
+        let ours = async {
+            close(&mut a).await.expect("the wire closes");
+            close(&mut a).await.expect("closing twice is closing once");
+            assert!(ready(&mut a, Lane::Bulk).await.is_err(), "a closed wire is not ready");
+            assert!(a.tx.as_mut().start_send(note("\"late\"")).is_err(), "a closed wire takes nothing");
+        };
+        let theirs = async {
+            assert_eq!(body(&mut b).await, "\"last\"");
+            match event(&mut b).await {
+                Some(Ok(TransportEvent::HalfClosed)) | None => {}
+                other => panic!("expected the end, got {other:?}"),
+            }
+        };
+        tokio::join!(ours, theirs);
+    };
+    in_time("closing", steps).await;
+    drop(b);
+    in_time("reading to the end", read_to_end(&mut a)).await;
+}

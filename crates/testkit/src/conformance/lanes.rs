@@ -1,0 +1,95 @@
+//! What was not given to the wire can be overtaken and taken back.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use rescind_core::{FrameKind, Lane, Link, Outbound};
+
+use super::harness::{Harness, body, flush, frame, in_time, note, send};
+
+const QUEUED: usize = 4000;
+
+/// Gives bulk frames to the wire until it takes no more, at most `count`; says how many it took.
+///
+/// Flushing goes on meanwhile, so that what the operating system would take is taken.
+async fn fill(link: &mut Link, count: usize, make: impl Fn(usize) -> Outbound) -> usize {
+    let mut taken = 0;
+    poll_fn(|cx| {
+        while taken < count {
+            match link.tx.as_mut().poll_ready(Lane::Bulk, cx) {
+                Poll::Ready(ready) => ready.expect("the wire is open"),
+                Poll::Pending => break,
+            }
+            link.tx.as_mut().start_send(make(taken)).expect("the wire is open");
+            taken += 1;
+            if let Poll::Ready(flushed) = link.tx.as_mut().poll_flush(cx) {
+                flushed.expect("the wire is open");
+            }
+        }
+        Poll::Ready(taken)
+    })
+    .await
+}
+
+fn bulk(number: usize) -> Outbound {
+    note(format!("\"{number} {}\"", "x".repeat(1024)))
+}
+
+/// A cancel comes right behind what the wire had taken, before all that waits; and it needs no reader where the
+/// wire has room for control.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn a_cancel_overtakes_four_thousand_queued_frames(harness: &impl Harness) {
+    let (mut a, mut b) = harness.connect().await;
+    let taken = in_time("filling the wire", fill(&mut a, QUEUED, bulk)).await;
+    let ordered = a.traits.ordered;
+    let write = async {
+        let cancel = frame(FrameKind::Cancel, Lane::Control, "\"cancel\"");
+        send(&mut a, cancel).await.expect("the wire is open");
+        for number in taken..QUEUED {
+            send(&mut a, bulk(number)).await.expect("the wire is open");
+        }
+    };
+    let read = async {
+        let mut place = None;
+        let mut next = 0;
+        for position in 0..=QUEUED {
+            let body = body(&mut b).await;
+            if body == "\"cancel\"" {
+                place = Some(position);
+            } else if ordered {
+                assert!(body.starts_with(format!("\"{next} ").as_bytes()), "frame {next} is out of order");
+                next += 1;
+            }
+        }
+        place.expect("the cancel arrived")
+    };
+    let ((), place) = in_time("4,000 frames and a cancel", async { tokio::join!(write, read) }).await;
+    assert!(!ordered || place == taken, "the cancel came {place}th, the wire had taken {taken} frames");
+}
+
+/// A request that was never given to the wire leaves no trace, even after the wire said it was ready for it.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
+    let (mut a, mut b) = harness.connect().await;
+    // Ready, then nothing: the request was taken back.
+    poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.expect("the wire is open");
+    in_time("flushing nothing", flush(&mut a)).await.expect("the wire is open");
+    // Not ready for a request that waits, and it is taken back while it does.
+    let taken = in_time("filling the wire", fill(&mut a, QUEUED, bulk)).await;
+    let marker = frame(FrameKind::Cancel, Lane::Control, "\"marker\"");
+    let write = async {
+        send(&mut a, marker).await.expect("the wire is open");
+    };
+    let read = async {
+        for number in 0..taken {
+            let body = body(&mut b).await;
+            assert!(body.starts_with(format!("\"{number} ").as_bytes()), "expected frame {number}");
+        }
+        assert_eq!(body(&mut b).await, "\"marker\"");
+    };
+    in_time("what the wire had taken", async { tokio::join!(write, read) }).await;
+}

@@ -1,0 +1,113 @@
+//! Frames come whole, in order, and however they are polled.
+
+use std::task::Poll;
+
+use rescind_core::{FrameKind, Lane, TransportEvent};
+
+use super::harness::{Harness, body, close, flush, frame, in_time, note, poll_once, ready, send};
+
+/// Small frames, empty objects and frames of a few hundred KiB arrive whole and in order.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn frames_arrive_whole_and_in_order(harness: &impl Harness) {
+    let (mut a, mut b) = harness.connect().await;
+    let large = a.traits.max_frame.min(b.traits.max_frame).min(300 * 1024) - 2;
+    let bodies: Vec<String> = (0..100)
+        .map(|number| format!("[{}]", "7".repeat(if number % 20 == 7 { large } else { number })))
+        .collect();
+    let forth = async {
+        for body in &bodies {
+            send(&mut a, note(body.clone())).await.expect("the wire is open");
+        }
+    };
+    let back = async {
+        for expected in &bodies {
+            assert!(body(&mut b).await == expected.as_bytes(), "a frame is torn, missing or out of order");
+        }
+    };
+    in_time("a hundred frames", async { tokio::join!(forth, back) }).await;
+    let answer = async { send(&mut b, note("{}")).await.expect("the wire is open") };
+    let ((), answer) = in_time("the answer", async { tokio::join!(answer, body(&mut a)) }).await;
+    assert_eq!(answer, "{}");
+}
+
+/// Polls that are dropped half way lose no frame and no wake-up, whichever task polls next.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn dropped_polls_lose_nothing(harness: &impl Harness) {
+    let (mut a, mut b) = harness.connect().await;
+    // A waker that is soon stale: another task's.
+    let mut b = tokio::spawn(async move {
+        assert!(poll_once(|cx| b.rx.as_mut().poll_event(cx)).await.is_pending(), "nothing was sent yet");
+        b
+    })
+    .await
+    .expect("the first task ends");
+    let read = tokio::spawn(async move {
+        for expected in 0..200 {
+            loop {
+                match poll_once(|cx| b.rx.as_mut().poll_event(cx)).await {
+                    Poll::Pending => {
+                        // The dropped poll's waker must still wake this task.
+                        let woken = std::future::poll_fn(|cx| b.rx.as_mut().poll_event(cx)).await;
+                        assert_number(woken, expected);
+                        break;
+                    }
+                    Poll::Ready(event) => {
+                        assert_number(event, expected);
+                        break;
+                    }
+                }
+            }
+        }
+    });
+    let write = async {
+        for number in 0..200 {
+            let _ = poll_once(|cx| a.tx.as_mut().poll_ready(Lane::Bulk, cx)).await;
+            ready(&mut a, Lane::Bulk).await.expect("the wire is open");
+            a.tx.as_mut().start_send(note(format!("{number}"))).expect("the wire is open");
+            let _ = poll_once(|cx| a.tx.as_mut().poll_flush(cx)).await;
+            flush(&mut a).await.expect("the wire is open");
+            tokio::task::yield_now().await;
+        }
+        read.await.expect("every frame arrived");
+    };
+    in_time("frames between dropped polls", write).await;
+}
+
+fn assert_number(event: Option<Result<TransportEvent, rescind_core::TransportError>>, expected: i32) {
+    match event {
+        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, expected.to_string()),
+        other => panic!("expected frame {expected}, got {other:?}"),
+    }
+}
+
+/// A reader that takes its time loses nothing; the sender waits, and bulk is not taken without bound.
+///
+/// # Panics
+/// The wire breaks the contract.
+pub async fn a_slow_reader_loses_nothing(harness: &impl Harness) {
+    const FRAMES: usize = 500;
+    let (mut a, mut b) = harness.connect().await;
+    let filler = "x".repeat(2048);
+    let write = async {
+        for number in 0..FRAMES {
+            send(&mut a, note(format!("\"{number} {filler}\""))).await.expect("the wire is open");
+        }
+        send(&mut a, frame(FrameKind::Answer, Lane::Control, "\"last\"")).await.expect("the wire is open");
+        close(&mut a).await.expect("the wire closes");
+    };
+    let read = async {
+        for number in 0..FRAMES {
+            for _ in 0..5 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(body(&mut b).await, format!("\"{number} {filler}\""));
+        }
+        assert_eq!(body(&mut b).await, "\"last\"");
+        close(&mut b).await.expect("the wire closes");
+    };
+    in_time("a slow reader", async { tokio::join!(write, read) }).await;
+}
