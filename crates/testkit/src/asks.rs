@@ -13,6 +13,7 @@ use crate::vector::{Opening, Part, Vector};
 /// What a vector asks of its subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "independent needs, each read by its name")]
 pub struct Asks {
     /// The methods it calls.
     pub methods: BTreeSet<String>,
@@ -118,7 +119,9 @@ impl Asks {
 
     fn add_frame(&mut self, frame: &Value, speech: Option<Speech>) {
         if let Value::Array(members) = frame {
-            members.iter().for_each(|member| self.add_frame(member, speech));
+            for member in members {
+                self.add_frame(member, speech);
+            }
         } else if let Some(Shape::Request { method, .. }) = speech.map(|speech| speech.shape(frame)) {
             self.methods.insert(method);
         }

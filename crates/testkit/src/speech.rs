@@ -94,7 +94,7 @@ impl Speech {
     }
 
     /// An answer with a value, to a request with this method.
-    pub(crate) fn answer(self, id: &Value, method: &str, value: Value) -> Value {
+    pub(crate) fn answer(self, id: &Value, method: &str, value: &Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "id": id, "result": value})

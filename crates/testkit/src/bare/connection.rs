@@ -113,9 +113,9 @@ impl Connection {
         self.pump(now);
     }
 
-    pub(super) fn write(&mut self, frame: Vec<u8>) {
+    pub(super) fn write(&mut self, frame: &[u8]) {
         if self.end == End::Open {
-            self.out.push_back(String::from_utf8_lossy(&frame).into_owned());
+            self.out.push_back(String::from_utf8_lossy(frame).into_owned());
         }
     }
 }

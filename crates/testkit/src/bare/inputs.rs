@@ -34,10 +34,8 @@ impl Connection {
     fn recv_message(&mut self, now: Instant, message: Incoming<'_>) {
         match message {
             Incoming::Request(request) => self.recv_request(now, &request),
-            Incoming::Notification { method, params } => {
-                if method == "session/cancel" {
-                    self.session_cancelled(now, &value_of(params));
-                }
+            Incoming::Notification { method, params } if method == "session/cancel" => {
+                self.session_cancelled(now, &value_of(params));
             }
             Incoming::Answer { call, body } => {
                 let (kind, answer) = owned(body);
@@ -76,7 +74,7 @@ impl Connection {
             let to = ReplyTo { id: &request.id, tag: request.tag, server_cancellable: false };
             let mut frame = Vec::new();
             if self.dialect.codec().encode_refusal(rules, &mut frame, Some(&to), Refusal::MethodNotFound) {
-                self.write(frame);
+                self.write(&frame);
             }
             return;
         }

@@ -91,20 +91,16 @@ impl BareMachine {
     /// Lets time jump to the next timer, at most to `limit`. `false`: there was none before that.
     fn jump(&mut self, limit: Instant) -> bool {
         let next = self.connections.iter().filter_map(Connection::next_timeout).min();
-        match next.filter(|next| *next <= limit) {
-            Some(next) => {
-                self.now = self.now.max(next);
-                for connection in &mut self.connections {
-                    connection.time_passed(self.now);
-                }
-                self.share_stats();
-                true
-            }
-            None => {
-                self.now = self.now.max(limit);
-                false
-            }
+        let Some(next) = next.filter(|next| *next <= limit) else {
+            self.now = self.now.max(limit);
+            return false;
+        };
+        self.now = self.now.max(next);
+        for connection in &mut self.connections {
+            connection.time_passed(self.now);
         }
+        self.share_stats();
+        true
     }
 }
 

@@ -29,7 +29,7 @@ impl Connection {
         let Some(call) = self.calls.get_mut(&key) else { return };
         let frame = std::mem::take(&mut call.frame);
         let params = call.params.take().filter(|_| call.is_handshake);
-        self.write(frame);
+        self.write(&frame);
         if let Some(params) = params {
             let said = self.dialect.codec().read_handshake(HandshakePart::Params, &params);
             self.session.handshake(HandshakePart::Params, &said);
@@ -53,25 +53,23 @@ impl Connection {
             Output::Refuse { to, why, .. } => {
                 let to = to.as_ref().map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
                 if codec.encode_refusal(rules, &mut frame, to.as_ref(), why) {
-                    self.write(frame);
+                    self.write(&frame);
                 }
             }
             Output::RefuseCancelled { id, tag, cause, .. } => {
                 let to = ReplyTo { id: &id, tag, server_cancellable: false };
                 codec.encode_cancelled(rules, &mut frame, &to, &cause);
-                self.write(frame);
+                self.write(&frame);
             }
-            Output::Ack { ack, key, status, .. } => {
-                if codec.encode_ack(rules, &mut frame, &ack, key.as_ref(), status) {
-                    self.write(frame);
-                }
+            Output::Ack { ack, key, status, .. }
+                if codec.encode_ack(rules, &mut frame, &ack, key.as_ref(), status) =>
+            {
+                self.write(&frame);
             }
-            Output::SendCancel { call, number, cancel, cause } => {
-                if self.session.wants_cancel(call) {
-                    codec.encode_cancel(rules, &mut frame, number, cancel, SEED, cause.reason());
-                    self.write(frame);
-                    self.session.local_cancel_written(now, call);
-                }
+            Output::SendCancel { call, number, cancel, cause } if self.session.wants_cancel(call) => {
+                codec.encode_cancel(rules, &mut frame, number, cancel, SEED, cause.reason());
+                self.write(&frame);
+                self.session.local_cancel_written(now, call);
             }
             Output::TakeBack(call) => self.staged.retain(|staged| *staged != call),
             Output::Acked { call, cancelled } => {
@@ -124,7 +122,7 @@ impl Connection {
                 }
             }
         }
-        self.write(frame);
+        self.write(&frame);
     }
 
     fn reply_value(&mut self, frame: &mut Vec<u8>, to: &ReplyTo<'_>, value: &Value, is_handshake: bool) {
@@ -145,6 +143,6 @@ impl Connection {
         let dialect = self.dialect.clone();
         let mut frame = Vec::new();
         dialect.codec().encode_notification(dialect.rules(), &mut frame, method, raw(params).as_deref());
-        self.write(frame);
+        self.write(&frame);
     }
 }

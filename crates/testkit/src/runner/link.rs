@@ -66,8 +66,8 @@ impl LinkSubject {
     }
 
     fn link(&mut self, line: Line) -> Result<&mut Link, Trouble> {
-        let link = self.lines.get_mut(line.0).and_then(Option::as_mut);
-        link.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))
+        let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
+        found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))
     }
 
     fn closed(&mut self, how: Option<String>) -> Seen {
@@ -105,8 +105,8 @@ impl Subject for LinkSubject {
     }
 
     async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
-        let link = self.link(line)?;
-        match timeout(WRITE_LIMIT, write(link, frames)).await {
+        let open = self.link(line)?;
+        match timeout(WRITE_LIMIT, write(open, frames)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 let Seen::Closed(how) = self.closed(Some(error.to_string())) else { return Ok(()) };
@@ -117,8 +117,8 @@ impl Subject for LinkSubject {
     }
 
     async fn recv(&mut self, line: Line, within: Duration) -> Seen {
-        let Ok(link) = self.link(line) else { return Seen::Closed(None) };
-        let event = timeout(within, poll_fn(|cx| link.rx.as_mut().poll_event(cx))).await;
+        let Ok(open) = self.link(line) else { return Seen::Closed(None) };
+        let event = timeout(within, poll_fn(|cx| open.rx.as_mut().poll_event(cx))).await;
         match event {
             Err(_) => Seen::Nothing,
             Ok(Some(Ok(TransportEvent::Message(message)))) => {
@@ -137,8 +137,8 @@ impl Subject for LinkSubject {
     }
 
     async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
-        let link = self.link(line)?;
-        let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
+        let open = self.link(line)?;
+        let closed = poll_fn(|cx| open.tx.as_mut().poll_close(&CloseReason::Normal, cx));
         match timeout(WRITE_LIMIT, closed).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Trouble::Failed(format!("its input could not be ended: {error}"))),
@@ -147,8 +147,8 @@ impl Subject for LinkSubject {
     }
 
     async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
-        if let Some(link) = self.lines.get_mut(line.0) {
-            *link = None;
+        if let Some(open) = self.lines.get_mut(line.0) {
+            *open = None;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Every step has a deadline, so a subject that hangs, crashes, closes or talks nonsense is reported, never waited
 //! for. That a frame does *not* come is proved by a barrier, an echo of the runner's own, and not by sleeping.
 
+mod calling;
 mod lines;
 mod link;
 mod play;
@@ -14,6 +15,7 @@ mod work;
 
 use std::time::Duration;
 
+pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
 pub use verdict::{Direction, Played, TraceLine, Verdict};

@@ -198,7 +198,7 @@ impl<'a, S: Subject> Play<'a, S> {
         let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
         let frame = self.wait_for(name, is_it).await?;
         let id = frame.get("id").cloned().unwrap_or_default();
-        self.send(vec![speech.answer(&id, method, value)]).await?;
+        self.send(vec![speech.answer(&id, method, &value)]).await?;
         match self.subject.outcome(name, self.settings.deadline).await? {
             Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
             Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),

@@ -79,16 +79,12 @@ impl<S: Subject> Play<'_, S> {
     }
 
     async fn go_on_with(&mut self, name: &str) -> Result<(), Stop> {
-        match self.lines.iter().position(|line| line.name == name) {
-            Some(index) => {
-                self.current = index;
-                Ok(())
-            }
-            None => {
-                self.open_line(name).await?;
-                self.open_session().await
-            }
+        if let Some(index) = self.lines.iter().position(|line| line.name == name) {
+            self.current = index;
+            return Ok(());
         }
+        self.open_line(name).await?;
+        self.open_session().await
     }
 
     async fn expect(&mut self, pattern: &Value) -> Result<(), Stop> {
@@ -139,13 +135,11 @@ impl<S: Subject> Play<'_, S> {
         for pattern in patterns {
             let choices = self.choices(pattern);
             let found = came.iter().position(|frame| self.match_one(&choices, frame).is_ok());
-            match found {
-                Some(index) => drop(came.remove(index)),
-                None => {
-                    let came = Value::Array(came);
-                    return Err(Stop::Broke(format!("wanted {pattern}, and these came: {came}")));
-                }
-            }
+            let Some(index) = found else {
+                let came = Value::Array(came);
+                return Err(Stop::Broke(format!("wanted {pattern}, and these came: {came}")));
+            };
+            came.remove(index);
         }
         Ok(())
     }
@@ -164,13 +158,11 @@ impl<S: Subject> Play<'_, S> {
             (None, None, Shape::Notification { .. }) => !foreign,
             (None, None, _) => true,
         };
-        match self.line()?.inbox.iter().find(|frame| is_unwanted(frame)) {
-            Some(frame) => Err(Stop::Broke(format!("this came, and it must not: {frame}"))),
-            None => {
-                self.cancel_showed();
-                Ok(())
-            }
+        if let Some(frame) = self.line()?.inbox.iter().find(|frame| is_unwanted(frame)) {
+            return Err(Stop::Broke(format!("this came, and it must not: {frame}")));
         }
+        self.cancel_showed();
+        Ok(())
     }
 
     async fn skip(&mut self, pattern: &Value) -> Result<(), Stop> {
@@ -217,8 +209,8 @@ impl<S: Subject> Play<'_, S> {
     fn outcome_difference(&mut self, wanted: &OutcomeStep, ended: &Ended) -> Option<String> {
         fn differs<T: PartialEq + std::fmt::Debug>(
             name: &str,
-            wanted: &Option<T>,
-            seen: &Option<T>,
+            wanted: Option<&T>,
+            seen: Option<&T>,
         ) -> Option<String> {
             let differs = wanted.is_some() && wanted != seen;
             differs.then(|| format!("{name} should be {wanted:?} and is {seen:?}"))
@@ -226,11 +218,11 @@ impl<S: Subject> Play<'_, S> {
         if wanted.outcome != ended.outcome {
             return Some(format!("it should be {:?}", wanted.outcome));
         }
-        differs("confirmed", &wanted.confirmed, &ended.confirmed)
-            .or_else(|| differs("cause", &wanted.cause, &ended.cause))
-            .or_else(|| differs("code", &wanted.code, &ended.code))
-            .or_else(|| differs("may_have_run", &wanted.may_have_run, &ended.may_have_run))
-            .or_else(|| differs("acked", &wanted.acked, &ended.acked))
+        differs("confirmed", wanted.confirmed.as_ref(), ended.confirmed.as_ref())
+            .or_else(|| differs("cause", wanted.cause.as_ref(), ended.cause.as_ref()))
+            .or_else(|| differs("code", wanted.code.as_ref(), ended.code.as_ref()))
+            .or_else(|| differs("may_have_run", wanted.may_have_run.as_ref(), ended.may_have_run.as_ref()))
+            .or_else(|| differs("acked", wanted.acked.as_ref(), ended.acked.as_ref()))
             .or_else(|| {
                 let pattern = wanted.value.as_ref()?;
                 matches(pattern, ended.value.as_ref()?, &mut self.bindings).err()

@@ -51,7 +51,7 @@ impl<'a> Translator<'a> {
         match self.speech.shape(pattern) {
             Shape::Answer { id } => {
                 let kind = self.sent.iter().rev().find(|(sent, _)| *sent == id).map(|(_, kind)| *kind);
-                self.answers(pattern, kind.and_then(|kind| self.request(kind)))
+                answers(pattern, kind.and_then(|kind| self.request(kind)))
             }
             Shape::Request { id, .. } => {
                 let child = self.request(RequestKind::Nested).and_then(|request| request.child.as_ref());
@@ -67,37 +67,37 @@ impl<'a> Translator<'a> {
             Shape::Cancel { .. } | Shape::Other => vec![subset(pattern)],
         }
     }
+}
 
-    fn answers(&self, pattern: &Value, request: Option<&ProfileRequest>) -> Vec<Value> {
-        let id = pattern.get("id").cloned().unwrap_or_default();
-        let json_rpc = pattern.get("jsonrpc").is_some();
-        let with = |name: &str, inner: Value| {
-            let mut answer = Map::from_iter([("id".to_owned(), id.clone()), ("...".to_owned(), true.into())]);
-            let inner = match (json_rpc, name) {
-                (true, _) => inner,
-                (false, "result") => json!({"success": true, "data": inner, "...": true}),
-                (false, _) => json!({"success": false, "error": inner, "...": true}),
-            };
-            answer.insert(if json_rpc { name } else { "payload" }.to_owned(), inner);
-            Value::Object(answer)
+fn answers(pattern: &Value, request: Option<&ProfileRequest>) -> Vec<Value> {
+    let id = pattern.get("id").cloned().unwrap_or_default();
+    let json_rpc = pattern.get("jsonrpc").is_some();
+    let with = |name: &str, inner: Value| {
+        let mut answer = Map::from_iter([("id".to_owned(), id.clone()), ("...".to_owned(), true.into())]);
+        let inner = match (json_rpc, name) {
+            (true, _) => inner,
+            (false, "result") => json!({"success": true, "data": inner, "...": true}),
+            (false, _) => json!({"success": false, "error": inner, "...": true}),
         };
-        let code = pattern.pointer("/error/code").or_else(|| pattern.pointer("/payload/error/code"));
-        let says_cancelled = code == Some(&json!(-32800)) || pattern.pointer("/payload/cancelled").is_some();
-        let has_value = pattern.get("result").is_some() || pattern.pointer("/payload/data").is_some();
-        match request {
-            Some(request) if says_cancelled && !request.cancelled.is_empty() => {
-                let form = |form: &CancelledForm| match form {
-                    CancelledForm::Code(code) => with("error", json!({"code": code, "...": true})),
-                    CancelledForm::Result(result) => with("result", subset(result)),
-                };
-                request.cancelled.iter().map(form).collect()
-            }
-            Some(request) if has_value => {
-                vec![with("result", request.result.as_ref().map_or_else(|| json!("$any"), subset))]
-            }
-            _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
-            _ => vec![subset(pattern)],
+        answer.insert(if json_rpc { name } else { "payload" }.to_owned(), inner);
+        Value::Object(answer)
+    };
+    let code = pattern.pointer("/error/code").or_else(|| pattern.pointer("/payload/error/code"));
+    let says_cancelled = code == Some(&json!(-32800)) || pattern.pointer("/payload/cancelled").is_some();
+    let has_value = pattern.get("result").is_some() || pattern.pointer("/payload/data").is_some();
+    match request {
+        Some(request) if says_cancelled && !request.cancelled.is_empty() => {
+            let form = |form: &CancelledForm| match form {
+                CancelledForm::Code(code) => with("error", json!({"code": code, "...": true})),
+                CancelledForm::Result(result) => with("result", subset(result)),
+            };
+            request.cancelled.iter().map(form).collect()
         }
+        Some(request) if has_value => {
+            vec![with("result", request.result.as_ref().map_or_else(|| json!("$any"), subset))]
+        }
+        _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
+        _ => vec![subset(pattern)],
     }
 }
 

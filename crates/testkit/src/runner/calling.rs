@@ -1,0 +1,103 @@
+//! A side that makes calls, as a subject: its frames go over a link whose other end the runner holds.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use super::link::LinkSubject;
+use super::subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
+use crate::step::{CallStep, CancelWord};
+
+/// Makes calls when it is told to: a `Peer` of ours, or another client that can be driven from within this process.
+pub trait Caller: Send {
+    /// Makes a call and does not wait for it.
+    fn call(&mut self, call: &CallStep) -> impl Future<Output = Result<(), Trouble>> + Send;
+
+    /// Cancels a call; says what the canceller said.
+    fn cancel_call(
+        &mut self,
+        name: &str,
+        reason: Option<&str>,
+    ) -> impl Future<Output = Result<CancelWord, Trouble>> + Send;
+
+    /// Drops a call.
+    fn drop_call(&mut self, name: &str) -> impl Future<Output = Result<(), Trouble>> + Send;
+
+    /// How a call ended, waiting this long at most; `None`: it has not.
+    fn outcome(
+        &mut self,
+        name: &str,
+        within: Duration,
+    ) -> impl Future<Output = Result<Option<Ended>, Trouble>> + Send;
+
+    /// Begins to shut down and does not wait for it.
+    fn shutdown(&mut self) -> impl Future<Output = Result<(), Trouble>> + Send;
+}
+
+/// A [`Caller`] and the wire it is at the other end of. It was set up with the vector's options.
+#[derive(Debug)]
+pub struct CallingSubject<C> {
+    wire: LinkSubject,
+    caller: C,
+}
+
+impl<C: Caller> CallingSubject<C> {
+    /// `wire` opens to the runner's end of the connection that `caller` holds the other end of.
+    #[must_use]
+    pub const fn new(wire: LinkSubject, caller: C) -> Self {
+        Self { wire, caller }
+    }
+}
+
+impl<C: Caller> Subject for CallingSubject<C> {
+    fn abilities(&self) -> Abilities {
+        Abilities { calls: true, options: true, ..self.wire.abilities() }
+    }
+
+    fn now(&self) -> Instant {
+        self.wire.now()
+    }
+
+    async fn open(&mut self) -> Result<Line, Trouble> {
+        self.wire.open().await
+    }
+
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+        self.wire.send(line, frames).await
+    }
+
+    async fn recv(&mut self, line: Line, within: Duration) -> Seen {
+        self.wire.recv(line, within).await
+    }
+
+    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+        self.wire.half_close(line).await
+    }
+
+    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+        self.wire.disconnect(line).await
+    }
+
+    async fn pause(&mut self) {
+        self.wire.pause().await;
+    }
+
+    async fn call(&mut self, _: Line, call: &CallStep) -> Result<(), Trouble> {
+        self.caller.call(call).await
+    }
+
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+        self.caller.cancel_call(name, reason).await
+    }
+
+    async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
+        self.caller.drop_call(name).await
+    }
+
+    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, Trouble> {
+        self.caller.outcome(name, within).await
+    }
+
+    async fn shutdown(&mut self, _: Line) -> Result<(), Trouble> {
+        self.caller.shutdown().await
+    }
+}
