@@ -46,6 +46,13 @@ async function askClient({ client, signal }, entry, width, method, params) {
   return { answers: answers.map((answer) => answer.value) };
 }
 
+function nested(context, entry) {
+  const { depth = 1, width = 1 } = context.params;
+  return depth > 1
+    ? askClient(context, entry, width, "test/nested", { depth: depth - 1, width })
+    : askClient(context, entry, width, "test/wait", {});
+}
+
 const extensionMethods = {
   "test/echo": ({ params }) => ({ value: params.value }),
   "test/sleep": async ({ params, signal }, entry) => {
@@ -67,12 +74,7 @@ const extensionMethods = {
     entry.stopped();
     throw new WorkFailed();
   },
-  "test/nested": (context, entry) => {
-    const { depth = 0, width = 1 } = context.params;
-    return depth > 0
-      ? askClient(context, entry, width, "test/nested", { depth: depth - 1, width })
-      : askClient(context, entry, width, "test/wait", {});
-  },
+  "test/nested": nested,
   "test/progress": async ({ params, signal, client }, entry) => {
     for (let n = 1; n <= params.count; n += 1) {
       await abortableSleep(params.every_ms, signal, entry);
@@ -94,9 +96,10 @@ const prompts = {
     await waitForAbort(signal, entry);
   },
   ignore: (_context, _signal, _entry, [ms = "0"]) => elapse(Number(ms)),
-  // The flow drawn in ACP's cancellation page: two requests to the client, cancelled with the prompt.
-  nested: async ({ params: { sessionId }, client }, signal, entry) => {
+  nested: async ({ params: { sessionId }, client }, signal, entry, [depth, width]) => {
     await say(client, sessionId, "started");
+    if (depth) return nested({ params: { depth: Number(depth), width: Number(width) }, client, signal }, entry);
+    // Without numbers: the flow drawn in ACP's cancellation page.
     await Promise.allSettled([
       client.request("terminal/create", { sessionId, command: "grep", args: ["pattern", "file.txt"] }, { cancellationSignal: signal }),
       client.request(
