@@ -7,7 +7,7 @@ import * as acp from "@agentclientprotocol/sdk";
 import { Work, WorkFailed, elapse } from "./work.mjs";
 
 const work = new Work();
-const sessions = new Map(); // session id -> the AbortController of its running prompt, if any
+const sessions = new Map(); // session id -> the AbortControllers of its running prompts
 const anyParams = (params) => params ?? {};
 
 /** Resolves when the SDK's signal aborts: on `$/cancel_request`, and when the connection closes. */
@@ -124,14 +124,15 @@ const say = (client, sessionId, text) =>
 
 async function prompt(context) {
   const { params, signal } = context;
-  if (!sessions.has(params.sessionId)) throw acp.RequestError.sessionNotFound(params.sessionId);
+  const turns = sessions.get(params.sessionId);
+  if (!turns) throw acp.RequestError.sessionNotFound(params.sessionId);
   const [name, ...words] = (params.prompt.find((block) => block.type === "text")?.text ?? "").split(" ");
   const play = prompts[name];
   if (!play) throw acp.RequestError.invalidParams({ prompt: name }, `no prompt is called "${name}"`);
 
   // A prompt stops for `$/cancel_request` (the SDK's signal) and for `session/cancel` (ours).
   const turn = new AbortController();
-  sessions.set(params.sessionId, turn);
+  turns.add(turn);
   const either = AbortSignal.any([signal, turn.signal]);
   return work.run(async (entry) => {
     try {
@@ -141,7 +142,7 @@ async function prompt(context) {
       if (either.aborted) return { stopReason: "cancelled" };
       throw error;
     } finally {
-      if (sessions.get(params.sessionId) === turn) sessions.set(params.sessionId, undefined);
+      turns.delete(turn);
     }
   });
 }
@@ -151,11 +152,13 @@ const app = acp
   .onRequest("initialize", () => ({ protocolVersion: acp.PROTOCOL_VERSION, agentCapabilities: {} }))
   .onRequest("session/new", () => {
     const sessionId = `session-${sessions.size + 1}`;
-    sessions.set(sessionId, undefined);
+    sessions.set(sessionId, new Set());
     return { sessionId };
   })
   .onRequest("session/prompt", prompt)
-  .onNotification("session/cancel", ({ params }) => sessions.get(params.sessionId)?.abort(new Error("session/cancel")))
+  .onNotification("session/cancel", ({ params }) => {
+    for (const turn of sessions.get(params.sessionId) ?? []) turn.abort(new Error("session/cancel"));
+  })
   .onRequest("test/stats", anyParams, () => work.stats());
 for (const [method, handler] of Object.entries(extensionMethods)) {
   app.onRequest(method, anyParams, (context) => work.run((entry) => handler(context, entry)));
