@@ -2,6 +2,7 @@
 //! wire, or a foreign peer.
 
 mod asks;
+mod bare;
 pub mod conformance;
 mod options;
 pub mod pattern;
@@ -10,9 +11,11 @@ mod report;
 pub mod runner;
 mod speech;
 mod step;
+mod tuned;
 mod vector;
 
 pub use asks::Asks;
+pub use bare::BareMachine;
 pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };

@@ -356,6 +356,7 @@ mod tests {
     }
 
     #[test]
+    //
     fn a_foreign_charset_refuses_its_body_alone() {
         let next = "Content-Length: 2\r\nContent-Type: a/b; x=y; Charset=\"UTF8\"\r\n\r\n{}";
         for charset in ["latin1", "\"utf-16\"", ""] {

@@ -4,6 +4,7 @@
 //! for. That a frame does *not* come is proved by a barrier, an echo of the runner's own, and not by sleeping.
 
 mod lines;
+mod link;
 mod play;
 mod steps;
 mod subject;
@@ -13,6 +14,7 @@ mod work;
 
 use std::time::Duration;
 
+pub use link::{Connect, LinkSubject};
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
 pub use verdict::{Direction, Played, TraceLine, Verdict};
 

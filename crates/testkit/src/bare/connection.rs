@@ -1,0 +1,121 @@
+//! One connection of the bare machine: its session, its handlers, its calls, and what it wrote.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use rescind_core::dialect::Dialect;
+use rescind_core::{InboundKey, Lost, OutboundKey, RequestId, Session, SessionConfig, Stats};
+
+use super::handler::{Handler, Job};
+use super::outgoing::OwnCall;
+use crate::options::{LocalCancel, Options};
+use crate::runner::{Ended, Seen};
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) session: Session,
+    pub(super) dialect: Dialect,
+    pub(super) handles_cancels: bool,
+    pub(super) drain: std::time::Duration,
+    pub(super) local_cancel: Option<LocalCancel>,
+    /// Requests that have a slot and have not been started.
+    pub(super) waiting: BTreeMap<InboundKey, Job>,
+    pub(super) handlers: BTreeMap<InboundKey, Handler>,
+    /// Keys by the id on the wire, for calls that are children.
+    pub(super) ids: BTreeMap<RequestId, InboundKey>,
+    pub(super) calls: BTreeMap<OutboundKey, OwnCall>,
+    /// Calls whose frame is not written yet, in order.
+    pub(super) staged: VecDeque<OutboundKey>,
+    /// What an answer that is being read says.
+    pub(super) answer: Option<super::inputs::OwnedAnswer>,
+    pub(super) outcomes: BTreeMap<String, Ended>,
+    pub(super) out: VecDeque<String>,
+    pub(super) end: End,
+    pub(super) sessions: u64,
+    pub(super) stats_served: u64,
+    pub(super) all_stats: Vec<(Stats, u64)>,
+}
+
+/// Whether the connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    Closed,
+}
+
+impl Connection {
+    pub(super) fn new(config: SessionConfig, options: &Options) -> Self {
+        Self {
+            dialect: config.dialect.clone(),
+            handles_cancels: config.handles_cancels,
+            drain: config.limits.drain_deadline,
+            session: Session::new(config),
+            local_cancel: options.local_cancel.clone(),
+            waiting: BTreeMap::new(),
+            handlers: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            staged: VecDeque::new(),
+            answer: None,
+            outcomes: BTreeMap::new(),
+            out: VecDeque::new(),
+            end: End::Open,
+            sessions: 0,
+            stats_served: 0,
+            all_stats: Vec::new(),
+        }
+    }
+
+    /// What has come next from this side, if anything.
+    pub(super) fn pop(&mut self) -> Option<Seen> {
+        match (self.out.pop_front(), self.end) {
+            (Some(frame), _) => Some(Seen::Frame(frame)),
+            (None, End::Closed) => Some(Seen::Closed(None)),
+            (None, End::Open) => None,
+        }
+    }
+
+    /// Its counters, and how many of the handlers counted served `test/stats`.
+    pub(super) fn own_stats(&self) -> (Stats, u64) {
+        (self.session.stats(), self.stats_served)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let handlers = self.handlers.values().filter_map(Handler::due);
+        handlers.chain(self.session.next_timeout()).min()
+    }
+
+    pub(super) fn time_passed(&mut self, now: Instant) {
+        if self.session.next_timeout().is_some_and(|due| due <= now) {
+            self.session.handle_timeout(now);
+            self.pump(now);
+        }
+        let due: Vec<_> = self.handlers.iter().filter(|(_, handler)| handler.is_due(now)).collect();
+        for key in due.into_iter().map(|(key, _)| *key).collect::<Vec<_>>() {
+            self.handler_due(now, key);
+        }
+    }
+
+    pub(super) fn half_close(&mut self, now: Instant) {
+        self.session.recv_half_close(now);
+        self.pump(now);
+    }
+
+    pub(super) fn lose(&mut self, now: Instant, lost: Lost) {
+        self.end = End::Closed;
+        self.session.recv_lost(now, lost);
+        self.pump(now);
+    }
+
+    pub(super) fn shutdown(&mut self, now: Instant) {
+        self.session.local_shutdown(now, self.drain);
+        self.pump(now);
+    }
+
+    pub(super) fn write(&mut self, frame: Vec<u8>) {
+        if self.end == End::Open {
+            self.out.push_back(String::from_utf8_lossy(&frame).into_owned());
+        }
+    }
+}

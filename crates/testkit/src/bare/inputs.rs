@@ -1,0 +1,121 @@
+//! Frames that come in: the codec reads them, the session is told.
+
+use std::time::Instant;
+
+use rescind_core::dialect::{HandshakePart, Refusal, ReplyTo};
+use rescind_core::{
+    AnswerBody, AnswerKind, Arrival, BadMessage, ErrorObject, ExchangeId, Incoming, IncomingRequest, Origin,
+    Work,
+};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::connection::{Connection, End};
+use super::handler::Job;
+
+/// What an answer says, kept until the session has settled its call.
+#[derive(Clone, Debug)]
+pub(super) enum OwnedAnswer {
+    Value(Value),
+    Cancelled,
+    Error(ErrorObject),
+}
+
+impl Connection {
+    pub(super) fn recv(&mut self, now: Instant, frame: &[u8]) {
+        if self.end == End::Closed {
+            return;
+        }
+        let dialect = self.dialect.clone();
+        self.recv_message(now, dialect.codec().decode(frame));
+        self.pump(now);
+    }
+
+    fn recv_message(&mut self, now: Instant, message: Incoming<'_>) {
+        match message {
+            Incoming::Request(request) => self.recv_request(now, &request),
+            Incoming::Notification { method, params } => {
+                if method == "session/cancel" {
+                    self.session_cancelled(now, &value_of(params));
+                }
+            }
+            Incoming::Answer { call, body } => {
+                let (kind, answer) = owned(body);
+                self.answer = Some(answer);
+                let _ = self.session.recv_answer(now, call, kind);
+                self.pump(now);
+                self.answer = None;
+            }
+            Incoming::Cancel(cancel) => {
+                let reason = cancel.reason.as_deref();
+                self.session.recv_cancel(now, cancel.key.ok(), reason, cancel.ack, &Origin::STREAM);
+            }
+            Incoming::Ack { cancel, cancelled, .. } => self.session.recv_ack(now, cancel, cancelled),
+            Incoming::Batch(members) if self.session.allows_batches() => {
+                let dialect = self.dialect.clone();
+                for member in members {
+                    self.recv_message(now, dialect.codec().decode(member.get().as_bytes()));
+                    self.pump(now);
+                }
+            }
+            Incoming::Batch(_) => {
+                self.session.recv_bad(now, BadMessage::BatchNotAllowed, ExchangeId::NONE);
+            }
+            Incoming::Bad(why) => self.session.recv_bad(now, why, ExchangeId::NONE),
+            // An error about a frame of ours is never answered; nor is a shape this model does not know.
+            _ => {}
+        }
+    }
+
+    fn recv_request(&mut self, now: Instant, request: &IncomingRequest<'_>) {
+        let job = Job::read(&request.method, &value_of(request.params), token(request));
+        let rules = self.dialect.rules();
+        let is_handshake = rules.handshake == Some(&*request.method);
+        let reserved = rules.reserved_prefix.is_some_and(|prefix| request.method.starts_with(prefix));
+        if job.is_none() && !is_handshake && !reserved {
+            let to = ReplyTo { id: &request.id, tag: request.tag, server_cancellable: false };
+            let mut frame = Vec::new();
+            if self.dialect.codec().encode_refusal(rules, &mut frame, Some(&to), Refusal::MethodNotFound) {
+                self.write(frame);
+            }
+            return;
+        }
+        let arrival = Arrival {
+            id: request.id.clone(),
+            cancel_key: request.cancel_key.clone(),
+            method: &request.method,
+            exempt: request.exempt,
+            tag: request.tag,
+            origin: Origin::STREAM,
+            server_cancellable: false,
+            work: job.as_ref().map_or(Work::Task, Job::work),
+            admission: Ok(()),
+        };
+        if let Some(key) = self.session.recv_request(now, arrival) {
+            if let (true, Some(params)) = (is_handshake, request.params) {
+                let said = self.dialect.codec().read_handshake(HandshakePart::Params, params);
+                self.session.handshake(HandshakePart::Params, &said);
+            }
+            self.ids.insert(request.id.clone(), key);
+            self.waiting.insert(key, job.unwrap_or_else(|| Job::handshake(&value_of(request.params))));
+        }
+    }
+}
+
+fn token(request: &IncomingRequest<'_>) -> Option<Value> {
+    request.progress_token.map(|token| value_of(Some(token)))
+}
+
+fn value_of(raw: Option<&RawValue>) -> Value {
+    raw.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
+fn owned(body: AnswerBody<'_>) -> (AnswerKind, OwnedAnswer) {
+    match body {
+        AnswerBody::Value(value) => (AnswerKind::Value, OwnedAnswer::Value(value_of(Some(value)))),
+        AnswerBody::Cancelled => (AnswerKind::Cancelled, OwnedAnswer::Cancelled),
+        AnswerBody::Error(error) => (AnswerKind::Error, OwnedAnswer::Error(error)),
+        // Malformed, or a shape this model does not know.
+        _ => (AnswerKind::Error, OwnedAnswer::Error(ErrorObject::internal())),
+    }
+}

@@ -1,0 +1,201 @@
+//! The bare machine as a subject: `Session`, codec and a model of the fixture, under virtual time.
+//!
+//! No runtime, no driver, no I/O: frames in, frames out. Nothing takes time; when the runner waits and nothing is
+//! ready, time jumps to the next timer. So a vector that breaks here breaks in the machine or in the vector itself.
+
+mod connection;
+mod handler;
+mod inputs;
+mod outgoing;
+mod outputs;
+mod prompt;
+mod react;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use rescind_core::dialect::{Dialect, Role};
+use rescind_core::{Lost, SessionConfig};
+
+use self::connection::Connection;
+use crate::options::Options;
+use crate::runner::{Abilities, Ended, Line, Played, Seen, Settings, Subject, Trouble, Verdict, play};
+use crate::step::{CallStep, CancelWord};
+use crate::vector::{Part, Scenario};
+
+/// The bare machine, set up for one vector.
+#[derive(Debug)]
+pub struct BareMachine {
+    dialect: Dialect,
+    role: Role,
+    options: Options,
+    now: Instant,
+    connections: Vec<Connection>,
+    /// Which connection a named call was made on.
+    calls: BTreeMap<String, usize>,
+}
+
+impl BareMachine {
+    /// A machine that speaks `dialect`, set up as `scenario` wants it.
+    #[must_use]
+    pub fn new(dialect: &Dialect, scenario: &Scenario) -> Self {
+        let role = match scenario.vector.role {
+            Part::Serve => Role::Server,
+            Part::Call => Role::Client,
+        };
+        let options = scenario.vector.options.clone();
+        let dialect = options.tune(dialect);
+        Self { dialect, role, options, now: Instant::now(), connections: Vec::new(), calls: BTreeMap::new() }
+    }
+
+    /// Plays a vector against a bare machine of its own, at once.
+    #[must_use]
+    pub fn play(dialect: &Dialect, scenario: &Scenario) -> Played {
+        let mut machine = Self::new(dialect, scenario);
+        let settings = Settings::default();
+        let played = pin!(play(scenario, &mut machine, &settings));
+        match played.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(played) => played,
+            // Nothing here waits for anything outside.
+            Poll::Pending => Played {
+                verdict: Verdict::Broke { why: "the bare machine waited".to_owned(), step: 0 },
+                trace: Vec::new(),
+                cancel: None,
+            },
+        }
+    }
+
+    fn connection(&mut self, line: Line) -> Result<&mut Connection, Trouble> {
+        self.connections
+            .get_mut(line.0)
+            .ok_or_else(|| Trouble::Failed("this connection was never opened".to_owned()))
+    }
+
+    fn call_of(&mut self, name: &str) -> Result<&mut Connection, Trouble> {
+        let line = self.calls.get(name).copied();
+        line.and_then(|line| self.connections.get_mut(line))
+            .ok_or_else(|| Trouble::Failed(format!("no call is named `{name}`")))
+    }
+
+    /// The counters of all connections together.
+    fn share_stats(&mut self) {
+        let all: Vec<_> = self.connections.iter().map(Connection::own_stats).collect();
+        for connection in &mut self.connections {
+            connection.all_stats.clone_from(&all);
+        }
+    }
+
+    /// Lets time jump to the next timer, at most to `limit`. `false`: there was none before that.
+    fn jump(&mut self, limit: Instant) -> bool {
+        let next = self.connections.iter().filter_map(Connection::next_timeout).min();
+        match next.filter(|next| *next <= limit) {
+            Some(next) => {
+                self.now = self.now.max(next);
+                for connection in &mut self.connections {
+                    connection.time_passed(self.now);
+                }
+                self.share_stats();
+                true
+            }
+            None => {
+                self.now = self.now.max(limit);
+                false
+            }
+        }
+    }
+}
+
+impl Subject for BareMachine {
+    fn abilities(&self) -> Abilities {
+        Abilities { many_lines: true, half_close: true, calls: true, options: true }
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    async fn open(&mut self) -> Result<Line, Trouble> {
+        let mut config = SessionConfig::new(self.dialect.clone(), self.role);
+        config.limits = self.options.limits.over_defaults();
+        config.handles_cancels = self.options.declares_cancel();
+        self.connections.push(Connection::new(config, &self.options));
+        self.share_stats();
+        Ok(Line(self.connections.len() - 1))
+    }
+
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+        let now = self.now;
+        for frame in frames {
+            self.share_stats();
+            self.connection(line)?.recv(now, frame.as_bytes());
+        }
+        Ok(())
+    }
+
+    async fn recv(&mut self, line: Line, within: Duration) -> Seen {
+        let limit = self.now + within;
+        loop {
+            match self.connection(line).map(Connection::pop) {
+                Ok(Some(seen)) => return seen,
+                Ok(None) if self.jump(limit) => {}
+                Ok(None) => return Seen::Nothing,
+                Err(_) => return Seen::Closed(None),
+            }
+        }
+    }
+
+    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+        let now = self.now;
+        self.connection(line)?.half_close(now);
+        Ok(())
+    }
+
+    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+        let now = self.now;
+        self.connection(line)?.lose(now, Lost::CancelNow);
+        Ok(())
+    }
+
+    async fn pause(&mut self) {
+        let limit = self.now + Duration::from_millis(10);
+        self.jump(limit);
+    }
+
+    async fn call(&mut self, line: Line, call: &CallStep) -> Result<(), Trouble> {
+        let now = self.now;
+        self.calls.insert(call.name.clone(), line.0);
+        self.connection(line)?.call(now, call)
+    }
+
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+        let now = self.now;
+        Ok(self.call_of(name)?.cancel_call(now, name, reason))
+    }
+
+    async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
+        let now = self.now;
+        self.call_of(name)?.drop_call(now, name);
+        Ok(())
+    }
+
+    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, Trouble> {
+        let limit = self.now + within;
+        loop {
+            if let Some(ended) = self.call_of(name)?.take_outcome(name) {
+                return Ok(Some(ended));
+            }
+            if !self.jump(limit) {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn shutdown(&mut self, line: Line) -> Result<(), Trouble> {
+        let now = self.now;
+        self.connection(line)?.shutdown(now);
+        Ok(())
+    }
+}

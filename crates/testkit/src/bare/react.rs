@@ -1,0 +1,197 @@
+//! What the model's handlers do: when they start, when they are signalled, when their time comes.
+
+use std::time::{Duration, Instant};
+
+use rescind_core::{CallSpec, Cause, HandlerEnd, InboundKey, OutboundKey, Stats, Work};
+use serde_json::{Value, json};
+
+use super::connection::Connection;
+use super::handler::{Handler, Task};
+use crate::step::CallStep;
+
+impl Connection {
+    pub(super) fn start_handler(&mut self, now: Instant, key: InboundKey) {
+        let Some(job) = self.waiting.remove(&key) else { return };
+        let mut handler = Handler::start(job, now);
+        let local = self.local_cancel.as_ref().filter(|local| local.method == handler.job.method);
+        handler.local_cancel = local.map(|local| now + Duration::from_millis(local.after_ms));
+        let nested = match handler.job.task {
+            Task::Nested { depth, width } => Some((depth, width)),
+            _ => None,
+        };
+        self.handlers.insert(key, handler);
+        if let Some((depth, width)) = nested {
+            self.call_back(now, key, depth, width);
+        }
+        if self.handlers.get(&key).is_some_and(|handler| handler.is_due(now)) {
+            self.handler_due(now, key);
+        }
+    }
+
+    /// `test/nested` calls itself on its peer, or `test/wait` at the bottom.
+    fn call_back(&mut self, now: Instant, key: InboundKey, depth: u64, width: u64) {
+        let (method, params) = match depth {
+            0 | 1 => ("test/wait", json!({})),
+            _ => ("test/nested", json!({"depth": depth - 1, "width": width})),
+        };
+        for _ in 0..width {
+            let mut spec = CallSpec::new(method);
+            spec.parent = Some(key);
+            let call = CallStep::plain("", method, params.clone());
+            if let Some(child) = self.stage(now, &spec, &call) {
+                if let Some(handler) = self.handlers.get_mut(&key) {
+                    handler.children.insert(child);
+                }
+            }
+        }
+    }
+
+    pub(super) fn handler_due(&mut self, now: Instant, key: InboundKey) {
+        let Some(handler) = self.handlers.get_mut(&key) else { return };
+        if handler.local_cancel.is_some_and(|due| due <= now) {
+            handler.local_cancel = None;
+            let cause = self.local_cancel.as_ref().map(|local| Cause::new(local.cause.into()));
+            if let Some(cause) = cause {
+                self.session.local_cancel(now, key, cause);
+                self.pump(now);
+            }
+            return;
+        }
+        if handler.answered {
+            // Blocking work whose request was settled long ago ends now.
+            self.gone(now, key);
+            return;
+        }
+        let end = match &handler.job.task {
+            Task::Answer(value) => (HandlerEnd::Value, value.clone()),
+            Task::Sleep { value, .. } => (HandlerEnd::Value, json!({"value": value})),
+            Task::Ignore { .. } | Task::Block { .. } => (HandlerEnd::Value, json!({"ignored": true})),
+            Task::Panic => (HandlerEnd::Panicked, Value::Null),
+            Task::NewSession => {
+                self.sessions += 1;
+                (HandlerEnd::Value, json!({"sessionId": format!("session-{}", self.sessions)}))
+            }
+            Task::Stats => {
+                let stats = self.stats_value();
+                self.stats_served += 1;
+                (HandlerEnd::Value, stats)
+            }
+            Task::Progress { count, .. } if handler.ticks >= *count => {
+                (HandlerEnd::Value, json!({"ticks": count}))
+            }
+            Task::Progress { every_ms, .. } => {
+                handler.next = Some(now + Duration::from_millis((*every_ms).max(1)));
+                handler.ticks += 1;
+                self.tick(key);
+                return;
+            }
+            Task::Wait | Task::Partial | Task::FailOnCancel | Task::Nested { .. } => return,
+        };
+        self.end_handler(now, key, end.0, end.1);
+    }
+
+    fn tick(&mut self, key: InboundKey) {
+        let Some(handler) = self.handlers.get(&key).filter(|_| self.session.may_notify(key)) else { return };
+        let (ticks, token) = (handler.ticks, handler.job.token.clone());
+        let (method, params) = match (self.dialect.name(), token) {
+            ("mcp" | "mcp-2026", Some(token)) => {
+                ("notifications/progress", json!({"progressToken": token, "progress": ticks}))
+            }
+            ("abp", Some(token)) => ("progress", json!({"progressToken": token, "progress": ticks})),
+            ("mcp" | "mcp-2026", None) => return,
+            _ => ("test/tick", json!({"n": ticks})),
+        };
+        self.notify(method, &params);
+    }
+
+    /// A handler learns of its cancel.
+    pub(super) fn signal(&mut self, now: Instant, key: InboundKey) {
+        let partial = if self.dialect.name() == "acp-v2" { HandlerEnd::Stopped } else { HandlerEnd::Value };
+        let Some(handler) = self.handlers.get_mut(&key) else { return };
+        handler.signalled = true;
+        let end = match &handler.job.task {
+            Task::Partial => (partial, json!({"partial": true})),
+            Task::FailOnCancel => (HandlerEnd::Error, Value::Null),
+            Task::Wait | Task::Sleep { .. } | Task::Progress { .. } | Task::Block { polls: true, .. } => {
+                (HandlerEnd::Stopped, Value::Null)
+            }
+            Task::Nested { .. } if handler.children.is_empty() => (HandlerEnd::Stopped, Value::Null),
+            Task::Nested { .. }
+            | Task::Ignore { .. }
+            | Task::Block { polls: false, .. }
+            | Task::Answer(_)
+            | Task::Panic
+            | Task::Stats
+            | Task::NewSession => return,
+        };
+        self.end_handler(now, key, end.0, end.1);
+    }
+
+    /// A call that a handler had made has ended.
+    pub(super) fn child_ended(&mut self, now: Instant, child: OutboundKey) {
+        let parent = self.handlers.iter_mut().find(|(_, handler)| handler.children.contains(&child));
+        let Some((&key, handler)) = parent else { return };
+        handler.children.remove(&child);
+        if handler.children.is_empty() {
+            let end = if handler.signalled { HandlerEnd::Stopped } else { HandlerEnd::Value };
+            self.end_handler(now, key, end, json!({}));
+        }
+    }
+
+    fn end_handler(&mut self, now: Instant, key: InboundKey, end: HandlerEnd, value: Value) {
+        let Some(handler) = self.handlers.get_mut(&key) else { return };
+        let (end, value) = match (&handler.job.prompt, end) {
+            // 001-09: a prompt ends with a result of its own, however it was cancelled.
+            (Some(_), HandlerEnd::Stopped | HandlerEnd::Error) => {
+                (HandlerEnd::Value, json!({"stopReason": "cancelled"}))
+            }
+            (Some(_), HandlerEnd::Value) => (HandlerEnd::Value, json!({"stopReason": "end_turn"})),
+            (None, HandlerEnd::Value) if handler.job.tool => {
+                let text = value.to_string();
+                let content = json!([{"type": "text", "text": text}]);
+                (HandlerEnd::Value, json!({"structuredContent": value, "content": content}))
+            }
+            (_, end) => (end, value),
+        };
+        handler.end = Some((end, value));
+        self.session.local_answer(now, key, end);
+        self.pump(now);
+        self.gone(now, key);
+    }
+
+    /// The handler's task ends, or its thread.
+    pub(super) fn gone(&mut self, now: Instant, key: InboundKey) {
+        if self.handlers.remove(&key).is_some() {
+            self.session.local_ended(now, key);
+            self.pump(now);
+        }
+    }
+
+    /// The grace is over: a task is dropped, a thread runs on.
+    pub(super) fn abort(&mut self, now: Instant, key: InboundKey) {
+        let Some(handler) = self.handlers.get_mut(&key) else { return };
+        match handler.job.work() {
+            Work::Task => self.gone(now, key),
+            Work::Blocking => handler.answered = true,
+        }
+    }
+
+    /// The counters of the whole fixture, without `test/stats` itself.
+    fn stats_value(&self) -> Value {
+        // Taken before the frame that asks was read, so it does not count itself.
+        let all = &self.all_stats;
+        let sum = |count: fn(&Stats) -> u64| all.iter().map(|(stats, _)| count(stats)).sum::<u64>();
+        let served: u64 = all.iter().map(|(_, served)| *served).sum();
+        json!({
+            "started": sum(|stats| stats.started).saturating_sub(served),
+            "finished": sum(|stats| stats.finished).saturating_sub(served),
+            "cancelled": sum(|stats| stats.cancelled),
+            "running": sum(|stats| stats.running),
+            "queued": sum(|stats| stats.queued),
+            "draining": sum(|stats| stats.draining),
+            "slots": sum(|stats| stats.slots),
+            "unknown_cancels": sum(|stats| stats.unknown_cancels),
+            "late_answers": sum(|stats| stats.late_answers),
+        })
+    }
+}

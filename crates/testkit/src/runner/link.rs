@@ -1,0 +1,184 @@
+//! Any wire as a subject: raw frames over a [`Link`] to whoever serves at its other end.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rescind_core::{
+    BoxFuture, CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError, TransportEvent,
+};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::subject::{Abilities, Line, Seen, Subject, Trouble};
+
+/// How long a write may take before the peer counts as not reading.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Opens a connection to the subject; says in words why it could not.
+pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> + Send>;
+
+/// Whoever serves at the other end of a wire. It asks for raw frames only, so it knows no dialect.
+///
+/// A connection's lines are closed when it is dropped.
+pub struct LinkSubject {
+    connect: Connect,
+    abilities: Abilities,
+    lines: Vec<Option<Link>>,
+    epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
+}
+
+impl LinkSubject {
+    /// A subject reached by `connect`. It is asked nothing beyond one plain connection until `with_*` says it can.
+    #[must_use]
+    pub fn new(connect: Connect) -> Self {
+        let abilities = Abilities { many_lines: false, half_close: false, calls: false, options: false };
+        Self { connect, abilities, lines: Vec::new(), epitaph: None }
+    }
+
+    /// Connecting again reaches the same fixture.
+    #[must_use]
+    pub const fn with_many_lines(mut self) -> Self {
+        self.abilities.many_lines = true;
+        self
+    }
+
+    /// Closing our side leaves the other open.
+    #[must_use]
+    pub const fn with_half_close(mut self) -> Self {
+        self.abilities.half_close = true;
+        self
+    }
+
+    /// The fixture was set up with the vector's options.
+    #[must_use]
+    pub const fn with_options(mut self) -> Self {
+        self.abilities.options = true;
+        self
+    }
+
+    /// Says how the subject ended when a line closes: an exit status, the tail of its standard error.
+    #[must_use]
+    pub fn with_epitaph(mut self, epitaph: impl FnMut() -> Option<String> + Send + 'static) -> Self {
+        self.epitaph = Some(Box::new(epitaph));
+        self
+    }
+
+    fn link(&mut self, line: Line) -> Result<&mut Link, Trouble> {
+        let link = self.lines.get_mut(line.0).and_then(Option::as_mut);
+        link.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))
+    }
+
+    fn closed(&mut self, how: Option<String>) -> Seen {
+        let epitaph = self.epitaph.as_mut().and_then(|epitaph| epitaph());
+        Seen::Closed(match (how, epitaph) {
+            (Some(how), Some(epitaph)) => Some(format!("{how}; {epitaph}")),
+            (how, epitaph) => how.or(epitaph),
+        })
+    }
+}
+
+impl fmt::Debug for LinkSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LinkSubject")
+            .field("abilities", &self.abilities)
+            .field("lines", &self.lines)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subject for LinkSubject {
+    fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    async fn open(&mut self) -> Result<Line, Trouble> {
+        let link = timeout(WRITE_LIMIT, (self.connect)()).await;
+        let link = link.map_err(|_| Trouble::Failed("the connection did not open in time".to_owned()))?;
+        self.lines.push(Some(link.map_err(Trouble::Failed)?));
+        Ok(Line(self.lines.len() - 1))
+    }
+
+    async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+        let link = self.link(line)?;
+        match timeout(WRITE_LIMIT, write(link, frames)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                let Seen::Closed(how) = self.closed(Some(error.to_string())) else { return Ok(()) };
+                Err(Trouble::Failed(format!("the peer could not be written to: {}", how.unwrap_or_default())))
+            }
+            Err(_) => Err(Trouble::Failed(format!("the peer read nothing for {WRITE_LIMIT:?}"))),
+        }
+    }
+
+    async fn recv(&mut self, line: Line, within: Duration) -> Seen {
+        let Ok(link) = self.link(line) else { return Seen::Closed(None) };
+        let event = timeout(within, poll_fn(|cx| link.rx.as_mut().poll_event(cx))).await;
+        match event {
+            Err(_) => Seen::Nothing,
+            Ok(Some(Ok(TransportEvent::Message(message)))) => {
+                match String::from_utf8(message.body.to_vec()) {
+                    Ok(text) => Seen::Frame(text),
+                    Err(_) => {
+                        Seen::Noise(format!("a frame that is not UTF-8, {} bytes long", message.body.len()))
+                    }
+                }
+            }
+            Ok(Some(Ok(TransportEvent::Rejected { why, .. }))) => Seen::Noise(why.to_string()),
+            Ok(Some(Err(error))) => self.closed(Some(error.to_string())),
+            // Its output has ended, or an exchange has, which carried all there was.
+            Ok(Some(Ok(_)) | None) => self.closed(None),
+        }
+    }
+
+    async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+        let link = self.link(line)?;
+        let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
+        match timeout(WRITE_LIMIT, closed).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Trouble::Failed(format!("its input could not be ended: {error}"))),
+            Err(_) => Err(Trouble::Failed("its input did not end in time".to_owned())),
+        }
+    }
+
+    async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
+        if let Some(link) = self.lines.get_mut(line.0) {
+            *link = None;
+        }
+        Ok(())
+    }
+
+    async fn pause(&mut self) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Takes every frame before it flushes, so that the peer can read them together.
+async fn write(link: &mut Link, frames: Vec<String>) -> Result<(), TransportError> {
+    for frame in frames {
+        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
+        let head = head(&frame);
+        let body = Bytes::from(frame);
+        let exchange = ExchangeId::NONE;
+        link.tx.as_mut().start_send(Outbound { body, exchange, lane: Lane::Bulk, head, last: false })?;
+    }
+    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
+}
+
+/// What a frame seems to be, for wires that want to know.
+fn head(frame: &str) -> Head {
+    let frame: Value = serde_json::from_str(frame).unwrap_or_default();
+    let method = frame.get("method").and_then(Value::as_str);
+    let id = frame.get("id").and_then(|id| rescind_core::RequestId::from_json(&id.to_string()).ok());
+    let kind = match (method, &id) {
+        (Some(_), Some(_)) => FrameKind::Request,
+        (Some(_), None) => FrameKind::Notification,
+        (None, _) => FrameKind::Answer,
+    };
+    Head { kind, id, method: method.map(Into::into) }
+}

@@ -1,0 +1,29 @@
+//! A dialect as a vector's options want it.
+
+use rescind_core::dialect::{AnswerAfterCancel, CancelFrom, Dialect};
+
+use crate::options::{AnswerAfterCancelOption, CancelFromOption, Options};
+
+impl Options {
+    /// The dialect with the rules these options change; the same one if they change none.
+    #[must_use]
+    pub fn tune(&self, dialect: &Dialect) -> Dialect {
+        if self.cancel_from.is_none() && self.answer_after_cancel.is_none() {
+            return dialect.clone();
+        }
+        let mut builder = dialect.to_builder();
+        if let Some(from) = self.cancel_from {
+            builder = builder.cancel_from(match from {
+                CancelFromOption::Both => CancelFrom::Both,
+                CancelFromOption::Client => CancelFrom::Client,
+            });
+        }
+        if let Some(answer) = self.answer_after_cancel {
+            builder = builder.answer_after_cancel(match answer {
+                AnswerAfterCancelOption::Dialect => AnswerAfterCancel::Dialect,
+                AnswerAfterCancelOption::ResultIfFinished => AnswerAfterCancel::ResultIfFinished,
+            });
+        }
+        builder.build()
+    }
+}

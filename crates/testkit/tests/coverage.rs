@@ -1,0 +1,178 @@
+//! Holds COVERAGE.md and the evidence together: every row has its vector or test, and none names a row that is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rescind_testkit::scenarios;
+
+const WAITING: &str = include_str!("../vectors/waiting.toml");
+const TABLE: &str = include_str!("../COVERAGE.md");
+/// What a line of a Rust test begins with to cite rows and invariants, separated by commas.
+const MARK: &str = concat!("// cov", "ers:");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ok,
+    Test,
+    None,
+}
+
+/// Reads the four-column rows only: the notes repeat ids.
+fn rows() -> BTreeMap<String, Status> {
+    let row = |line: &str| {
+        let cells: Vec<_> = line.trim().trim_matches('|').split(" | ").map(str::trim).collect();
+        let [id, _, _, status] = cells.as_slice() else { return None };
+        let status = match *status {
+            "ok" => Status::Ok,
+            "test" => Status::Test,
+            "none" => Status::None,
+            _ => return None,
+        };
+        Some(((*id).to_owned(), status))
+    };
+    TABLE.lines().filter_map(row).collect()
+}
+
+fn cited_by_vectors() -> BTreeSet<String> {
+    scenarios().iter().flat_map(|scenario| scenario.vector.covers.iter().cloned()).collect()
+}
+
+fn cited_by_tests() -> BTreeSet<String> {
+    let mut files = Vec::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for folder in ["crates", "integration-tests", "examples"] {
+        rust_files(&root.join(folder), &mut files);
+    }
+    let texts = files.iter().filter_map(|file| fs::read_to_string(file).ok());
+    let marks = texts.flat_map(|text| {
+        let marked = |line: &str| line.trim().strip_prefix(MARK).map(str::to_owned);
+        text.lines().filter_map(marked).collect::<Vec<_>>()
+    });
+    marks.flat_map(|ids| ids.split([',', ' ']).map(|id| id.trim().to_owned()).collect::<Vec<_>>()).collect()
+}
+
+fn rust_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() && path.file_name().is_none_or(|name| name != "target" && name != "node_modules") {
+            rust_files(&path, files);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+fn waiting(section: &str) -> BTreeMap<String, String> {
+    let table: toml::Table = toml::from_str(WAITING).unwrap();
+    let rows = table[section].as_table().unwrap().iter();
+    rows.map(|(row, why)| (row.clone(), why.as_str().unwrap().to_owned())).collect()
+}
+
+#[test]
+fn the_table_is_read_whole() {
+    let rows = rows();
+    let count = |start: &str| rows.keys().filter(|id| id.starts_with(start)).count();
+    assert_eq!(
+        [count("000-"), count("001-"), count("002-"), count("003-"), count("004-"), count("X-")],
+        [64, 19, 20, 36, 33, 18]
+    );
+}
+
+#[test]
+fn every_row_that_is_ok_has_a_vector_or_waits_for_a_wire() {
+    let (vectors, tests) = (cited_by_vectors(), cited_by_tests());
+    let (http, rust) = (waiting("http"), waiting("rust"));
+    let mut missing = Vec::new();
+    for (row, _) in rows().iter().filter(|(_, status)| **status == Status::Ok) {
+        match (vectors.contains(row), http.get(row), rust.contains_key(row)) {
+            (true, None, _) => {}
+            (false, Some(why), _) => println!("{row} waits: {why}"),
+            (false, None, true) if tests.contains(row) => {}
+            (true, Some(_), _) => missing.push(format!("{row} has a vector: take it out of waiting.toml")),
+            (false, None, _) => missing.push(format!("{row} has no evidence")),
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_row_about_the_library_has_a_rust_test() {
+    let tests = cited_by_tests();
+    let wanted =
+        |(row, status): (String, Status)| (status == Status::Test && !tests.contains(&row)).then_some(row);
+    let missing: Vec<_> = rows().into_iter().filter_map(wanted).collect();
+    assert!(missing.is_empty(), "no test has the comment `{MARK} ROW` for {missing:?}");
+}
+
+#[test]
+fn evidence_names_only_rows_that_exist_and_can_be_observed() {
+    let rows = rows();
+    let is_invariant = |id: &str| {
+        let number = id.strip_prefix(['I', 'L']).and_then(|number| number.parse::<u32>().ok());
+        number.is_some_and(|number| (1..=15).contains(&number))
+    };
+    let known = |id: &String| is_invariant(id) || matches!(rows.get(id), Some(Status::Ok | Status::Test));
+    for scenario in scenarios() {
+        let (dialect, vector) = (scenario.dialect, &scenario.vector);
+        let strange: Vec<_> = vector.covers.iter().filter(|id| !known(id)).collect();
+        assert!(strange.is_empty(), "{dialect}/{} names {strange:?}", vector.name);
+        assert!(!vector.covers.is_empty(), "{dialect}/{} is evidence for nothing", vector.name);
+        assert!(!vector.source.is_empty() && !vector.title.is_empty(), "{dialect}/{}", vector.name);
+    }
+    let strange: Vec<_> = cited_by_tests().into_iter().filter(|id| !id.is_empty() && !known(id)).collect();
+    assert!(strange.is_empty(), "a Rust test names {strange:?}");
+}
+
+#[test]
+fn every_invariant_is_cited_by_a_vector_or_a_test() {
+    let cited: BTreeSet<_> = cited_by_vectors().into_iter().chain(cited_by_tests()).collect();
+    let missing: Vec<_> =
+        (1..=14).map(|number| format!("I{number}")).filter(|id| !cited.contains(id)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_core_scenarios_stand_under_one_name_in_every_dialect() {
+    let everywhere = [
+        "cancel_running",
+        "cancel_twice",
+        "cancel_finished",
+        "cancel_unknown",
+        "cancel_queued",
+        "reuse_while_draining",
+        "partial_result",
+        "deaf_handler_grace",
+        "fail_after_cancel",
+        "panic",
+        "siblings_untouched",
+        "malformed_cancel_null",
+        "malformed_frame_then_valid",
+        "unknown_notification",
+        "progress_never_after",
+        "half_close_answers",
+        "disconnect_stops_work",
+        "local_cancel_limit",
+        "local_cancel_shutdown",
+        "local_cancel_deadline",
+        "blocking_poll",
+        "unknown_method",
+        "drop_before_written_sends_nothing",
+        "cancel_call_confirmed",
+        "completed_after_cancel",
+        "late_answer_ignored",
+        "unresponsive",
+        "return_now",
+        "disconnect_with_cancel_asked",
+    ];
+    for dialect in &rescind_core::dialect::ALL {
+        for name in everywhere {
+            let has = |scenario: &&rescind_testkit::Scenario| scenario.vector.name == name;
+            assert!(
+                rescind_testkit::scenarios_of(dialect.name()).any(|it| has(&it)),
+                "{} lacks {name}",
+                dialect.name()
+            );
+        }
+    }
+}
