@@ -7,7 +7,7 @@ import * as acp from "@agentclientprotocol/sdk";
 import { Work, WorkFailed, elapse } from "./work.mjs";
 
 const work = new Work();
-const sessions = new Map(); // session id -> the AbortController of its running prompt, if any
+const sessions = new Map(); // session id -> the AbortControllers of its running prompts
 const anyParams = (params) => params ?? {};
 
 /** Resolves when the SDK's signal aborts: on `$/cancel_request`, and when the connection closes. */
@@ -46,6 +46,13 @@ async function askClient({ client, signal }, entry, width, method, params) {
   return { answers: answers.map((answer) => answer.value) };
 }
 
+function nested(context, entry) {
+  const { depth = 1, width = 1 } = context.params;
+  return depth > 1
+    ? askClient(context, entry, width, "test/nested", { depth: depth - 1, width })
+    : askClient(context, entry, width, "test/wait", {});
+}
+
 const extensionMethods = {
   "test/echo": ({ params }) => ({ value: params.value }),
   "test/sleep": async ({ params, signal }, entry) => {
@@ -67,12 +74,7 @@ const extensionMethods = {
     entry.stopped();
     throw new WorkFailed();
   },
-  "test/nested": (context, entry) => {
-    const { depth = 0, width = 1 } = context.params;
-    return depth > 0
-      ? askClient(context, entry, width, "test/nested", { depth: depth - 1, width })
-      : askClient(context, entry, width, "test/wait", {});
-  },
+  "test/nested": nested,
   "test/progress": async ({ params, signal, client }, entry) => {
     for (let n = 1; n <= params.count; n += 1) {
       await abortableSleep(params.every_ms, signal, entry);
@@ -94,9 +96,10 @@ const prompts = {
     await waitForAbort(signal, entry);
   },
   ignore: (_context, _signal, _entry, [ms = "0"]) => elapse(Number(ms)),
-  // The flow drawn in ACP's cancellation page: two requests to the client, cancelled with the prompt.
-  nested: async ({ params: { sessionId }, client }, signal, entry) => {
+  nested: async ({ params: { sessionId }, client }, signal, entry, [depth, width]) => {
     await say(client, sessionId, "started");
+    if (depth) return nested({ params: { depth: Number(depth), width: Number(width) }, client, signal }, entry);
+    // Without numbers: the flow drawn in ACP's cancellation page.
     await Promise.allSettled([
       client.request("terminal/create", { sessionId, command: "grep", args: ["pattern", "file.txt"] }, { cancellationSignal: signal }),
       client.request(
@@ -121,14 +124,15 @@ const say = (client, sessionId, text) =>
 
 async function prompt(context) {
   const { params, signal } = context;
-  if (!sessions.has(params.sessionId)) throw acp.RequestError.sessionNotFound(params.sessionId);
+  const turns = sessions.get(params.sessionId);
+  if (!turns) throw acp.RequestError.sessionNotFound(params.sessionId);
   const [name, ...words] = (params.prompt.find((block) => block.type === "text")?.text ?? "").split(" ");
   const play = prompts[name];
   if (!play) throw acp.RequestError.invalidParams({ prompt: name }, `no prompt is called "${name}"`);
 
   // A prompt stops for `$/cancel_request` (the SDK's signal) and for `session/cancel` (ours).
   const turn = new AbortController();
-  sessions.set(params.sessionId, turn);
+  turns.add(turn);
   const either = AbortSignal.any([signal, turn.signal]);
   return work.run(async (entry) => {
     try {
@@ -138,7 +142,7 @@ async function prompt(context) {
       if (either.aborted) return { stopReason: "cancelled" };
       throw error;
     } finally {
-      if (sessions.get(params.sessionId) === turn) sessions.set(params.sessionId, undefined);
+      turns.delete(turn);
     }
   });
 }
@@ -148,11 +152,13 @@ const app = acp
   .onRequest("initialize", () => ({ protocolVersion: acp.PROTOCOL_VERSION, agentCapabilities: {} }))
   .onRequest("session/new", () => {
     const sessionId = `session-${sessions.size + 1}`;
-    sessions.set(sessionId, undefined);
+    sessions.set(sessionId, new Set());
     return { sessionId };
   })
   .onRequest("session/prompt", prompt)
-  .onNotification("session/cancel", ({ params }) => sessions.get(params.sessionId)?.abort(new Error("session/cancel")))
+  .onNotification("session/cancel", ({ params }) => {
+    for (const turn of sessions.get(params.sessionId) ?? []) turn.abort(new Error("session/cancel"));
+  })
   .onRequest("test/stats", anyParams, () => work.stats());
 for (const [method, handler] of Object.entries(extensionMethods)) {
   app.onRequest(method, anyParams, (context) => work.run((entry) => handler(context, entry)));

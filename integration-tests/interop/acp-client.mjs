@@ -4,7 +4,7 @@
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk";
 import { Peer, main, must, within } from "./harness.mjs";
-import { asksOf, cancelFamily, common, idle, list, mustHoldResult, running } from "./scenarios.mjs";
+import { cancelFamily, common, idle, list, mustHoldResult, running } from "./scenarios.mjs";
 
 const anyParams = (params) => params ?? {};
 
@@ -15,8 +15,8 @@ const waitForAbort = ({ signal }) =>
     else signal.addEventListener("abort", () => reject(signal.reason), { once: true });
   });
 
-async function nested({ params: { depth = 0, width = 1 }, signal, agent }) {
-  const [method, inner] = depth > 0 ? ["test/nested", { depth: depth - 1, width }] : ["test/wait", {}];
+async function nested({ params: { depth = 1, width = 1 }, signal, agent }) {
+  const [method, inner] = depth > 1 ? ["test/nested", { depth: depth - 1, width }] : ["test/wait", {}];
   const asked = Array.from({ length: width }, () => agent.request(method, inner, { cancellationSignal: signal }));
   return { answers: await Promise.all(asked) };
 }
@@ -150,13 +150,12 @@ const prompts = {
     await idle(peer);
   },
 
-  // The flow drawn in ACP's cancellation page.
+  // The flow drawn in ACP's cancellation page, with test/wait for the two requests.
   async "prompt-cascade"(peer) {
     const sessionId = await peer.session();
-    const prompt = await peer.prompt(sessionId, "nested");
-    await peer.wire.until("a request from the agent", () => asksOf(peer).length > 0);
+    const prompt = await peer.prompt(sessionId, "nested 1 2");
     await cancelFamily(peer, prompt, {
-      asks: 1,
+      asks: 2,
       cancelParent: () => peer.notify("session/cancel", { sessionId }),
       cancelledAnswer: cancelledTurn,
     });

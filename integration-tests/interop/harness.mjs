@@ -95,6 +95,11 @@ export class Wire {
   }
 }
 
+// Whatever ends this program ends the agents it started, each by its own process.
+const started = new Set();
+process.on("exit", () => started.forEach((child) => child.kill("SIGKILL")));
+for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => process.exit(1));
+
 /**
  * One conversation with a freshly started agent. A kit's subclass connects its library to `child` and `wire` and adds
  * `call(method, params, {cancelled})`, `notify(method, params)`, `write(frame)` and `handshake()`.
@@ -106,6 +111,8 @@ export class Peer {
 
   constructor(command) {
     this.child = spawn(command[0], command.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
+    started.add(this.child);
+    this.child.on("exit", () => started.delete(this.child));
     this.child.stderr.on("data", (data) => (this.#stderr = (this.#stderr + data).slice(-4000)));
     // An agent that ended early is told by its exit, not by a broken pipe.
     this.child.stdin.on("error", () => {});

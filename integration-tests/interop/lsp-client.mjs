@@ -49,8 +49,8 @@ class LspPeer extends Peer {
     const connection = createMessageConnection(new RecordedReader(this.child.stdout, this.wire), writer);
     connection.onRequest("test/wait", (_params, token) => waitForCancel(token));
     connection.onRequest("test/echo", (params) => ({ value: params.value }));
-    connection.onRequest("test/nested", async ({ depth = 0, width = 1 }, token) => {
-      const [method, inner] = depth > 0 ? ["test/nested", { depth: depth - 1, width }] : ["test/wait", {}];
+    connection.onRequest("test/nested", async ({ depth = 1, width = 1 }, token) => {
+      const [method, inner] = depth > 1 ? ["test/nested", { depth: depth - 1, width }] : ["test/wait", {}];
       const asked = Array.from({ length: width }, () => connection.sendRequest(method, inner, token));
       return { answers: await Promise.all(asked) };
     });

@@ -70,8 +70,8 @@ const methods = {
     entry.stopped();
     throw new WorkFailed();
   },
-  "test/nested": ({ depth = 0, width = 1 }, token, entry) =>
-    depth > 0
+  "test/nested": ({ depth = 1, width = 1 }, token, entry) =>
+    depth > 1
       ? askClient(token, entry, width, "test/nested", { depth: depth - 1, width })
       : askClient(token, entry, width, "test/wait", {}),
   "test/progress": async (params, token, entry) => {

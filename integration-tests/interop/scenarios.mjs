@@ -272,12 +272,12 @@ const scenarios = {
   },
 
   async "nested-cancelled-by-parent"(peer) {
-    const parent = await peer.call("test/nested", { depth: 0, width: 3 });
+    const parent = await peer.call("test/nested", { depth: 1, width: 3 });
     await cancelFamily(peer, parent, { asks: 3, cancelParent: () => parent.cancel() });
   },
 
   async "nested-twice-cancelled-by-parent"(peer) {
-    const parent = await peer.call("test/nested", { depth: 1, width: 2 });
+    const parent = await peer.call("test/nested", { depth: 2, width: 2 });
     await cancelFamily(peer, parent, { asks: 2, cancelParent: () => parent.cancel() });
   },
 
@@ -302,4 +302,4 @@ const scenarios = {
 export const list = (table) => Object.entries(table).map(([name, play]) => ({ name, play }));
 
 export const common = list(scenarios);
-export { asksOf, idle, mustBeCancelled, mustHoldResult, running };
+export { idle, mustBeCancelled, mustHoldResult, running };
