@@ -111,6 +111,15 @@ async fn a_peer_that_prints_noise_is_reported_with_the_noise() {
 }
 
 #[tokio::test]
+async fn a_peer_that_floods_is_given_up() {
+    let tick = || frame(r#"{"jsonrpc":"2.0","method":"test/tick","params":{"n":1}}"#);
+    let flood = (0..20_000).map(|_| tick()).collect();
+    let script = [opened(), stats("runner-2", 0), flood];
+    let played = played("progress_never_after", Scripted::new(script), None).await;
+    assert!(why(&played).contains("no end is seen"), "{}", why(&played));
+}
+
+#[tokio::test]
 async fn a_second_answer_is_a_fault_even_at_the_end() {
     let answer = || frame(r#"{"jsonrpc":"2.0","id":1,"result":{"value":1}}"#);
     let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-2","result":{"value":"barrier"}}"#);

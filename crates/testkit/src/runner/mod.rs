@@ -6,6 +6,7 @@
 mod calling;
 mod lines;
 mod link;
+mod opening;
 mod play;
 mod steps;
 mod subject;

@@ -10,10 +10,12 @@ use super::translate::Translator;
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
 use crate::pattern::Bindings;
-use crate::profile::{HandshakeStep, follow};
 use crate::speech::{Shape, Speech};
-use crate::step::{CallStep, OutcomeWord, Step, Work};
+use crate::step::{Step, Work};
 use crate::vector::{Opening, Part, Scenario};
+
+/// A play with more frames than this is a flood.
+const MOST_FRAMES: usize = 10_000;
 
 /// Why a play ends early.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct Play<'a, S> {
     /// Echoes of the runner's own that the fixture counts as handlers.
     echoes: u64,
     baseline: Work,
+    /// When the step that runs has taken too long.
+    until: Instant,
     pub(crate) cancel_at: Option<Instant>,
     pub(crate) cancel: Option<Duration>,
 }
@@ -55,6 +59,7 @@ impl<'a, S: Subject> Play<'a, S> {
         let speech = Speech::of(scenario.dialect);
         Self {
             scenario,
+            until: subject.now() + settings.deadline,
             subject,
             settings,
             speech,
@@ -101,6 +106,7 @@ impl<'a, S: Subject> Play<'a, S> {
             Opening::None => {}
             Opening::Steps(steps) => {
                 for step in steps {
+                    self.until = self.subject.now() + self.settings.deadline;
                     self.step(step).await?;
                 }
             }
@@ -111,6 +117,7 @@ impl<'a, S: Subject> Play<'a, S> {
         }
         for step in &vector.steps {
             *at += 1;
+            self.until = self.subject.now() + self.settings.deadline;
             self.step(step).await?;
         }
         *at += 1;
@@ -144,88 +151,6 @@ impl<'a, S: Subject> Play<'a, S> {
             .as_ref()
             .is_none_or(|profile| profile.requests.contains_key(&crate::profile::RequestKind::Quick));
         has_quick && !steps.iter().any(|step| matches!(step, Step::Shutdown(_)))
-    }
-
-    pub(crate) async fn open_line(&mut self, name: &str) -> Result<(), Stop> {
-        let line = self.subject.open().await?;
-        self.current = self.lines.len();
-        self.lines.push(LineState::new(name, line));
-        Ok(())
-    }
-
-    /// Opens the session as the dialect usually does, or as the profile says.
-    pub(crate) async fn open_session(&mut self) -> Result<(), Stop> {
-        if self.scenario.vector.role == Part::Call {
-            return self.open_as_server().await;
-        }
-        let speech = self.speech()?;
-        if let Some(profile) = self.settings.profile.as_ref().filter(|it| !it.handshake.steps.is_empty()) {
-            for step in &profile.handshake.steps {
-                self.profile_step(step).await?;
-            }
-            return Ok(());
-        }
-        if let Some((method, params)) = speech.opening() {
-            self.request(method, params).await?;
-        }
-        if let Some(method) = speech.opened() {
-            self.send(vec![speech.notification(method, json!({}))]).await?;
-        }
-        Ok(())
-    }
-
-    /// The subject is the client: it is told to open the session, and answered.
-    async fn open_as_server(&mut self) -> Result<(), Stop> {
-        let speech = self.speech()?;
-        let Some((method, params)) = speech.opening() else {
-            return Ok(());
-        };
-        self.answered_call("the opening", method, params, speech.opening_result()).await
-    }
-
-    async fn answered_call(
-        &mut self,
-        name: &str,
-        method: &str,
-        params: Value,
-        value: Value,
-    ) -> Result<(), Stop> {
-        let speech = self.speech()?;
-        let call = CallStep::plain(name, method, params);
-        let line = self.line()?.line;
-        self.subject.call(line, &call).await?;
-        let wanted = method.to_owned();
-        let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
-        let frame = self.wait_for(name, is_it).await?;
-        let id = frame.get("id").cloned().unwrap_or_default();
-        self.send(vec![speech.answer(&id, method, &value)]).await?;
-        match self.subject.outcome(name, self.settings.deadline).await? {
-            Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
-            Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),
-            None => Err(Stop::Broke(format!("{name} was answered and did not end"))),
-        }
-    }
-
-    async fn profile_step(&mut self, step: &HandshakeStep) -> Result<(), Stop> {
-        let params = self.bindings.fill(&step.params);
-        if let Some(method) = &step.method {
-            let answer = self.request(method, params).await?;
-            for (name, path) in &step.bind {
-                match follow(&answer, path) {
-                    Some(value) => self.bindings.bind(name, value.clone()),
-                    None => {
-                        return Err(Stop::Broke(format!(
-                            "the answer to `{method}` has no `{path}`: {answer}"
-                        )));
-                    }
-                }
-            }
-        }
-        if let Some(method) = &step.notify {
-            let frame = self.speech()?.notification(method, self.bindings.fill(&step.params));
-            self.send(vec![frame]).await?;
-        }
-        Ok(())
     }
 
     /// A request of the runner's own; other frames that come meanwhile are kept.
@@ -321,11 +246,19 @@ impl<'a, S: Subject> Play<'a, S> {
     pub(crate) async fn next(&mut self) -> Result<Next, Stop> {
         match self.line_mut()?.inbox.pop_front() {
             Some(frame) => Ok(Next::Frame(frame)),
-            None => self.receive(self.settings.deadline).await,
+            None => self.receive(self.until).await,
         }
     }
 
-    async fn receive(&mut self, within: Duration) -> Result<Next, Stop> {
+    /// One deadline bounds a whole step, however much else comes meanwhile.
+    async fn receive(&mut self, until: Instant) -> Result<Next, Stop> {
+        let within = until.saturating_duration_since(self.subject.now());
+        if within.is_zero() {
+            return Ok(Next::Nothing);
+        }
+        if self.trace.len() >= MOST_FRAMES {
+            return Err(Stop::Broke(format!("{MOST_FRAMES} frames went over the wire, and no end is seen")));
+        }
         let line = self.line()?.line;
         let seen = self.subject.recv(line, within).await;
         let text = match seen {
@@ -344,11 +277,14 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 
     /// Waits for one frame and keeps the others.
-    async fn wait_for(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value, Stop> {
+    pub(super) async fn wait_for(
+        &mut self,
+        what: &str,
+        is_it: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Stop> {
         let until = self.subject.now() + self.settings.deadline;
         loop {
-            let left = until.saturating_duration_since(self.subject.now());
-            match self.receive(left).await? {
+            match self.receive(until).await? {
                 Next::Frame(frame) if is_it(&frame) => return Ok(frame),
                 Next::Frame(frame) => self.keep(frame).await?,
                 Next::Closed(how) => return Err(closed(what, how)),

@@ -1,0 +1,95 @@
+//! How a session is opened, from either side.
+
+use serde_json::{Value, json};
+
+use super::lines::LineState;
+use super::play::{Play, Stop};
+use super::subject::Subject;
+use crate::profile::{HandshakeStep, follow};
+use crate::speech::Shape;
+use crate::step::{CallStep, OutcomeWord};
+use crate::vector::Part;
+
+impl<S: Subject> Play<'_, S> {
+    pub(crate) async fn open_line(&mut self, name: &str) -> Result<(), Stop> {
+        let line = self.subject.open().await?;
+        self.current = self.lines.len();
+        self.lines.push(LineState::new(name, line));
+        Ok(())
+    }
+
+    /// Opens the session as the dialect usually does, or as the profile says.
+    pub(crate) async fn open_session(&mut self) -> Result<(), Stop> {
+        if self.scenario.vector.role == Part::Call {
+            return self.open_as_server().await;
+        }
+        let speech = self.speech()?;
+        if let Some(profile) = self.settings.profile.as_ref().filter(|it| !it.handshake.steps.is_empty()) {
+            for step in &profile.handshake.steps {
+                self.profile_step(step).await?;
+            }
+            return Ok(());
+        }
+        if let Some((method, params)) = speech.opening() {
+            self.request(method, params).await?;
+        }
+        if let Some(method) = speech.opened() {
+            self.send(vec![speech.notification(method, json!({}))]).await?;
+        }
+        Ok(())
+    }
+
+    /// The subject is the client: it is told to open the session, and answered.
+    async fn open_as_server(&mut self) -> Result<(), Stop> {
+        let speech = self.speech()?;
+        let Some((method, params)) = speech.opening() else {
+            return Ok(());
+        };
+        self.answered_call("the opening", method, params, speech.opening_result()).await
+    }
+
+    pub(super) async fn answered_call(
+        &mut self,
+        name: &str,
+        method: &str,
+        params: Value,
+        value: Value,
+    ) -> Result<(), Stop> {
+        let speech = self.speech()?;
+        let call = CallStep::plain(name, method, params);
+        let line = self.line()?.line;
+        self.subject.call(line, &call).await?;
+        let wanted = method.to_owned();
+        let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
+        let frame = self.wait_for(name, is_it).await?;
+        let id = frame.get("id").cloned().unwrap_or_default();
+        self.send(vec![speech.answer(&id, method, &value)]).await?;
+        match self.subject.outcome(name, self.settings.deadline).await? {
+            Some(ended) if ended.outcome == OutcomeWord::Completed => Ok(()),
+            Some(ended) => Err(Stop::Broke(format!("{name} was answered and ended as {ended:?}"))),
+            None => Err(Stop::Broke(format!("{name} was answered and did not end"))),
+        }
+    }
+
+    async fn profile_step(&mut self, step: &HandshakeStep) -> Result<(), Stop> {
+        let params = self.bindings.fill(&step.params);
+        if let Some(method) = &step.method {
+            let answer = self.request(method, params).await?;
+            for (name, path) in &step.bind {
+                match follow(&answer, path) {
+                    Some(value) => self.bindings.bind(name, value.clone()),
+                    None => {
+                        return Err(Stop::Broke(format!(
+                            "the answer to `{method}` has no `{path}`: {answer}"
+                        )));
+                    }
+                }
+            }
+        }
+        if let Some(method) = &step.notify {
+            let frame = self.speech()?.notification(method, self.bindings.fill(&step.params));
+            self.send(vec![frame]).await?;
+        }
+        Ok(())
+    }
+}
