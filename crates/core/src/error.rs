@@ -45,6 +45,9 @@ pub enum CallError {
     /// The request had been answered already, so it makes no more calls.
     #[error("the request this call belongs to has ended")]
     Ended,
+    /// The peer reads slower than this side writes. Wait, or drop what can be dropped.
+    #[error("the outbox is full: the peer reads slower than this side writes")]
+    OutboxFull,
 }
 
 /// Why a connection ended or could not be made.
@@ -72,6 +75,9 @@ pub enum ProtocolViolation {
         /// Frames waiting.
         waiting: usize,
     },
+    /// None of its first messages belongs to a dialect offered here.
+    #[error("none of the peer's first messages belongs to a dialect offered here")]
+    UnknownDialect,
 }
 
 /// What the user did.
@@ -84,4 +90,7 @@ pub enum ApiMisuse {
     /// No dialect was given.
     #[error("give at least one dialect")]
     NoDialect,
+    /// Several dialects were given where one must be known.
+    #[error("with several dialects the peer's first message decides: await `negotiate` or `connect`")]
+    SeveralDialects,
 }

@@ -2,14 +2,24 @@
 
 mod cause;
 pub mod dialect;
+#[cfg(feature = "tokio")]
+mod driver;
 mod error;
 mod framing;
 mod id;
 mod machine;
 mod message;
+mod registry;
 mod transport;
 
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
+#[cfg(feature = "tokio")]
+pub use driver::{
+    Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Load, Notification, Notifications,
+    Peer, PeerBuilder, Router, Server, ServerBuilder, ServerLimits, Starting, Stopped,
+};
+#[cfg(feature = "tower")]
+pub use driver::{CallRequest, RawParams, ServiceRequest};
 pub use error::{ApiMisuse, CallError, ConnectionError, ProtocolViolation};
 pub use framing::{BadFrame, ContentLength, Decoded, Decoder, Framing, Newline};
 pub use id::{
@@ -25,6 +35,7 @@ pub use message::{
     AnswerBody, BadMessage, CancelKey, ErrorCode, ErrorObject, Exempt, Incoming, IncomingCancel,
     IncomingRequest,
 };
+pub use registry::{Registry, SessionId};
 pub use transport::{
     BoxFuture, CloseReason, Endpoint, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits, Listener,
     Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,

@@ -1,0 +1,235 @@
+//! The outputs of the machine, done in order.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::deferred::{Deferred, Start};
+use super::outbox::{Answer, Bulk, Control};
+use super::request::{Task, Waiting};
+use super::shared::{Core, Shared};
+use crate::cause::Cause;
+use crate::dialect::{HandshakePart, Refusal};
+use crate::id::{ExchangeId, InboundKey};
+use crate::machine::{CloseCause, Event, HandlerEnd, Output, Reply, ReplyBody};
+use crate::transport::Finish;
+
+impl Core {
+    /// Does what the machine wants, under the lock; what concerns others is deferred.
+    pub(super) fn apply(&mut self, shared: &Arc<Shared>, now: Instant, deferred: &mut Deferred) {
+        while let Some(output) = self.session.poll_output() {
+            self.apply_one(shared, now, output, deferred);
+        }
+        if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
+            self.close = Some(CloseCause::PeerNotReading);
+        }
+    }
+
+    fn apply_one(&mut self, shared: &Arc<Shared>, now: Instant, output: Output, deferred: &mut Deferred) {
+        match output {
+            Output::Start(key) => self.start(shared, now, key, deferred),
+            Output::Signal { key, cause } => self.signal(key, cause, deferred),
+            Output::Abort(key) => self.abort(shared, key, deferred),
+            Output::Reply(reply) => self.reply(shared, reply),
+            Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
+            Output::Gone(key) => {
+                if let Some(slot) = self.inbound.remove(key.0) {
+                    deferred.watches.extend(slot.watches);
+                    deferred.gone.push(slot.request);
+                }
+            }
+            Output::Refuse { to, exchange, why } => {
+                self.outbox.push_control(Control::Refuse { to, exchange, why });
+            }
+            Output::RefuseCancelled { id, tag, exchange, cause } => {
+                self.outbox.push_control(Control::RefuseCancelled { id, tag, exchange, cause });
+            }
+            Output::Finish { exchange, silent } => self.finish(exchange, silent),
+            Output::Ack { ack, key, exchange, status } => {
+                self.outbox.push_control(Control::Ack { ack, key, exchange, status });
+            }
+            Output::SendCancel { call, number: _, cancel, cause } => {
+                if let Some((ticket, entry)) = self.entry_of(call) {
+                    tracing::debug!(call = entry.number.0, cancel.source = %cause, "a call is cancelled");
+                    entry.cancel = Some((cancel, cause));
+                    self.outbox.push_control(Control::Cancel(ticket));
+                }
+            }
+            Output::TakeBack(call) => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    entry.frame = None;
+                    let calls = &self.calls;
+                    self.outbox
+                        .took_back(|ticket| calls.get(ticket).is_some_and(|call| call.frame.is_some()));
+                }
+            }
+            Output::Acked { call, cancelled } => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    let extras = entry.extras();
+                    extras.acknowledged = Some(cancelled);
+                    deferred.wakers.extend(extras.ack_waker.take());
+                }
+            }
+            Output::Settle { call, settlement } => self.settle_call(call, settlement, deferred),
+            Output::CancelForeign(child) => deferred.foreign_cancels.extend(self.take_foreign(child)),
+            Output::Event(event) => self.tell(shared, event, deferred),
+            Output::Close(cause) => {
+                self.close.get_or_insert(cause);
+            }
+        }
+    }
+
+    fn start(&mut self, shared: &Arc<Shared>, now: Instant, key: InboundKey, deferred: &mut Deferred) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        let waiting = slot.waiting.take();
+        if let Some(Waiting { handler: Some(handler), params }) = waiting {
+            shared.admission.task_moved(slot.task, Task::Running);
+            slot.task = Task::Running;
+            deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
+        } else {
+            // Nobody serves the method: it is answered here, and no task is made.
+            slot.answer = Some(Answer::Refused(Refusal::MethodNotFound));
+            self.session.local_answer(now, key, HandlerEnd::Error);
+            self.session.local_ended(now, key);
+        }
+    }
+
+    fn signal(&mut self, key: InboundKey, cause: Cause, deferred: &mut Deferred) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        tracing::debug!(
+            rpc.method = %slot.request.method,
+            jsonrpc.request.id = %slot.request.id,
+            cancel.source = %cause,
+            "a request is cancelled"
+        );
+        slot.request.set_cancelled(cause);
+        deferred.signals.push(Arc::clone(&slot.request));
+    }
+
+    fn abort(&mut self, shared: &Shared, key: InboundKey, deferred: &mut Deferred) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if slot.task == Task::Running {
+            shared.admission.task_moved(slot.task, Task::Draining);
+            slot.task = Task::Draining;
+        }
+        deferred.aborts.push(Arc::clone(&slot.request));
+    }
+
+    fn reply(&mut self, shared: &Shared, reply: Reply) {
+        let mut answer = None;
+        if let Some(slot) = self.inbound.get_mut(reply.key.0) {
+            answer = slot.answer.take();
+            if slot.task == Task::Running {
+                shared.admission.task_moved(slot.task, Task::Draining);
+                slot.task = Task::Draining;
+            }
+            tracing::trace!(
+                rpc.method = %slot.request.method,
+                jsonrpc.request.id = %slot.request.id,
+                cancel.outcome = outcome(&reply.body),
+                "a request is answered"
+            );
+            let rules = shared.dialect.rules();
+            if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
+                (&answer, &reply.body, rules.handshake)
+            {
+                if handshake == &*slot.request.method {
+                    let said = shared.dialect.codec().read_handshake(HandshakePart::Result, value);
+                    self.session.handshake(HandshakePart::Result, &said);
+                }
+            }
+        }
+        let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
+        self.outbox.push_bulk(Bulk::Answer { reply, answer });
+    }
+
+    fn silence(&mut self, shared: &Shared, key: InboundKey, exchange: ExchangeId, deferred: &mut Deferred) {
+        if let Some(slot) = self.inbound.get_mut(key.0) {
+            if slot.task == Task::Running {
+                shared.admission.task_moved(slot.task, Task::Draining);
+                slot.task = Task::Draining;
+            }
+            if std::mem::take(&mut slot.frames) > 0 {
+                self.outbox.silence(key);
+                self.give_room(deferred);
+            }
+        }
+        self.finish(exchange, true);
+    }
+
+    fn finish(&mut self, exchange: ExchangeId, silent: bool) {
+        if exchange != ExchangeId::NONE {
+            let how = if silent { Finish::Silent } else { Finish::Accepted };
+            self.outbox.push_control(Control::Finish { exchange, how });
+        }
+    }
+
+    fn tell(&mut self, shared: &Shared, event: Event, deferred: &mut Deferred) {
+        match &event {
+            Event::LimitReached(limit) => tracing::debug!(limit, "a limit was reached"),
+            Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
+                if let Some(slot) = self.inbound.get(key.0) {
+                    tracing::debug!(
+                        rpc.method = %slot.request.method,
+                        jsonrpc.request.id = %slot.request.id,
+                        event = name(&event),
+                        "a handler did not end in good order"
+                    );
+                }
+            }
+            Event::Unresponsive(_) => {
+                tracing::debug!("the peer did not answer a cancelled call within the wait limit");
+            }
+            Event::UnknownCancel
+            | Event::MalformedCancel
+            | Event::IgnoredCancel
+            | Event::ParkedCancel
+            | Event::LateAnswer
+            | Event::UnknownAnswer
+            | Event::DuplicateId
+            | Event::BadFrame => tracing::trace!(event = name(&event), "a message had no effect"),
+        }
+        if shared.on_event.is_some() {
+            deferred.events.push(event);
+        }
+    }
+
+    /// From now on every handler that still runs is draining: nothing can answer for it.
+    pub(super) fn lose_wire(&mut self, shared: &Shared, deferred: &mut Deferred) -> impl Sized + use<> {
+        for slot in self.inbound.values_mut() {
+            if slot.task == Task::Running {
+                shared.admission.task_moved(slot.task, Task::Draining);
+                slot.task = Task::Draining;
+            }
+        }
+        let frames = self.outbox.clear();
+        self.give_room_to_all(deferred);
+        (frames, self.drop_notices())
+    }
+}
+
+const fn outcome(body: &ReplyBody) -> &'static str {
+    match body {
+        ReplyBody::Handler => "completed",
+        ReplyBody::Cancelled(_) => "cancelled",
+        ReplyBody::Graceful(_) => "ended",
+        ReplyBody::Refused(_) => "refused",
+    }
+}
+
+const fn name(event: &Event) -> &'static str {
+    match event {
+        Event::UnknownCancel => "unknown_cancel",
+        Event::MalformedCancel => "malformed_cancel",
+        Event::IgnoredCancel => "ignored_cancel",
+        Event::ParkedCancel => "parked_cancel",
+        Event::LateAnswer => "late_answer",
+        Event::UnknownAnswer => "unknown_answer",
+        Event::LimitReached(_) => "limit_reached",
+        Event::DuplicateId => "duplicate_id",
+        Event::BadFrame => "bad_frame",
+        Event::Unresponsive(_) => "unresponsive",
+        Event::HandlerPanicked(_) => "panicked",
+        Event::ErrorAfterCancel(_) => "error_after_cancel",
+        Event::Aborted(_) => "aborted",
+    }
+}

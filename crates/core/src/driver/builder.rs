@@ -1,0 +1,232 @@
+//! A connection before it is open.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::runtime::Handle;
+
+use super::admission::Admission;
+use super::opening::Opening;
+use super::peer::Peer;
+use super::router::Router;
+use super::shared::{EventHook, Parts, Shared};
+use super::task::{Driver, SessionPlace};
+use crate::dialect::{Dialect, Role};
+use crate::error::{ApiMisuse, ConnectionError};
+use crate::machine::{Event, Limits, Session, SessionConfig};
+use crate::registry::{Registry, SessionId};
+use crate::transport::{Inbound, Link, Transport};
+
+/// Whether this side declares that it handles cancels, where a dialect asks for that (ACP's draft).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Declaration {
+    /// It does.
+    #[default]
+    Declared,
+    /// It does not; cancels of the peer are then ignored.
+    Withheld,
+}
+
+/// A connection before it is open.
+#[derive(Clone)]
+#[must_use = "a connection opens when `connect` or `attach` is awaited"]
+pub struct PeerBuilder {
+    dialects: Vec<Dialect>,
+    router: Option<Arc<Router>>,
+    limits: Limits,
+    role: Option<Role>,
+    declare: Declaration,
+    registry: Registry,
+    session: Option<SessionId>,
+    on_event: Option<EventHook>,
+    admission: Option<Arc<Admission>>,
+}
+
+impl PeerBuilder {
+    pub(super) fn new(dialect: Dialect) -> Self {
+        Self::of([dialect])
+    }
+
+    pub(super) fn of(dialects: impl IntoIterator<Item = Dialect>) -> Self {
+        Self {
+            dialects: dialects.into_iter().collect(),
+            router: None,
+            limits: Limits::default(),
+            role: None,
+            declare: Declaration::Declared,
+            registry: Registry::new(),
+            session: None,
+            on_event: None,
+            admission: None,
+        }
+    }
+
+    /// Serves the peer's requests and handles its notifications.
+    pub fn serve(mut self, router: impl Into<Arc<Router>>) -> Self {
+        self.router = Some(router.into());
+        self
+    }
+
+    /// The bounds of the connection.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Which side this is in its dialect's handshake. Unless it is said, who serves is the server.
+    pub const fn role(mut self, role: Role) -> Self {
+        self.role = Some(role);
+        self
+    }
+
+    /// Whether this side declares that it handles cancels. It does by default.
+    pub const fn declare_cancellation(mut self, declare: Declaration) -> Self {
+        self.declare = declare;
+        self
+    }
+
+    /// Shares a registry of cancelled requests with other connections.
+    pub fn registry(mut self, registry: &Registry) -> Self {
+        self.registry = registry.clone();
+        self
+    }
+
+    /// Names the session in the registry. Unless it is named it has a name of its own in this process.
+    pub fn session(mut self, session: impl Into<SessionId>) -> Self {
+        self.session = Some(session.into());
+        self
+    }
+
+    /// Offers these dialects: the first listed that recognises the peer's first message is spoken. With several, the
+    /// connection is open only once that message has come.
+    pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
+        self.dialects = dialects.into_iter().collect();
+        self
+    }
+
+    /// Is called for each of the connection's events, after the step that had it, on the task or thread it happened on.
+    /// It must not block.
+    pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.on_event = Some(Arc::new(hook));
+        self
+    }
+
+    pub(super) fn admission(mut self, admission: &Arc<Admission>) -> Self {
+        self.admission = Some(Arc::clone(admission));
+        self
+    }
+
+    /// Opens the wire and the connection on it.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Transport`] if the wire cannot be opened, else as for [`attach`](Self::attach), or, where
+    /// several dialects are offered, for [`negotiate`](Self::negotiate).
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the attempt up; nothing stays open.
+    pub async fn connect(self, transport: impl Transport) -> Result<Peer, ConnectionError> {
+        let link = Box::new(transport).open().await?;
+        self.negotiate(link).await
+    }
+
+    /// Opens the connection on a wire that is open, in the one dialect offered. It is driven by a task of its own.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Misuse`] outside a runtime, without a dialect, or with several.
+    pub fn attach(self, link: Link) -> Result<Peer, ConnectionError> {
+        match self.dialects.as_slice() {
+            [] => Err(ApiMisuse::NoDialect.into()),
+            [dialect] => {
+                let dialect = dialect.clone();
+                self.open(dialect, link, VecDeque::new(), None)
+            }
+            _ => Err(ApiMisuse::SeveralDialects.into()),
+        }
+    }
+
+    /// The same where several dialects may be offered: waits for the peer's first message and speaks the first listed
+    /// that recognises it.
+    ///
+    /// # Errors
+    /// As for [`attach`](Self::attach) but for several dialects; [`ConnectionError::Protocol`] if the peer speaks none
+    /// of them, and [`ConnectionError::Transport`] if the wire ends before that is known.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the wire.
+    pub async fn negotiate(self, link: Link) -> Result<Peer, ConnectionError> {
+        self.negotiate_at(link, None).await
+    }
+
+    pub(super) async fn negotiate_at(
+        self,
+        mut link: Link,
+        place: Option<SessionPlace>,
+    ) -> Result<Peer, ConnectionError> {
+        let mut pending = VecDeque::new();
+        let dialect = match self.dialects.as_slice() {
+            [] => return Err(ApiMisuse::NoDialect.into()),
+            [dialect] => dialect.clone(),
+            offered => {
+                let mut opening = Opening::new(offered);
+                let (dialect, first) = poll_fn(|cx| opening.poll(&mut link, cx)).await?;
+                pending.push_back(first);
+                dialect
+            }
+        };
+        self.open(dialect, link, pending, place)
+    }
+
+    fn open(
+        self,
+        dialect: Dialect,
+        link: Link,
+        pending: VecDeque<Inbound>,
+        place: Option<SessionPlace>,
+    ) -> Result<Peer, ConnectionError> {
+        let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
+        let serves = self.router.as_ref().is_some_and(|router| !router.serves_nothing());
+        let role = self.role.unwrap_or(if serves { Role::Server } else { Role::Client });
+        let handles_cancels = self.declare == Declaration::Declared;
+        let mut config = SessionConfig::new(dialect.clone(), role);
+        config.limits = self.limits;
+        config.ordered = link.traits.ordered;
+        config.exchange_scoped = link.traits.exchange_scoped;
+        config.handles_cancels = handles_cancels;
+        let parts = Parts {
+            dialect,
+            role,
+            router: self.router.unwrap_or_default(),
+            registry: self.registry,
+            session_id: self.session.unwrap_or_else(next_session),
+            admission: self.admission.unwrap_or_else(|| Arc::new(Admission::unbounded())),
+            runtime: runtime.clone(),
+            traits: link.traits,
+            meta: link.meta.clone(),
+            handles_cancels,
+            serves,
+            on_event: self.on_event,
+        };
+        let shared = Arc::new(Shared::new(parts, Session::new(config)));
+        let peer = Peer::new(&shared);
+        runtime.spawn(Driver::new(shared, link, pending, place));
+        Ok(peer)
+    }
+}
+
+impl fmt::Debug for PeerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerBuilder")
+            .field("dialects", &self.dialects)
+            .field("router", &self.router)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+fn next_session() -> SessionId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    SessionId::from(format!("session-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+}

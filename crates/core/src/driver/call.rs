@@ -1,0 +1,228 @@
+//! A call under way.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use serde::de::DeserializeOwned;
+
+use super::calls::Settled;
+use super::canceller::Canceller;
+use super::incoming::{Inbox, Matcher, Notification, Notifications};
+use super::shared::Shared;
+use super::slots::Ticket;
+use crate::cause::Outcome;
+use crate::error::CallError;
+use crate::message::{ErrorCode, ErrorObject};
+
+/// A call under way: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
+///
+/// The future's `Ok` is a value whether or not a cancel was asked; [`outcome`](Self::outcome) tells the two apart.
+///
+/// # Cancel safety
+/// Polling it and dropping the poller loses nothing. Dropping the call itself cancels it with the cause `Dropped`
+/// and does not wait for the peer. That works outside a runtime and after the connection is gone: it takes a lock.
+#[must_use = "dropping a call cancels it"]
+pub struct Call<R> {
+    shared: Arc<Shared>,
+    method: Arc<str>,
+    state: State,
+    inbox: Option<Arc<Inbox>>,
+    answer: PhantomData<fn() -> R>,
+}
+
+enum State {
+    Open(Ticket),
+    /// Settled before it began.
+    Settled(Settled),
+    /// Its answer was given away.
+    Done,
+}
+
+impl<R> Call<R> {
+    pub(super) fn started(
+        shared: &Arc<Shared>,
+        method: Arc<str>,
+        ticket: Ticket,
+        inbox: Option<Arc<Inbox>>,
+    ) -> Self {
+        Self::new(shared, method, State::Open(ticket), inbox)
+    }
+
+    pub(super) fn settled(shared: &Arc<Shared>, method: Arc<str>, settled: Settled) -> Self {
+        Self::new(shared, method, State::Settled(settled), None)
+    }
+
+    fn new(shared: &Arc<Shared>, method: Arc<str>, state: State, inbox: Option<Arc<Inbox>>) -> Self {
+        shared.hold();
+        Self { shared: Arc::clone(shared), method, state, inbox, answer: PhantomData }
+    }
+
+    /// What cancels the call from elsewhere.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller::new(&self.shared, self.ticket())
+    }
+
+    /// What the peer notifies for this call, matched by its progress token. The call must have been made with
+    /// [`progress`](super::CallBuilder::progress), else nothing comes.
+    pub fn notifications(&self) -> Notifications {
+        Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
+    }
+
+    /// The notifications `matches` says belong to this call, from now on. They go to this reader and not to the
+    /// router; the first reader that matches has them. `matches` sees every notification of the connection.
+    pub fn notifications_where(
+        &self,
+        matches: impl Fn(&Notification) -> bool + Send + Sync + 'static,
+    ) -> Notifications {
+        let Some(ticket) = self.ticket() else { return Notifications::new(closed_inbox()) };
+        let inbox = Inbox::new(false);
+        let matcher = Matcher { ticket, inbox: Arc::clone(&inbox), matches: Arc::new(matches) };
+        let late = {
+            let mut core = self.shared.lock();
+            match core.calls.get_mut(ticket) {
+                Some(entry) if entry.settled.is_none() => {
+                    core.matchers.push(matcher);
+                    None
+                }
+                Some(_) | None => Some(matcher),
+            }
+        };
+        if late.is_some() {
+            inbox.close();
+        }
+        Notifications::new(inbox)
+    }
+
+    /// What the peer acknowledged of the call's cancel, where its dialect acknowledges (ABP): whether the call is
+    /// cancelled. `None`: the call ended without an acknowledgement.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn acknowledged(&mut self) -> Option<bool> {
+        let ticket = self.ticket()?;
+        poll_fn(|cx| {
+            let mut core = self.shared.lock();
+            let Some(entry) = core.calls.get_mut(ticket) else { return Poll::Ready(None) };
+            let settled = entry.settled.is_some();
+            let extras = entry.extras();
+            if settled || extras.acknowledged.is_some() {
+                return Poll::Ready(extras.acknowledged);
+            }
+            extras.ack_waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Lets the call go on without anyone to wait for it: neither its parent nor a dropped handle cancels it.
+    pub fn detach(mut self) {
+        if let State::Open(ticket) = std::mem::replace(&mut self.state, State::Done) {
+            self.shared.step(|core, _, deferred| {
+                let Some(entry) = core.calls.get_mut(ticket) else { return };
+                let (key, open) = (entry.key, entry.settled.is_none());
+                let parent = entry.extras.as_mut().and_then(|extras| extras.parent.take());
+                deferred.foreign_ends.extend(parent);
+                if open {
+                    core.session.local_detach(key);
+                }
+                core.let_go(ticket, deferred);
+            });
+        }
+    }
+
+    const fn ticket(&self) -> Option<Ticket> {
+        match self.state {
+            State::Open(ticket) => Some(ticket),
+            State::Settled(_) | State::Done => None,
+        }
+    }
+
+    fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<Settled> {
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Settled(settled) => Poll::Ready(settled),
+            State::Done => Poll::Pending,
+            State::Open(ticket) => {
+                let mut core = self.shared.lock();
+                let Some(entry) = core.calls.get_mut(ticket) else { return Poll::Pending };
+                if let Some(settled) = entry.settled.take() {
+                    entry.held = false;
+                    // What is left of it, if its cancel waits to be written, needs no more than to be settled.
+                    entry.settled = Some(Settled::Disconnected { may_have_run: true });
+                    core.free_call(ticket);
+                    return Poll::Ready(settled);
+                }
+                let replaced = match &mut entry.waker {
+                    Some(waker) if waker.will_wake(cx.waker()) => None,
+                    waker => waker.replace(cx.waker().clone()),
+                };
+                self.state = State::Open(ticket);
+                drop(core);
+                drop(replaced);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<R: DeserializeOwned> Call<R> {
+    /// How the call ended. A value that is not of the type asked for is [`Outcome::Failed`] with `INTERNAL_ERROR`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the call, which cancels it.
+    pub async fn outcome(mut self) -> Outcome<R> {
+        match poll_fn(|cx| self.poll_settled(cx)).await {
+            Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
+                Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
+                Ok(value) => Outcome::Completed(value),
+                Err(error) => Outcome::Failed(ErrorObject::new(
+                    ErrorCode::INTERNAL_ERROR,
+                    format!("the answer to `{}` is not of the type asked for: {error}", self.method),
+                )),
+            },
+            Settled::Error(error) => Outcome::Failed(error),
+            Settled::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
+            Settled::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
+        }
+    }
+}
+
+impl<R: DeserializeOwned> Future for Call<R> {
+    type Output = Result<R, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_settled(cx).map(|settled| match settled {
+            Settled::Value { value, .. } => serde_json::from_slice(&value).map_err(|error| {
+                CallError::Answer { method: self.method.to_string(), what: error.to_string() }
+            }),
+            Settled::Error(error) => Err(CallError::Failed(error)),
+            Settled::Cancelled(cancelled) => Err(CallError::Cancelled(cancelled)),
+            Settled::Disconnected { may_have_run } => Err(CallError::Disconnected { may_have_run }),
+        })
+    }
+}
+
+impl<R> Drop for Call<R> {
+    fn drop(&mut self) {
+        if let State::Open(ticket) = self.state {
+            self.shared.step(|core, now, deferred| core.drop_call(now, ticket, deferred));
+        }
+        self.shared.release();
+    }
+}
+
+impl<R> fmt::Debug for Call<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+fn closed_inbox() -> Arc<Inbox> {
+    let inbox = Inbox::new(false);
+    inbox.close();
+    inbox
+}

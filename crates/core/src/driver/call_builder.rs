@@ -1,0 +1,271 @@
+//! A call before it begins.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use super::call::Call;
+use super::calls::{Extras, Settled, StagedCall};
+use super::context::CallContext;
+use super::foreign::ForeignParent;
+use super::incoming::Inbox;
+use super::notify::Frame;
+use super::shared::{Shared, now};
+use crate::cause::{Cancelled, Cause, CauseKind};
+use crate::dialect::HandshakePart;
+use crate::error::CallError;
+use crate::id::ExchangeId;
+use crate::machine::{AfterCancel, CallRefused, CallSpec};
+use crate::message::Exempt;
+
+/// A call that has not begun. [`start`](Self::start) begins it; awaiting the builder starts the call and waits for it.
+#[must_use = "a call begins when the builder is awaited or started"]
+pub struct CallBuilder<R> {
+    shared: Arc<Shared>,
+    frame: Result<Frame, CallError>,
+    parent: Option<CallContext>,
+    timeout: Option<Duration>,
+    tokens: Vec<CancellationToken>,
+    detached: bool,
+    after_cancel: Option<AfterCancel>,
+    progress: bool,
+    answer: PhantomData<fn() -> R>,
+}
+
+impl<R> CallBuilder<R> {
+    pub(super) fn new<P: Serialize + ?Sized>(shared: &Arc<Shared>, method: Arc<str>, params: &P) -> Self {
+        Self::of_frame(shared, Frame::new(shared, method, params))
+    }
+
+    pub(super) fn of_frame(shared: &Arc<Shared>, frame: Result<Frame, CallError>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            frame,
+            parent: None,
+            timeout: None,
+            tokens: Vec::new(),
+            detached: false,
+            after_cancel: None,
+            progress: false,
+            answer: PhantomData,
+        }
+    }
+
+    /// Makes the call a child of a request this side serves, on this connection or another (a gateway): it is
+    /// cancelled with the request, and when the request ends.
+    pub fn child_of(mut self, parent: &CallContext) -> Self {
+        self.parent = Some(parent.clone());
+        self
+    }
+
+    /// Cancels the call by itself after so long.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If it is already, nothing is sent.
+    pub fn cancel_on(mut self, token: CancellationToken) -> Self {
+        self.tokens.push(token);
+        self
+    }
+
+    /// Lets the call go on when its parent is cancelled or ends.
+    pub const fn detach(mut self) -> Self {
+        self.detached = true;
+        self
+    }
+
+    /// What the caller does after a cancel, in place of the dialect's own way.
+    pub const fn after_cancel(mut self, after: AfterCancel) -> Self {
+        self.after_cancel = Some(after);
+        self
+    }
+
+    /// Asks for progress: the call carries a token, and [`Call::notifications`] yields what comes under it.
+    pub const fn progress(mut self) -> Self {
+        self.progress = true;
+        self
+    }
+
+    /// Begins the call. It never waits, and never fails for want of room in the outbox.
+    ///
+    /// # Errors
+    /// [`CallError::Params`] if the params cannot be written or are over the frame limit; [`CallError::TooMany`] if too
+    /// many calls are in flight; [`CallError::Ended`] if the parent is answered already.
+    pub fn start(mut self) -> Result<Call<R>, CallError> {
+        let mut frame = self.frame?;
+        let exempt = exempt_of(&self.shared, &frame);
+        let handshake = self.shared.dialect.rules().handshake == Some(&*frame.method);
+        let said = handshake.then(|| declare(&self.shared, &mut frame)).flatten();
+        let method = Arc::clone(&frame.method);
+        let born = |cause| {
+            let settled = Settled::Cancelled(Cancelled::new(cause, true));
+            Ok(Call::settled(&self.shared, Arc::clone(&method), settled))
+        };
+        if self.tokens.iter().any(CancellationToken::is_cancelled) {
+            return born(Cause::new(CauseKind::Caller));
+        }
+        let mut spec = CallSpec::new(&method);
+        spec.deadline = self.timeout.and_then(|timeout| now().checked_add(timeout));
+        spec.exempt = exempt;
+        spec.after_cancel = self.after_cancel;
+        let parent = self.parent.take().filter(|_| !self.detached);
+        let mut foreign = None;
+        if let Some(parent) = &parent {
+            if Arc::ptr_eq(&parent.request().shared, &self.shared) {
+                spec.parent = Some(parent.request().key);
+            } else {
+                foreign = match ForeignParent::adopt(parent.request()) {
+                    Ok(adopted) => Some(adopted),
+                    Err(CallRefused::BornCancelled(cause)) => return refuse_child(parent, cause, born),
+                    Err(refused) => return refused_call(&self.shared, &method, refused),
+                };
+            }
+        }
+        let child = foreign.as_ref().map(ForeignParent::child);
+        let staged = StagedCall {
+            method: Arc::clone(&method),
+            params: frame.params,
+            timeout: self.timeout,
+            progress: self.progress,
+            exchange: ExchangeId::NONE,
+        };
+        let inbox = self.progress.then(|| Inbox::new(true));
+        let mut extras = (foreign.is_some() || inbox.is_some())
+            .then(|| Box::new(Extras { parent: foreign, inbox: inbox.clone(), ..Extras::default() }));
+        let started = self.shared.step(|core, now, _| {
+            let ticket = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
+            if let Some(said) = &said {
+                core.session.handshake(HandshakePart::Params, said);
+            }
+            core.progress_readers += usize::from(self.progress);
+            Ok(ticket)
+        });
+        if let Some(parent) = extras.and_then(|extras| extras.parent) {
+            parent.release();
+        }
+        match started {
+            Ok(ticket) => {
+                if let (Some(parent), Some(child)) = (&parent, child) {
+                    parent.request().place_child(child, &self.shared, ticket);
+                }
+                let call = Call::started(&self.shared, method, ticket, inbox);
+                for token in self.tokens {
+                    call.canceller().cancel_on(token);
+                }
+                Ok(call)
+            }
+            Err(CallRefused::BornCancelled(cause)) => match &parent {
+                Some(parent) => refuse_child(parent, cause, born),
+                None => born(cause),
+            },
+            Err(refused) => refused_call(&self.shared, &method, refused),
+        }
+    }
+}
+
+fn refused_call<R>(
+    shared: &Arc<Shared>,
+    method: &Arc<str>,
+    refused: CallRefused,
+) -> Result<Call<R>, CallError> {
+    let settled = match refused {
+        CallRefused::TooMany => {
+            return Err(CallError::TooMany { limit: shared.lock().session.limits().calls });
+        }
+        CallRefused::BornCancelled(cause) => Settled::Cancelled(Cancelled::new(cause, true)),
+        CallRefused::Disconnected => Settled::Disconnected { may_have_run: false },
+    };
+    Ok(Call::settled(shared, Arc::clone(method), settled))
+}
+
+/// A child of a request that is cancelled is born cancelled (I5); one of a request that is answered is none.
+fn refuse_child<R>(
+    parent: &CallContext,
+    cause: Cause,
+    born: impl FnOnce(Cause) -> Result<Call<R>, CallError>,
+) -> Result<Call<R>, CallError> {
+    if cause.kind() == CauseKind::Parent && !parent.is_cancelled() {
+        return Err(CallError::Ended);
+    }
+    born(cause)
+}
+
+/// Whether the params name something that puts the call out of a cancel's reach.
+fn exempt_of(shared: &Shared, frame: &Frame) -> Exempt {
+    let Some(member) = shared.dialect.rules().uncancellable_param else { return Exempt::No };
+    let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return Exempt::No };
+    // Most params do not hold the word at all, and then need no reading.
+    if !params.contains(member) {
+        return Exempt::No;
+    }
+    let members = serde_json::from_str::<
+        std::collections::HashMap<std::borrow::Cow<'_, str>, serde::de::IgnoredAny>,
+    >(params);
+    match members {
+        Ok(members) if members.contains_key(member) => Exempt::FromCancelMessages,
+        Ok(_) | Err(_) => Exempt::No,
+    }
+}
+
+/// Adds our declaration to our half of the handshake, and reads what that half then says.
+fn declare(shared: &Shared, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
+    let codec = shared.dialect.codec();
+    let params = frame.params.as_mut()?;
+    if let Some(declared) = codec.declare(HandshakePart::Params, params, shared.handles_cancels) {
+        *params = declared;
+    }
+    Some(codec.read_handshake(HandshakePart::Params, params))
+}
+
+impl<R: DeserializeOwned> IntoFuture for CallBuilder<R> {
+    type Output = Result<R, CallError>;
+    type IntoFuture = Starting<R>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Starting::new(self.start())
+    }
+}
+
+impl<R> fmt::Debug for CallBuilder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = self.frame.as_ref().map(|frame| &*frame.method);
+        f.debug_struct("CallBuilder").field("method", &method).finish_non_exhaustive()
+    }
+}
+
+/// A call that was started by awaiting its builder. Dropping it cancels the call.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Starting<R>(Result<Call<R>, Option<CallError>>);
+
+impl<R> Starting<R> {
+    pub(super) fn new(started: Result<Call<R>, CallError>) -> Self {
+        Self(started.map_err(Some))
+    }
+}
+
+impl<R: DeserializeOwned> Future for Starting<R> {
+    type Output = Result<R, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Ok(call) => Pin::new(call).poll(cx),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or(CallError::Ended))),
+        }
+    }
+}
+
+impl<R> fmt::Debug for Starting<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Starting").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,202 @@
+//! What a handler knows of its request, and what it can do while that is open.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use super::call_builder::CallBuilder;
+use super::handler::{HandlerError, Stopped};
+use super::notify::Frame;
+use super::request::Request;
+use crate::cause::{Cause, CauseKind};
+use crate::error::CallError;
+use crate::id::RequestId;
+use crate::registry::{Registry, SessionId};
+
+/// The request a handler serves. Clones are the same request; once it is answered their methods say
+/// [`CallError::Ended`].
+#[derive(Clone)]
+pub struct CallContext(Arc<Request>);
+
+impl CallContext {
+    pub(super) const fn new(request: Arc<Request>) -> Self {
+        Self(request)
+    }
+
+    pub(super) fn request(&self) -> &Arc<Request> {
+        &self.0
+    }
+
+    /// Whether the request is cancelled: one atomic load, cheap enough for any loop (004-17).
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Waits for the request's cancel, whoever asks for it: the peer, this side's user, a limit, a shutdown, the loss
+    /// of the connection.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing; the signal stays.
+    pub async fn cancelled(&self) -> Cause {
+        self.0.signalled().await
+    }
+
+    /// The cause, once the request is cancelled.
+    #[must_use]
+    pub fn cause(&self) -> Option<Cause> {
+        self.0.cause().cloned()
+    }
+
+    /// For `?` in a loop that has no other way to see its cancel.
+    ///
+    /// # Errors
+    /// [`Stopped`] once the request is cancelled; it gives the dialect's cancelled answer.
+    pub fn check(&self) -> Result<(), Stopped> {
+        self.0.cause().map_or(Ok(()), |cause| Err(Stopped(cause.clone())))
+    }
+
+    /// A handler's last words after its cancel: the peer gets the dialect's cancelled answer.
+    ///
+    /// # Errors
+    /// Always; the type of the value is the handler's own.
+    pub fn stopped<R>(&self, cause: Cause) -> Result<R, HandlerError> {
+        Err(HandlerError::stopped(cause))
+    }
+
+    /// A call to the same peer that belongs to this request: it is cancelled with it, and when it ends.
+    pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
+        CallBuilder::new(&self.0.shared, method.into(), params).child_of(self)
+    }
+
+    /// Notifies the peer as part of this request: before its answer and never after. It does not wait.
+    ///
+    /// # Errors
+    /// [`CallError::Ended`] once the request is answered, silenced or lost; [`CallError::OutboxFull`] if the peer reads
+    /// slower than this side writes; [`CallError::Params`] if the params cannot be written or are over the frame limit.
+    pub fn notify<P: Serialize + ?Sized>(
+        &self,
+        method: impl Into<Arc<str>>,
+        params: &P,
+    ) -> Result<(), CallError> {
+        let frame = Frame::new(&self.0.shared, method.into(), params)?;
+        self.0.shared.try_notify(frame, Some(&self.0))
+    }
+
+    /// The same, but waits for room in the outbox.
+    ///
+    /// # Errors
+    /// As for [`notify`](Self::notify), without [`CallError::OutboxFull`].
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the notification is not sent.
+    pub async fn notify_when_room<P: Serialize + ?Sized>(
+        &self,
+        method: impl Into<Arc<str>>,
+        params: &P,
+    ) -> Result<(), CallError> {
+        let frame = Frame::new(&self.0.shared, method.into(), params)?;
+        self.0.shared.notify(frame, Some(&self.0)).await
+    }
+
+    /// The progress token the request carries, as it stands: a peer that gave none wants no progress.
+    #[must_use]
+    pub fn progress_token(&self) -> Option<&RawValue> {
+        self.0.progress_token.as_deref()
+    }
+
+    /// Runs a critical section: signal, grace and abort wait for its end,
+    /// [`Limits::shield`](crate::Limits::shield) at most and never past a shutdown's deadline. Sections nest.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the section.
+    pub async fn shield<F: Future>(&self, section: F) -> F::Output {
+        let _shield = Shield::new(&self.0);
+        section.await
+    }
+
+    /// Cancels the request from this side. It is answered as this side's cancels are in the dialect. `true`: it was
+    /// open and not cancelled before.
+    pub fn cancel_local(&self, cause: Cause) -> bool {
+        self.0.shared.step(|core, now, _| core.session.local_cancel(now, self.0.key, cause))
+    }
+
+    /// A token that is cancelled with the request, for code that knows only tokens (004-17).
+    #[must_use]
+    pub fn token(&self) -> CancellationToken {
+        self.0.token()
+    }
+
+    /// Cancels the request from this side when the token is cancelled. Nothing is left of it once the request is gone.
+    pub fn cancel_on(&self, token: CancellationToken) {
+        let context = self.clone();
+        let watch = self.0.shared.runtime.spawn(async move {
+            token.cancelled().await;
+            context.cancel_local(Cause::new(CauseKind::Local));
+        });
+        self.0.end_with(watch.abort_handle());
+    }
+
+    /// The session the request came in. Together with [`request_id`](Self::request_id) it names the request for the
+    /// [`registry`](Self::registry) (002-16).
+    #[must_use]
+    pub fn session(&self) -> &SessionId {
+        self.0.session()
+    }
+
+    /// The request's id on the wire.
+    #[must_use]
+    pub fn request_id(&self) -> &RequestId {
+        &self.0.id
+    }
+
+    /// The request's method.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.0.method
+    }
+
+    /// The registry in which the request is found once it is cancelled.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.0.shared.registry
+    }
+}
+
+impl From<CallContext> for CancellationToken {
+    fn from(context: CallContext) -> Self {
+        context.token()
+    }
+}
+
+impl From<&CallContext> for CancellationToken {
+    fn from(context: &CallContext) -> Self {
+        context.token()
+    }
+}
+
+impl fmt::Debug for CallContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CallContext").field(&self.0).finish()
+    }
+}
+
+/// Ends a critical section when it is dropped.
+struct Shield<'a>(&'a Arc<Request>);
+
+impl<'a> Shield<'a> {
+    fn new(request: &'a Arc<Request>) -> Self {
+        request.shared.step(|core, now, _| core.session.local_shield(now, request.key));
+        Self(request)
+    }
+}
+
+impl Drop for Shield<'_> {
+    fn drop(&mut self) {
+        self.0.shared.step(|core, now, _| core.session.local_unshield(now, self.0.key));
+    }
+}

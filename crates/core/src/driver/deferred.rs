@@ -1,0 +1,119 @@
+//! What a step leads to beyond its connection's lock (D2, D3).
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+
+use tokio::task::AbortHandle;
+
+use super::foreign::{ForeignCall, ForeignParent};
+use super::handler::{Handler, Job};
+use super::incoming::{Inbox, Matcher};
+use super::request::{Guard, Request};
+use super::shared::Shared;
+use crate::machine::Event;
+
+/// Filled under the lock, run without it. Its fields are run in the order they stand in.
+#[derive(Default)]
+pub(super) struct Deferred {
+    pub(super) signals: Vec<Arc<Request>>,
+    pub(super) starts: Vec<Start>,
+    pub(super) aborts: Vec<Arc<Request>>,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) driver: Option<Waker>,
+    pub(super) watches: Vec<AbortHandle>,
+    pub(super) inboxes: Vec<Arc<Inbox>>,
+    pub(super) matchers: Vec<Matcher>,
+    pub(super) foreign_cancels: Vec<ForeignCall>,
+    pub(super) foreign_ends: Vec<ForeignParent>,
+    pub(super) events: Vec<Event>,
+    /// The connection has closed.
+    pub(super) closed: bool,
+    /// Slots of requests that are gone: the last hold on what their contexts share.
+    pub(super) gone: Vec<Arc<Request>>,
+}
+
+/// A handler to be started.
+pub(super) struct Start {
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) request: Arc<Request>,
+    pub(super) params: Option<bytes::Bytes>,
+}
+
+impl Deferred {
+    pub(super) fn run(self, shared: &Arc<Shared>) {
+        for request in self.signals {
+            request.wake_signalled();
+        }
+        if !self.starts.is_empty() {
+            start_all(self.starts);
+        }
+        for request in self.aborts {
+            request.abort();
+        }
+        for waker in self.wakers {
+            waker.wake();
+        }
+        if let Some(driver) = self.driver {
+            driver.wake();
+        }
+        for watch in self.watches {
+            watch.abort();
+        }
+        for inbox in self.inboxes {
+            inbox.close();
+        }
+        drop(self.matchers);
+        for call in self.foreign_cancels {
+            call.cancel_for_parent();
+        }
+        for parent in self.foreign_ends {
+            parent.release();
+        }
+        if let Some(hook) = &shared.on_event {
+            for event in &self.events {
+                // A hook that panics must not take the connection with it.
+                if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
+                    tracing::warn!("the event hook panicked");
+                }
+            }
+        }
+        if self.closed {
+            shared.closed.notify_waiters();
+        }
+        drop(self.gone);
+    }
+}
+
+thread_local! {
+    /// Handlers to start after the one that is being started on this thread.
+    static STARTING: RefCell<Option<Vec<Start>>> = const { RefCell::new(None) };
+}
+
+/// Starts handlers one after another. A runtime that shuts down drops a task while it is being started, which ends
+/// its request and may start the next one: those are taken in turn, not one within the other.
+fn start_all(starts: Vec<Start>) {
+    let nested = STARTING.with_borrow_mut(|starting| match starting {
+        Some(_) => true,
+        None => {
+            *starting = Some(Vec::new());
+            false
+        }
+    });
+    if nested {
+        STARTING.with_borrow_mut(|starting| starting.get_or_insert_default().extend(starts));
+        return;
+    }
+    let mut turn = starts;
+    while !turn.is_empty() {
+        for start in turn {
+            let runtime = start.request.shared.runtime.clone();
+            let job = Job { guard: Guard::new(Arc::clone(&start.request)), params: start.params };
+            let abort = start.handler.start(job, &runtime);
+            start.request.set_abort(abort);
+        }
+        turn = STARTING.with_borrow_mut(|starting| starting.as_mut().map(std::mem::take).unwrap_or_default());
+    }
+    STARTING.with_borrow_mut(|starting| *starting = None);
+}

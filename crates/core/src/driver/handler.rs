@@ -1,0 +1,267 @@
+//! How a handler ends when it has no value, and the task it runs as.
+
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use super::context::CallContext;
+use super::outbox::Answer;
+use super::request::Guard;
+use crate::cause::Cause;
+use crate::error::CallError;
+use crate::machine::{HandlerEnd, Work};
+use crate::message::ErrorObject;
+
+/// The request was cancelled and its handler stops. Made by [`CallContext::check`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request was cancelled: {0}")]
+pub struct Stopped(pub Cause);
+
+/// Why a handler has no value.
+///
+/// Any error turns into one with `?`. An [`ErrorObject`] is answered as it is; [`Stopped`], and a [`CallError`] that
+/// says a child was cancelled, give the dialect's cancelled answer; what a child's peer answered is passed on; every
+/// other error is answered `INTERNAL_ERROR` without its text, which goes to the trace.
+pub struct HandlerError(Repr);
+
+enum Repr {
+    Stopped(Cause),
+    Answered(ErrorObject),
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl HandlerError {
+    /// The handler stopped because of its cancel.
+    #[must_use]
+    pub const fn stopped(cause: Cause) -> Self {
+        Self(Repr::Stopped(cause))
+    }
+
+    /// An error of any type, in a box.
+    #[must_use]
+    pub fn from_boxed(error: Box<dyn Error + Send + Sync>) -> Self {
+        let error = match error.downcast::<ErrorObject>() {
+            Ok(error) => return Self(Repr::Answered(*error)),
+            Err(error) => error,
+        };
+        let error = match error.downcast::<Stopped>() {
+            Ok(stopped) => return Self(Repr::Stopped(stopped.0)),
+            Err(error) => error,
+        };
+        match error.downcast::<CallError>() {
+            Ok(error) => match *error {
+                CallError::Cancelled(cancelled) => Self(Repr::Stopped(cancelled.cause)),
+                CallError::Failed(error) => Self(Repr::Answered(error)),
+                error => Self(Repr::Other(Box::new(error))),
+            },
+            Err(error) => Self(Repr::Other(error)),
+        }
+    }
+
+    fn into_answer(self) -> (HandlerEnd, Answer) {
+        match self.0 {
+            Repr::Stopped(_) => (HandlerEnd::Stopped, Answer::Error(ErrorObject::internal())),
+            Repr::Answered(error) => (HandlerEnd::Error, Answer::Error(error)),
+            Repr::Other(error) => {
+                tracing::debug!(error = %crate::cause::Escaped(&error.to_string()), "a handler failed");
+                (HandlerEnd::Error, Answer::Error(ErrorObject::internal()))
+            }
+        }
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        Self::from_boxed(Box::new(error))
+    }
+}
+
+impl fmt::Debug for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Repr::Stopped(cause) => f.debug_tuple("Stopped").field(cause).finish(),
+            Repr::Answered(error) => f.debug_tuple("Answered").field(error).finish(),
+            Repr::Other(error) => f.debug_tuple("Other").field(error).finish(),
+        }
+    }
+}
+
+/// What a request's handler is started with.
+pub(super) struct Job {
+    pub(super) guard: Guard,
+    pub(super) params: Option<Bytes>,
+}
+
+/// A method's handler with its types erased.
+pub(super) trait Handler: Send + Sync {
+    fn work(&self) -> Work;
+    fn start(&self, job: Job, runtime: &Handle) -> AbortHandle;
+}
+
+/// A handler that runs as a task.
+pub(super) struct AsyncHandler<F, P> {
+    function: Arc<F>,
+    params: PhantomData<fn(P)>,
+}
+
+impl<F, P> AsyncHandler<F, P> {
+    pub(super) fn new(function: F) -> Self {
+        Self { function: Arc::new(function), params: PhantomData }
+    }
+}
+
+impl<F, P, R, Fut> Handler for AsyncHandler<F, P>
+where
+    F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+    P: DeserializeOwned + Send + 'static,
+    Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    R: Serialize + Send + 'static,
+{
+    fn work(&self) -> Work {
+        Work::Task
+    }
+
+    fn start(&self, job: Job, runtime: &Handle) -> AbortHandle {
+        let function = Arc::clone(&self.function);
+        let Job { guard, params } = job;
+        runtime
+            .spawn(async move {
+                let end = match read_params::<P>(params) {
+                    Ok(params) => run(&guard, &*function, params).await,
+                    Err(error) => (HandlerEnd::Error, Answer::Error(error)),
+                };
+                guard.finish(end).await;
+            })
+            .abort_handle()
+    }
+}
+
+/// Runs the user's future to its end and drops it before that end is told: a permit is not free while it lives.
+async fn run<F, P, R, Fut>(guard: &Guard, function: &F, params: P) -> (HandlerEnd, Answer)
+where
+    F: Fn(CallContext, P) -> Fut,
+    Fut: Future<Output = Result<R, HandlerError>>,
+    R: Serialize,
+{
+    let span = guard.span();
+    let context = guard.context();
+    let mut future = pin!(async move { function(context, params).await });
+    let ended = poll_fn(|cx| {
+        let _entered = span.enter();
+        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(end)) => Poll::Ready(Ok(end)),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await;
+    end_of(ended)
+}
+
+/// A handler that runs on a thread of the blocking pool.
+pub(super) struct BlockingHandler<F, P> {
+    function: Arc<F>,
+    params: PhantomData<fn(P)>,
+}
+
+impl<F, P> BlockingHandler<F, P> {
+    pub(super) fn new(function: F) -> Self {
+        Self { function: Arc::new(function), params: PhantomData }
+    }
+}
+
+impl<F, P, R> Handler for BlockingHandler<F, P>
+where
+    F: Fn(CallContext, P) -> Result<R, HandlerError> + Send + Sync + 'static,
+    P: DeserializeOwned + Send + 'static,
+    R: Serialize + Send + 'static,
+{
+    fn work(&self) -> Work {
+        Work::Blocking
+    }
+
+    /// The guard goes with the thread: if the task that waits for it is aborted, the request is gone only when the
+    /// thread has ended (I10).
+    fn start(&self, job: Job, runtime: &Handle) -> AbortHandle {
+        let function = Arc::clone(&self.function);
+        let Job { guard, params } = job;
+        let inner = runtime.clone();
+        runtime
+            .spawn(async move {
+                let thread = inner.spawn_blocking(move || {
+                    let end = match read_params::<P>(params) {
+                        Ok(params) => {
+                            let span = guard.span();
+                            let _entered = span.enter();
+                            let context = guard.context();
+                            end_of(catch_unwind(AssertUnwindSafe(|| answer_of(function(context, params)))))
+                        }
+                        Err(error) => (HandlerEnd::Error, Answer::Error(error)),
+                    };
+                    (guard, end)
+                });
+                // An error means that the runtime shuts down; the guard has gone with the closure.
+                if let Ok((guard, end)) = thread.await {
+                    guard.finish(end).await;
+                }
+            })
+            .abort_handle()
+    }
+}
+
+fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerEnd, Answer) {
+    match result {
+        Ok(value) => match to_raw_value(&value) {
+            Ok(value) => (HandlerEnd::Value, Answer::Value(value)),
+            Err(error) => {
+                tracing::warn!(%error, "a handler's value cannot be written as JSON");
+                (HandlerEnd::Error, Answer::Error(ErrorObject::internal()))
+            }
+        },
+        Err(error) => error.into_answer(),
+    }
+}
+
+fn end_of(ended: Result<(HandlerEnd, Answer), Box<dyn Any + Send>>) -> (HandlerEnd, Answer) {
+    ended.unwrap_or_else(|panic| {
+        // The payload is the user's own value, and dropping it may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        (HandlerEnd::Panicked, Answer::Error(ErrorObject::internal()))
+    })
+}
+
+/// Reads the params of a request or a notification. None at all may stand for an empty object or for `null`.
+pub(super) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {
+    let Some(params) = params else {
+        return serde_json::from_str("null")
+            .or_else(|_| serde_json::from_str("{}"))
+            .map_err(ErrorObject::invalid_params);
+    };
+    serde_json::from_slice(&params).or_else(|error| match &*params {
+        b"{}" | b"[]" => serde_json::from_str("null").map_err(|_| ErrorObject::invalid_params(error)),
+        _ => Err(ErrorObject::invalid_params(error)),
+    })
+}
+
+/// What stands in a frame, without copying it.
+pub(super) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
+    let (whole, part) = (frame.as_ptr() as usize, part.get().as_bytes());
+    match (part.as_ptr() as usize).checked_sub(whole) {
+        Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
+        // A codec may lend what it made itself.
+        Some(_) | None => Bytes::copy_from_slice(part),
+    }
+}

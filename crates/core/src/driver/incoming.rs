@@ -1,0 +1,168 @@
+//! Notifications of the peer: those a call's handle reads, and those the router handles.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::handler::read_params;
+use super::slots::Ticket;
+use crate::error::CallError;
+
+/// Notifications one handle may leave unread; over it the newest are dropped and counted.
+const UNREAD: usize = 1024;
+
+/// A notification of the peer.
+#[derive(Clone)]
+pub struct Notification {
+    method: Arc<str>,
+    params: Option<Bytes>,
+}
+
+impl Notification {
+    pub(super) const fn new(method: Arc<str>, params: Option<Bytes>) -> Self {
+        Self { method, params }
+    }
+
+    /// Its method.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// Its params as they stand, in JSON.
+    #[must_use]
+    pub fn raw_params(&self) -> Option<&str> {
+        self.params.as_deref().and_then(|params| std::str::from_utf8(params).ok())
+    }
+
+    /// Its params as a value.
+    ///
+    /// # Errors
+    /// [`CallError::Answer`] if they are not of the type asked for.
+    pub fn params<P: DeserializeOwned>(&self) -> Result<P, CallError> {
+        read_params(self.params.clone())
+            .map_err(|error| CallError::Answer { method: self.method.to_string(), what: error.message })
+    }
+}
+
+impl fmt::Debug for Notification {
+    /// Without the params, which may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notification").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+/// What the peer notifies for one call, before its answer.
+///
+/// At most 1024 are kept unread; over that the newest are dropped and [counted](Self::dropped).
+#[must_use = "nothing is read unless it is polled"]
+pub struct Notifications(Arc<Inbox>);
+
+impl Notifications {
+    pub(super) const fn new(inbox: Arc<Inbox>) -> Self {
+        Self(inbox)
+    }
+
+    /// The next one; `None` once the call has ended and all are read.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Notification> {
+        std::future::poll_fn(|cx| self.0.poll_next(cx)).await
+    }
+
+    /// How many were dropped because they were not read.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.0.lock().dropped
+    }
+}
+
+impl futures_core::Stream for Notifications {
+    type Item = Notification;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notification>> {
+        self.0.poll_next(cx)
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifications").field("unread", &self.0.lock().unread.len()).finish()
+    }
+}
+
+/// Where a call's notifications wait for its handle. Its lock is taken without the connection's.
+pub(super) struct Inbox {
+    pub(super) reads_progress: bool,
+    state: Mutex<InboxState>,
+}
+
+#[derive(Default)]
+struct InboxState {
+    unread: VecDeque<Notification>,
+    reader: Option<Waker>,
+    closed: bool,
+    dropped: u64,
+}
+
+impl Inbox {
+    pub(super) fn new(reads_progress: bool) -> Arc<Self> {
+        Arc::new(Self { reads_progress, state: Mutex::default() })
+    }
+
+    pub(super) fn push(&self, notification: Notification) {
+        let reader = {
+            let mut state = self.lock();
+            if state.unread.len() >= UNREAD || state.closed {
+                state.dropped += 1;
+                return;
+            }
+            state.unread.push_back(notification);
+            state.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    pub(super) fn close(&self) {
+        let reader = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Notification>> {
+        let mut state = self.lock();
+        match state.unread.pop_front() {
+            Some(notification) => Poll::Ready(Some(notification)),
+            None if state.closed => Poll::Ready(None),
+            None => {
+                state.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call whose notifications its caller tells apart.
+#[derive(Clone)]
+pub(super) struct Matcher {
+    pub(super) ticket: Ticket,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) matches: Arc<dyn Fn(&Notification) -> bool + Send + Sync>,
+}

@@ -1,0 +1,133 @@
+//! Notifications of the peer on their way to the router's handlers: one at a time, in arrival order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::router::NotificationHandler;
+use super::shared::{Core, Shared};
+use super::task::catch;
+use crate::machine::{Event, Limits};
+
+/// A notification that waits for its handler.
+pub(super) struct Notice {
+    pub(super) handler: Arc<dyn NotificationHandler>,
+    pub(super) method: Arc<str>,
+    pub(super) params: Option<Bytes>,
+}
+
+impl Notice {
+    fn weight(&self) -> usize {
+        self.method.len() + self.params.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+/// The queue of notifications.
+#[derive(Default)]
+pub(super) struct Notices {
+    waiting: VecDeque<Notice>,
+    bytes: usize,
+    /// Handlers of methods that are not kept in order.
+    concurrent: usize,
+    /// A task works the queue off.
+    worked: bool,
+    pub(super) dropped: u64,
+}
+
+impl Notices {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.concurrent
+    }
+
+    fn has_room(&self, limits: &Limits, weight: usize) -> bool {
+        self.len() < limits.notifications && self.bytes + weight <= limits.notification_bytes
+    }
+}
+
+impl Shared {
+    /// Takes in a notification for the router. Over the limits it is dropped, counted and told (I11).
+    pub(super) fn notice(self: &Arc<Self>, notice: Notice) {
+        let keeps_order = notice.handler.keeps_order();
+        let job = self.step(|core, _, deferred| {
+            let weight = notice.weight();
+            if !core.notices.has_room(core.session.limits(), weight) {
+                core.notices.dropped += 1;
+                deferred.events.push(Event::LimitReached("notifications"));
+                tracing::debug!(rpc.method = %notice.method, "a notification was dropped: too many wait");
+                return Job::None;
+            }
+            if !keeps_order {
+                core.notices.concurrent += 1;
+                return Job::Alone(notice);
+            }
+            core.notices.bytes += weight;
+            core.notices.waiting.push_back(notice);
+            if std::mem::replace(&mut core.notices.worked, true) { Job::None } else { Job::Queue }
+        });
+        let shared = Arc::clone(self);
+        match job {
+            Job::None => {}
+            Job::Alone(notice) => {
+                self.runtime.spawn(async move {
+                    let ends = EndsAlone(shared);
+                    handle(&ends.0, notice).await;
+                });
+            }
+            Job::Queue => {
+                self.runtime.spawn(async move {
+                    while let Some(notice) = shared.next_notice() {
+                        handle(&shared, notice).await;
+                    }
+                });
+            }
+        }
+    }
+
+    fn next_notice(&self) -> Option<Notice> {
+        let mut core = self.lock();
+        let notices = &mut core.notices;
+        let notice = notices.waiting.pop_front();
+        match &notice {
+            Some(notice) => notices.bytes -= notice.weight(),
+            None => notices.worked = false,
+        }
+        notice
+    }
+}
+
+enum Job {
+    None,
+    Alone(Notice),
+    Queue,
+}
+
+/// Gives the place of a handler that is not kept in order back, however it ends.
+struct EndsAlone(Arc<Shared>);
+
+impl Drop for EndsAlone {
+    fn drop(&mut self) {
+        self.0.lock().notices.concurrent -= 1;
+    }
+}
+
+async fn handle(shared: &Arc<Shared>, notice: Notice) {
+    let Notice { handler, method, params } = notice;
+    let work = std::panic::AssertUnwindSafe(|| handler.handle(shared, &method, params));
+    match std::panic::catch_unwind(work) {
+        Ok(work) => {
+            if catch(work).await.is_err() {
+                tracing::warn!(rpc.method = %method, "the handler of a notification panicked");
+            }
+        }
+        Err(_) => tracing::warn!(rpc.method = %method, "the handler of a notification panicked"),
+    }
+}
+
+impl Core {
+    /// Forgets what waits; the connection is gone.
+    pub(super) fn drop_notices(&mut self) -> impl Sized + use<> {
+        self.notices.bytes = 0;
+        std::mem::take(&mut self.notices.waiting)
+    }
+}

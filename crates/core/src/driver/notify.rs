@@ -1,0 +1,108 @@
+//! Notifications of ours on their way into the outbox.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::outbox::{Bulk, Notification};
+use super::request::Request;
+use super::shared::Shared;
+use crate::error::CallError;
+use crate::id::ExchangeId;
+
+/// A method and its params, written as JSON.
+pub(super) struct Frame {
+    pub(super) method: Arc<str>,
+    pub(super) params: Option<Box<RawValue>>,
+}
+
+impl Frame {
+    /// Params that are `null` are left out.
+    pub(super) fn new<P: Serialize + ?Sized>(
+        shared: &Shared,
+        method: Arc<str>,
+        params: &P,
+    ) -> Result<Self, CallError> {
+        match to_raw_value(params) {
+            Ok(params) => Self::checked(shared, method, Some(params).filter(|params| params.get() != "null")),
+            Err(error) => Err(CallError::Params { method: method.to_string(), what: error.to_string() }),
+        }
+    }
+
+    /// Refuses what no frame could hold.
+    pub(super) fn checked(
+        shared: &Shared,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Self, CallError> {
+        let bytes = method.len() + params.as_ref().map_or(0, |params| params.get().len());
+        if bytes > shared.max_frame {
+            let what = format!("they take {bytes} bytes, and a frame holds {}", shared.max_frame);
+            return Err(CallError::Params { method: method.to_string(), what });
+        }
+        Ok(Self { method, params })
+    }
+}
+
+impl Shared {
+    /// Queues a notification once there is room for it.
+    pub(super) async fn notify(
+        self: &Arc<Self>,
+        frame: Frame,
+        owner: Option<&Arc<Request>>,
+    ) -> Result<(), CallError> {
+        let mut frame = Some(frame);
+        poll_fn(|cx| self.poll_notify(&mut frame, owner, Some(cx))).await
+    }
+
+    /// Queues a notification if there is room for it now.
+    pub(super) fn try_notify(
+        self: &Arc<Self>,
+        frame: Frame,
+        owner: Option<&Arc<Request>>,
+    ) -> Result<(), CallError> {
+        match self.poll_notify(&mut Some(frame), owner, None) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(CallError::OutboxFull),
+        }
+    }
+
+    fn poll_notify(
+        self: &Arc<Self>,
+        frame: &mut Option<Frame>,
+        owner: Option<&Arc<Request>>,
+        cx: Option<&mut Context<'_>>,
+    ) -> Poll<Result<(), CallError>> {
+        self.step(|core, _, _| {
+            match owner {
+                Some(owner) if !core.session.may_notify(owner.key) => {
+                    return Poll::Ready(Err(CallError::Ended));
+                }
+                None if core.end.is_some() || core.close.is_some() => {
+                    return Poll::Ready(Err(CallError::Disconnected { may_have_run: false }));
+                }
+                Some(_) | None => {}
+            }
+            let Some(Frame { method, params }) = frame.take() else { return Poll::Ready(Ok(())) };
+            let exchange = owner.map_or(ExchangeId::NONE, |owner| owner.exchange);
+            let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
+            if !core.outbox.has_room(core.session.limits(), notification.weight()) {
+                *frame = Some(Frame { method: notification.method, params: notification.params });
+                let waker = cx.map(|cx| cx.waker());
+                if let Some(waker) = waker.filter(|new| !core.notifiers.iter().any(|old| old.will_wake(new)))
+                {
+                    core.notifiers.push(waker.clone());
+                }
+                return Poll::Pending;
+            }
+            if let Some(slot) = owner.and_then(|owner| core.inbound.get_mut(owner.key.0)) {
+                slot.frames += 1;
+            }
+            core.outbox.push_bulk(Bulk::Notification(notification));
+            Poll::Ready(Ok(()))
+        })
+    }
+}

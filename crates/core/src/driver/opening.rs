@@ -1,0 +1,83 @@
+//! The first messages of a connection on which several dialects are offered.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+
+use crate::dialect::{Dialect, Negotiation, negotiate};
+use crate::error::{ConnectionError, ProtocolViolation};
+use crate::transport::{
+    FrameKind, Head, Inbound, Lane, Link, Outbound, TransportError, TransportErrorKind, TransportEvent,
+};
+
+/// So many messages no dialect recognises end the connection.
+const ATTEMPTS: usize = 16;
+
+/// Reads until a message says which dialect is spoken.
+pub(super) struct Opening {
+    offered: Negotiation,
+    attempts: usize,
+    /// A refusal that waits for the wire.
+    refusal: Option<Outbound>,
+}
+
+impl Opening {
+    pub(super) fn new(offered: &[Dialect]) -> Self {
+        Self { offered: negotiate(offered.iter().cloned()), attempts: 0, refusal: None }
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Dialect, Inbound), ConnectionError>> {
+        loop {
+            if self.refusal.is_some() {
+                ready!(link.tx.as_mut().poll_ready(Lane::Control, cx))?;
+                if let Some(refusal) = self.refusal.take() {
+                    link.tx.as_mut().start_send(refusal)?;
+                }
+            }
+            // What is not flushed now is flushed with the next thing written, or when the wire asks for it.
+            let _ = link.tx.as_mut().poll_flush(cx)?;
+            if self.attempts >= ATTEMPTS {
+                return Poll::Ready(Err(ProtocolViolation::UnknownDialect.into()));
+            }
+            let event = ready!(link.rx.as_mut().poll_event(cx));
+            match event {
+                Some(Ok(TransportEvent::Message(inbound))) => {
+                    let known = self.offered.recognise(&inbound.body).cloned();
+                    match known {
+                        Ok(dialect) => return Poll::Ready(Ok((dialect, inbound))),
+                        Err(why) => {
+                            self.attempts += 1;
+                            let mut out = Vec::new();
+                            if self.offered.refuse(&mut out, &inbound.body, why) {
+                                self.refuse(out, &inbound);
+                            }
+                        }
+                    }
+                }
+                Some(Ok(TransportEvent::Rejected { .. })) => self.attempts += 1,
+                Some(Ok(
+                    TransportEvent::ExchangeClosed { .. }
+                    | TransportEvent::ExchangeResumed { .. }
+                    | TransportEvent::ExchangeFailed { .. },
+                )) => {}
+                Some(Ok(TransportEvent::HalfClosed)) | None => {
+                    let what = "the connection ended before its first message";
+                    let error = TransportError::new(TransportErrorKind::Closed, what);
+                    return Poll::Ready(Err(error.into()));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+
+    fn refuse(&mut self, body: Vec<u8>, inbound: &Inbound) {
+        let head = Head { kind: FrameKind::Answer, id: None, method: None };
+        let exchange = inbound.exchange;
+        self.refusal =
+            Some(Outbound { body: Bytes::from(body), exchange, lane: Lane::Control, head, last: true });
+    }
+}

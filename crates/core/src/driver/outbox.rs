@@ -1,0 +1,372 @@
+//! What waits to be written: two lanes, each bounded.
+//!
+//! - **Control** overtakes bulk. A pending cancel is a mark here and its details in the call's own slot; it is encoded
+//!   when it is written and needs no room. Acks and refusals live on the reserve.
+//! - **Bulk** keeps its order. A staged call waits in the call's slot and is bounded by the limit on calls; a
+//!   notification or a handler's value takes room, and is not accepted without; an answer of the machine's own
+//!   stands in bulk, behind what its request wrote before, and lives on the reserve too.
+//!
+//! When the reserve is spent the peer sends and does not read. A frame that is taken back leaves an empty place
+//! behind; places are swept once they are more than what waits, so both lanes stay within twice their bounds (I11).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::slots::Ticket;
+use crate::cause::Cause;
+use crate::dialect::Refusal;
+use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::machine::{AckStatus, Limits, Reply};
+use crate::message::ErrorObject;
+use crate::transport::{Finish, Lane};
+
+/// About what an envelope weighs beside the body in it, in bytes.
+const ENVELOPE: usize = 128;
+
+/// What a handler gives as its answer.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Value(Box<RawValue>),
+    Error(ErrorObject),
+    Refused(Refusal),
+}
+
+impl Answer {
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Value(value) => ENVELOPE + value.get().len(),
+            Self::Error(error) => {
+                ENVELOPE + error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len())
+            }
+            Self::Refused(_) => ENVELOPE,
+        }
+    }
+}
+
+/// A frame of the control lane.
+#[derive(Debug)]
+pub(super) enum Control {
+    /// The cancel of a call, whose details stand in its slot.
+    Cancel(Ticket),
+    Refuse {
+        to: Option<(RequestId, u8)>,
+        exchange: ExchangeId,
+        why: Refusal,
+    },
+    RefuseCancelled {
+        id: RequestId,
+        tag: u8,
+        exchange: ExchangeId,
+        cause: Cause,
+    },
+    Ack {
+        ack: RequestId,
+        key: Option<RequestId>,
+        exchange: ExchangeId,
+        status: AckStatus,
+    },
+    /// The end of an exchange without a frame.
+    Finish {
+        exchange: ExchangeId,
+        how: Finish,
+    },
+}
+
+/// A frame of the bulk lane.
+#[derive(Debug)]
+pub(super) enum Bulk {
+    /// A staged call, whose frame stands in its slot.
+    Call(Ticket),
+    Answer {
+        reply: Reply,
+        answer: Option<Answer>,
+    },
+    Notification(Notification),
+    /// A place whose frame was dropped.
+    Dropped,
+}
+
+/// A notification of ours.
+#[derive(Debug)]
+pub(super) struct Notification {
+    /// The request it belongs to: it is never written after that request's answer.
+    pub(super) owner: Option<InboundKey>,
+    pub(super) exchange: ExchangeId,
+    pub(super) method: Arc<str>,
+    pub(super) params: Option<Box<RawValue>>,
+}
+
+impl Notification {
+    pub(super) fn weight(&self) -> usize {
+        ENVELOPE + self.method.len() + self.params.as_ref().map_or(0, |params| params.get().len())
+    }
+}
+
+/// What a waiting frame takes, in bytes.
+#[derive(Clone, Copy)]
+enum Charge {
+    Nothing,
+    Room(usize),
+    Reserve(usize),
+}
+
+/// Frames and bytes that wait, of one kind of charge.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    frames: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    control: VecDeque<Control>,
+    bulk: VecDeque<Bulk>,
+    room: Load,
+    reserve: Load,
+    /// Places in `bulk` whose frame was taken back or dropped.
+    empty: usize,
+    /// Something was queued that the writer does not know of.
+    news: bool,
+    /// The wire takes no bulk now, so that more of it is no news.
+    pub(super) bulk_blocked: bool,
+}
+
+impl Outbox {
+    pub(super) const fn new() -> Self {
+        Self {
+            control: VecDeque::new(),
+            bulk: VecDeque::new(),
+            room: Load { frames: 0, bytes: 0 },
+            reserve: Load { frames: 0, bytes: 0 },
+            empty: 0,
+            news: false,
+            bulk_blocked: false,
+        }
+    }
+
+    /// Whether a value or a notification of this weight may be queued. One is let into an empty outbox at any weight.
+    pub(super) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
+        self.room.frames == 0
+            || (self.room.frames < limits.outbox_frames && self.room.bytes + weight <= limits.outbox_bytes)
+    }
+
+    /// Whether so much has been written that those who wait for room may try again.
+    pub(super) fn has_room_again(&self, limits: &Limits) -> bool {
+        self.room.frames <= limits.outbox_frames - limits.outbox_frames / 4
+            && self.room.bytes <= limits.outbox_bytes - limits.outbox_bytes / 4
+    }
+
+    /// The peer sends and does not read.
+    pub(super) fn reserve_is_spent(&self, limits: &Limits) -> bool {
+        self.reserve.frames > limits.reserve_frames || self.reserve.bytes > limits.reserve_bytes
+    }
+
+    pub(super) fn push_control(&mut self, frame: Control) {
+        self.charge(charge_of_control(&frame), true);
+        self.control.push_back(frame);
+        self.news = true;
+    }
+
+    pub(super) fn push_bulk(&mut self, frame: Bulk) {
+        self.charge(charge_of_bulk(&frame), true);
+        self.bulk.push_back(frame);
+        self.news |= !self.bulk_blocked;
+    }
+
+    pub(super) fn pop_control(&mut self) -> Option<Control> {
+        let frame = self.control.pop_front()?;
+        self.charge(charge_of_control(&frame), false);
+        Some(frame)
+    }
+
+    pub(super) fn pop_bulk(&mut self) -> Option<Bulk> {
+        let frame = self.bulk.pop_front()?;
+        self.charge(charge_of_bulk(&frame), false);
+        Some(frame)
+    }
+
+    /// The lane the next frame goes by.
+    pub(super) fn next_lane(&self) -> Option<Lane> {
+        match (self.control.is_empty(), self.bulk.is_empty()) {
+            (false, _) => Some(Lane::Control),
+            (true, false) => Some(Lane::Bulk),
+            (true, true) => None,
+        }
+    }
+
+    /// Whether something was queued since the last time this was asked.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Drops every frame that belongs to a request which is owed silence (I2).
+    pub(super) fn silence(&mut self, request: InboundKey) {
+        for place in &mut self.bulk {
+            let owned = matches!(place, Bulk::Notification(frame) if frame.owner == Some(request));
+            if owned {
+                let charge = charge_of_bulk(place);
+                *place = Bulk::Dropped;
+                match charge {
+                    Charge::Room(bytes) => {
+                        self.room.frames -= 1;
+                        self.room.bytes -= bytes;
+                    }
+                    Charge::Reserve(_) | Charge::Nothing => {}
+                }
+                self.empty += 1;
+            }
+        }
+        self.sweep(|_| true);
+    }
+
+    /// A staged call was taken back; `is_staged` tells which of the others still are.
+    pub(super) fn took_back(&mut self, is_staged: impl Fn(Ticket) -> bool) {
+        self.empty += 1;
+        self.sweep(is_staged);
+    }
+
+    /// An empty place came out of the lane.
+    pub(super) fn found_empty(&mut self) {
+        self.empty = self.empty.saturating_sub(1);
+    }
+
+    fn sweep(&mut self, is_staged: impl Fn(Ticket) -> bool) {
+        if self.empty < 64 || self.empty * 2 < self.bulk.len() {
+            return;
+        }
+        self.empty = 0;
+        self.bulk.retain(|place| match place {
+            Bulk::Call(ticket) => is_staged(*ticket),
+            Bulk::Dropped => false,
+            Bulk::Answer { .. } | Bulk::Notification(_) => true,
+        });
+    }
+
+    /// Forgets all that waits; the connection is gone.
+    pub(super) fn clear(&mut self) -> impl Sized + use<> {
+        let dropped = (std::mem::take(&mut self.control), std::mem::take(&mut self.bulk));
+        *self = Self::new();
+        dropped
+    }
+
+    /// Frames that wait, in both lanes.
+    pub(super) fn frames(&self) -> usize {
+        self.control.len() + self.bulk.len() - self.empty.min(self.bulk.len())
+    }
+
+    /// About how many bytes wait.
+    pub(super) const fn bytes(&self) -> usize {
+        self.room.bytes + self.reserve.bytes
+    }
+
+    fn charge(&mut self, charge: Charge, add: bool) {
+        let (load, bytes) = match charge {
+            Charge::Nothing => return,
+            Charge::Room(bytes) => (&mut self.room, bytes),
+            Charge::Reserve(bytes) => (&mut self.reserve, bytes),
+        };
+        if add {
+            load.frames += 1;
+            load.bytes += bytes;
+        } else {
+            load.frames -= 1;
+            load.bytes -= bytes;
+        }
+    }
+}
+
+fn weight_of_id(id: &RequestId) -> usize {
+    id.as_text().map_or(20, str::len)
+}
+
+fn charge_of_control(frame: &Control) -> Charge {
+    match frame {
+        Control::Cancel(_) => Charge::Nothing,
+        Control::Refuse { to, .. } => {
+            Charge::Reserve(ENVELOPE + to.as_ref().map_or(0, |(id, _)| weight_of_id(id)))
+        }
+        Control::RefuseCancelled { id, .. } => Charge::Reserve(ENVELOPE + weight_of_id(id)),
+        Control::Ack { ack, key, .. } => {
+            Charge::Reserve(ENVELOPE + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
+        }
+        Control::Finish { .. } => Charge::Reserve(16),
+    }
+}
+
+fn charge_of_bulk(frame: &Bulk) -> Charge {
+    match frame {
+        Bulk::Call(_) | Bulk::Dropped => Charge::Nothing,
+        Bulk::Answer { answer: Some(Answer::Refused(_)) | None, reply } => {
+            Charge::Reserve(ENVELOPE + weight_of_id(&reply.id))
+        }
+        Bulk::Answer { answer: Some(answer), reply } => {
+            Charge::Room(answer.weight() + weight_of_id(&reply.id))
+        }
+        Bulk::Notification(frame) => Charge::Room(frame.weight()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::CallKey;
+
+    fn note(owner: u32) -> Bulk {
+        let owner = Some(InboundKey(CallKey { slot: owner, generation: 0 }));
+        Bulk::Notification(Notification {
+            owner,
+            exchange: ExchangeId::NONE,
+            method: Arc::from("tick"),
+            params: None,
+        })
+    }
+
+    #[test]
+    fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
+        let mut outbox = Outbox::new();
+        for place in 0..200 {
+            outbox.push_bulk(note(place % 2));
+        }
+        outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
+        assert_eq!((outbox.frames(), outbox.room.frames), (100, 100));
+        let mut left = 0;
+        while let Some(frame) = outbox.pop_bulk() {
+            match frame {
+                Bulk::Notification(frame) => {
+                    assert_eq!(frame.owner.map(|owner| owner.0.slot), Some(0), "I2");
+                    left += 1;
+                }
+                Bulk::Dropped => {}
+                Bulk::Call(_) | Bulk::Answer { .. } => panic!("nobody queued this"),
+            }
+        }
+        assert_eq!((left, outbox.room.frames, outbox.bytes()), (100, 0, 0));
+    }
+
+    #[test]
+    fn calls_taken_back_leave_no_trail() {
+        let mut outbox = Outbox::new();
+        let mut slots = super::super::slots::Slots::new();
+        for _ in 0..100_000 {
+            let ticket = slots.insert(());
+            outbox.push_bulk(Bulk::Call(ticket));
+            slots.remove(ticket);
+            outbox.took_back(|ticket| slots.get(ticket).is_some());
+        }
+        assert!(outbox.bulk.len() < 256, "I11: {} places", outbox.bulk.len());
+    }
+
+    #[test]
+    fn room_is_bounded_and_one_large_frame_always_fits_an_empty_outbox() {
+        let limits = Limits::default();
+        let mut outbox = Outbox::new();
+        assert!(outbox.has_room(&limits, limits.outbox_bytes * 2));
+        for _ in 0..limits.outbox_frames {
+            assert!(outbox.has_room(&limits, 200));
+            outbox.push_bulk(note(0));
+        }
+        assert!(!outbox.has_room(&limits, 200));
+    }
+}

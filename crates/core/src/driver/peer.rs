@@ -1,0 +1,192 @@
+//! The other side of a connection.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::builder::PeerBuilder;
+use super::call_builder::CallBuilder;
+use super::load::Load;
+use super::notify::Frame;
+use super::shared::Shared;
+use crate::dialect::Dialect;
+use crate::error::{CallError, ConnectionError};
+use crate::machine::Stats;
+use crate::registry::{Registry, SessionId};
+use crate::transport::Meta;
+
+/// The other side of a connection. Clones are the same connection.
+///
+/// Dropping the last one, and the last call, closes the connection, unless this side serves.
+///
+/// ```
+/// use rescind_core::{Peer, Router, dialect, memory_pair};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (client, server) = memory_pair();
+/// let router = Router::new().method("echo", |_ctx, text: String| async move { Ok(text) });
+/// let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+/// let peer = Peer::builder(dialect::ACP).attach(client)?;
+/// let answer: String = peer.call("echo", "hello").await?;
+/// assert_eq!(answer, "hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Peer(Arc<Shared>);
+
+impl Peer {
+    /// Begins a connection in this dialect.
+    pub fn builder(dialect: Dialect) -> PeerBuilder {
+        PeerBuilder::new(dialect)
+    }
+
+    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+        shared.hold();
+        Self(Arc::clone(shared))
+    }
+
+    pub(super) const fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    /// A call to the peer. Nothing happens until it is started or awaited.
+    pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
+        CallBuilder::new(&self.0, method.into(), params)
+    }
+
+    /// Notifies the peer. It does not wait.
+    ///
+    /// # Errors
+    /// [`CallError::OutboxFull`] if the peer reads slower than this side writes; [`CallError::Disconnected`] if the
+    /// connection is closed; [`CallError::Params`] if the params cannot be written or are over the frame limit.
+    pub fn notify<P: Serialize + ?Sized>(
+        &self,
+        method: impl Into<Arc<str>>,
+        params: &P,
+    ) -> Result<(), CallError> {
+        let frame = Frame::new(&self.0, method.into(), params)?;
+        self.0.try_notify(frame, None)
+    }
+
+    /// The same, but waits for room in the outbox.
+    ///
+    /// # Errors
+    /// As for [`notify`](Self::notify), without [`CallError::OutboxFull`].
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the notification is not sent.
+    pub async fn notify_when_room<P: Serialize + ?Sized>(
+        &self,
+        method: impl Into<Arc<str>>,
+        params: &P,
+    ) -> Result<(), CallError> {
+        let frame = Frame::new(&self.0, method.into(), params)?;
+        self.0.notify(frame, None).await
+    }
+
+    /// Waits until the connection has closed, however that comes: `Ok` at the end of input, after a shutdown, or when
+    /// the peer closes.
+    ///
+    /// # Errors
+    /// What broke it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn closed(&self) -> Result<(), ConnectionError> {
+        loop {
+            let mut closed = std::pin::pin!(self.0.closed.notified());
+            closed.as_mut().enable();
+            if let Some(end) = self.0.lock().end.clone() {
+                return end;
+            }
+            closed.await;
+        }
+    }
+
+    /// Whether the connection has closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.lock().end.is_some()
+    }
+
+    /// Shuts the connection down in six steps, the same on every wire: new requests and calls are refused while
+    /// cancels and answers are still read; what runs may end by itself for `drain`; handlers are cancelled, cascading;
+    /// after [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted; calls of ours are settled with
+    /// [`CauseKind::Shutdown`](crate::CauseKind::Shutdown); what waits is flushed for
+    /// [`Limits::flush`](crate::Limits::flush) at most, and the wire is closed.
+    ///
+    /// Returns how many handlers still ran then: blocking work that does not look at its cancel cannot be stopped. A
+    /// program that must end uses the runtime's `shutdown_timeout`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the shutdown back.
+    pub async fn shutdown(&self, drain: Duration) -> u64 {
+        self.0.step(|core, now, _| core.session.local_shutdown(now, drain));
+        let _ = self.closed().await;
+        let stats = self.0.lock().session.stats();
+        stats.running + stats.draining
+    }
+
+    /// The machine's counters, now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.lock().session.stats()
+    }
+
+    /// What waits on this side, now.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let core = self.0.lock();
+        Load {
+            outbox_frames: core.outbox.frames(),
+            outbox_bytes: core.outbox.bytes(),
+            notifications_waiting: core.notices.len(),
+            notifications_dropped: core.notices.dropped,
+        }
+    }
+
+    /// The session's name in the [`registry`](Self::registry).
+    #[must_use]
+    pub fn session(&self) -> &SessionId {
+        &self.0.session_id
+    }
+
+    /// The registry that knows this side's cancelled requests.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    /// The dialect of the connection; of several that were offered, the one the peer speaks.
+    #[must_use]
+    pub fn dialect(&self) -> &Dialect {
+        &self.0.dialect
+    }
+
+    /// What the wire knows of the peer.
+    #[must_use]
+    pub fn meta(&self) -> &Meta {
+        &self.0.meta
+    }
+}
+
+impl Clone for Peer {
+    fn clone(&self) -> Self {
+        Self::new(&self.0)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Peer").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,245 @@
+//! What comes in, frame by frame.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::calls::{Said, number_of};
+use super::handler::part_of;
+use super::incoming::{Matcher, Notification};
+use super::notices::Notice;
+use super::outbox::Control;
+use super::request::{Arrived, InboundSlot, Request, Task, Waiting};
+use super::task::{Driver, is_peers};
+use crate::dialect::HandshakePart;
+use crate::id::{CallNumber, ExchangeId, Scope};
+use crate::machine::{AnswerKind, Arrival, Origin, Work};
+use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
+use crate::transport::{Finish, Inbound, TransportEvent};
+
+impl Driver {
+    /// Takes in one frame.
+    pub(super) fn recv(&mut self, inbound: Inbound) {
+        let shared = Arc::clone(&self.shared);
+        match shared.dialect.codec().decode(&inbound.body) {
+            Incoming::Request(request) => self.recv_request(&inbound, request),
+            Incoming::Notification { method, params } => {
+                let params = params.map(|params| part_of(&inbound.body, params));
+                self.recv_notification(&method, params);
+                self.accept(inbound.exchange);
+            }
+            Incoming::Answer { call, body } => {
+                self.recv_answer(&inbound.body, call, body);
+                self.accept(inbound.exchange);
+            }
+            Incoming::Cancel(cancel) => self.recv_cancel(&inbound, cancel),
+            Incoming::Ack { cancel, cancelled, reason: _ } => {
+                shared.step(|core, now, _| core.session.recv_ack(now, cancel, cancelled));
+                self.accept(inbound.exchange);
+            }
+            Incoming::PeerError(error) => {
+                tracing::debug!(%error, "the peer could not read a frame");
+                self.accept(inbound.exchange);
+            }
+            Incoming::Batch(members) => {
+                let allowed = shared.traits.batches && shared.lock().session.allows_batches();
+                if allowed && self.pending.is_empty() {
+                    for member in members {
+                        let body = part_of(&inbound.body, member);
+                        // A batch within a batch is none.
+                        if body.first() == Some(&b'[') {
+                            self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
+                        } else {
+                            self.pending.push_back(inbound.member(body));
+                        }
+                    }
+                } else {
+                    self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
+                }
+            }
+            Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
+        }
+    }
+
+    /// Takes in what is no message.
+    pub(super) fn recv_event(&mut self, event: TransportEvent) {
+        let shared = &self.shared;
+        match event {
+            TransportEvent::Message(inbound) => self.recv(inbound),
+            TransportEvent::Rejected { exchange, why } => {
+                tracing::debug!(%why, "a frame was rejected");
+                self.recv_bad(BadMessage::NotJson, exchange);
+            }
+            TransportEvent::HalfClosed => {
+                shared.step(|core, now, _| core.session.recv_half_close(now));
+            }
+            TransportEvent::ExchangeClosed { exchange } => {
+                shared.step(|core, now, _| core.session.recv_exchange_closed(now, exchange));
+            }
+            TransportEvent::ExchangeResumed { exchange } => {
+                shared.step(|core, now, _| core.session.recv_exchange_resumed(now, exchange));
+            }
+            TransportEvent::ExchangeFailed { exchange, sent, error } => {
+                tracing::debug!(%error, "an exchange failed");
+                let Some(number) = number_of(exchange) else { return };
+                shared.step(|core, now, _| {
+                    let call = core.calls.iter().find(|call| call.number == number).map(|call| call.key);
+                    if let Some(call) = call {
+                        core.session.recv_call_failed(now, call, sent);
+                    }
+                });
+            }
+        }
+    }
+
+    fn recv_request(&self, inbound: &Inbound, request: IncomingRequest<'_>) {
+        let shared = &self.shared;
+        let routed = shared.router.route(&request.method);
+        let codec = shared.dialect.codec();
+        let said = (shared.dialect.rules().handshake == Some(&*request.method))
+            .then_some(request.params)
+            .flatten()
+            .map(|params| codec.read_handshake(HandshakePart::Params, params));
+        let waiting = Waiting {
+            params: request.params.map(|params| part_of(&inbound.body, params)),
+            handler: routed.handler,
+        };
+        let progress_token = request.progress_token.map(ToOwned::to_owned);
+        let id = request.id.clone();
+        let arrival = Arrival {
+            id: request.id,
+            cancel_key: request.cancel_key,
+            method: &routed.method,
+            exempt: request.exempt,
+            tag: request.tag,
+            origin: self.origin(inbound),
+            server_cancellable: routed.server_cancellable,
+            work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
+            admission: shared.admission.admit(),
+        };
+        shared.step(|core, now, _| {
+            let Some(key) = core.session.recv_request(now, arrival) else { return };
+            if let Some(said) = &said {
+                core.session.handshake(HandshakePart::Params, said);
+            }
+            let exchange = inbound.exchange;
+            let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
+            let slot = InboundSlot {
+                request: Arc::new(Request::new(shared, arrived)),
+                waiting: Some(waiting),
+                answer: None,
+                frames: 0,
+                waits_for_room: None,
+                watches: Vec::new(),
+                task: Task::NotStarted,
+            };
+            core.inbound.insert(key.0, slot);
+        });
+    }
+
+    fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
+        let origin = self.origin(inbound);
+        self.shared.step(|core, now, _| {
+            core.session.recv_cancel(now, cancel.key.ok(), cancel.reason.as_deref(), cancel.ack, &origin);
+        });
+    }
+
+    fn recv_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
+        let shared = &self.shared;
+        let codec = shared.dialect.codec();
+        let handshake = shared.dialect.rules().handshake.is_some();
+        let kind = match &body {
+            AnswerBody::Value(_) => AnswerKind::Value,
+            AnswerBody::Cancelled => AnswerKind::Cancelled,
+            AnswerBody::Error(_) | AnswerBody::Malformed(_) => AnswerKind::Error,
+        };
+        let value = match &body {
+            AnswerBody::Value(value) => Some(*value),
+            AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
+        };
+        let said = Said::of_answer(frame, body);
+        let unused = shared.step(|core, now, deferred| {
+            core.answer = Some(said);
+            let settled = core.session.recv_answer(now, call, kind);
+            if handshake {
+                let shakes =
+                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes);
+                if let Some(value) = value.filter(|_| shakes) {
+                    let said = codec.read_handshake(HandshakePart::Result, value);
+                    core.session.handshake(HandshakePart::Result, &said);
+                }
+            }
+            core.apply(shared, now, deferred);
+            core.answer.take()
+        });
+        drop(unused);
+    }
+
+    fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {
+        self.shared.step(|core, now, _| core.session.recv_bad(now, why, exchange));
+    }
+
+    /// A notification goes to the call whose token or matcher it fits, else to the router.
+    fn recv_notification(&self, method: &str, params: Option<Bytes>) {
+        let shared = &self.shared;
+        let (reads_progress, matchers) = {
+            let core = shared.lock();
+            (core.progress_readers > 0, core.matchers.clone())
+        };
+        if reads_progress && self.recv_progress(method, params.as_ref()) {
+            return;
+        }
+        if !matchers.is_empty() && read_by(&matchers, method, params.as_ref()) {
+            return;
+        }
+        if let Some((method, handler)) = shared.router.route_notification(method) {
+            shared.notice(Notice { handler, method, params });
+        }
+    }
+
+    fn recv_progress(&self, method: &str, params: Option<&Bytes>) -> bool {
+        let raw = params.and_then(|params| serde_json::from_slice(params).ok());
+        let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
+        let inbox = {
+            let core = self.shared.lock();
+            let call = core.calls.iter().find(|call| call.number == number && call.settled.is_none());
+            call.and_then(|call| call.extras.as_ref()?.inbox.clone())
+        };
+        let Some(inbox) = inbox else { return false };
+        inbox.push(Notification::new(Arc::from(method), params.cloned()));
+        true
+    }
+
+    /// An exchange the peer opened is owed nothing more.
+    fn accept(&self, exchange: ExchangeId) {
+        if is_peers(exchange) {
+            self.shared.step(|core, _, _| {
+                core.outbox.push_control(Control::Finish { exchange, how: Finish::Accepted });
+            });
+        }
+    }
+
+    fn origin(&self, inbound: &Inbound) -> Origin {
+        let scope =
+            if self.shared.exchange_scoped { Scope::Exchange(inbound.exchange) } else { Scope::Session };
+        let principal = inbound.principal.clone().or_else(|| self.shared.meta.principal.clone());
+        Origin { scope, exchange: inbound.exchange, principal }
+    }
+}
+
+/// Gives a notification to the first reader it belongs to. The readers' own code runs here, without the lock; one that
+/// panics has no part in it.
+fn read_by(matchers: &[Matcher], method: &str, params: Option<&Bytes>) -> bool {
+    let notification = Notification::new(Arc::from(method), params.cloned());
+    let matches = |matcher: &&Matcher| {
+        let matches = std::panic::AssertUnwindSafe(|| (matcher.matches)(&notification));
+        std::panic::catch_unwind(matches).unwrap_or(false)
+    };
+    match matchers.iter().find(matches) {
+        Some(matcher) => {
+            matcher.inbox.push(notification);
+            true
+        }
+        None => false,
+    }
+}

@@ -1,0 +1,317 @@
+//! A request this side serves, as its handler, its context and the driver share it.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::context::CallContext;
+use super::handler::Handler;
+use super::outbox::Answer;
+use super::shared::{Core, Shared};
+use crate::cause::Cause;
+use crate::dialect::HandshakePart;
+use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::machine::HandlerEnd;
+use crate::registry::SessionId;
+
+/// What a handler's contexts share. It lives until the last of them is dropped.
+pub(super) struct Request {
+    pub(super) shared: Arc<Shared>,
+    pub(super) key: InboundKey,
+    pub(super) id: RequestId,
+    pub(super) method: Arc<str>,
+    pub(super) exchange: ExchangeId,
+    pub(super) progress_token: Option<Box<RawValue>>,
+    /// Its own name for the registry, where its exchange is the space of its id.
+    scope: Option<SessionId>,
+    /// Set before anyone is woken; reading it is all that `is_cancelled` does.
+    cancelled: AtomicBool,
+    cause: OnceLock<Cause>,
+    signal: Notify,
+    token: OnceLock<CancellationToken>,
+    abort: OnceLock<AbortHandle>,
+    abort_wanted: AtomicBool,
+}
+
+/// What is known of a request when it arrives.
+pub(super) struct Arrived {
+    pub(super) key: InboundKey,
+    pub(super) id: RequestId,
+    pub(super) method: Arc<str>,
+    pub(super) exchange: ExchangeId,
+    pub(super) progress_token: Option<Box<RawValue>>,
+}
+
+impl Request {
+    pub(super) fn new(shared: &Arc<Shared>, arrived: Arrived) -> Self {
+        let scope = shared
+            .exchange_scoped
+            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), arrived.exchange.0)));
+        Self {
+            shared: Arc::clone(shared),
+            key: arrived.key,
+            id: arrived.id,
+            method: arrived.method,
+            exchange: arrived.exchange,
+            progress_token: arrived.progress_token,
+            scope,
+            cancelled: AtomicBool::new(false),
+            cause: OnceLock::new(),
+            signal: Notify::new(),
+            token: OnceLock::new(),
+            abort: OnceLock::new(),
+            abort_wanted: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn session(&self) -> &SessionId {
+        self.scope.as_ref().unwrap_or(&self.shared.session_id)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        if self.is_cancelled() { self.cause.get() } else { None }
+    }
+
+    /// Records the signal; under the connection's lock, so that a token made at the same time is not missed.
+    pub(super) fn set_cancelled(&self, cause: Cause) {
+        let _ = self.cause.set(cause);
+        self.cancelled.store(true, Ordering::Release);
+        self.shared.registry.record(self.session(), &self.id);
+    }
+
+    /// Wakes those who wait for the signal; without the lock, as it runs their wakers.
+    pub(super) fn wake_signalled(&self) {
+        self.signal.notify_waiters();
+        if let Some(token) = self.token.get() {
+            token.cancel();
+        }
+    }
+
+    pub(super) async fn signalled(&self) -> Cause {
+        loop {
+            let mut signal = std::pin::pin!(self.signal.notified());
+            signal.as_mut().enable();
+            if let Some(cause) = self.cause() {
+                return cause.clone();
+            }
+            signal.await;
+        }
+    }
+
+    pub(super) fn token(&self) -> CancellationToken {
+        let token = {
+            let _core = self.shared.lock();
+            self.token.get_or_init(CancellationToken::new).clone()
+        };
+        if self.is_cancelled() {
+            token.cancel();
+        }
+        token
+    }
+
+    /// Ends a task of the user's with the request.
+    pub(super) fn end_with(&self, watch: AbortHandle) {
+        let late = {
+            let mut core = self.shared.lock();
+            match core.inbound.get_mut(self.key.0) {
+                Some(slot) => {
+                    slot.watches.push(watch);
+                    None
+                }
+                None => Some(watch),
+            }
+        };
+        if let Some(watch) = late {
+            watch.abort();
+        }
+    }
+
+    /// Keeps what ends the task. An abort asked before that is made up for.
+    pub(super) fn set_abort(&self, handle: AbortHandle) {
+        let _ = self.abort.set(handle);
+        fence(Ordering::SeqCst);
+        if self.abort_wanted.load(Ordering::Relaxed) {
+            self.abort();
+        }
+    }
+
+    pub(super) fn abort(&self) {
+        self.abort_wanted.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if let Some(handle) = self.abort.get() {
+            handle.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("session", self.session())
+            .field("id", &self.id)
+            .field("method", &self.method)
+            .field("cause", &self.cause())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the driver keeps for a request beside the machine's slot.
+pub(super) struct InboundSlot {
+    pub(super) request: Arc<Request>,
+    /// What starts it, until it is started. `None` inside: nobody serves the method.
+    pub(super) waiting: Option<Waiting>,
+    /// What its handler offers, in the step that offers it.
+    pub(super) answer: Option<Answer>,
+    /// Frames of it that wait in the outbox.
+    pub(super) frames: u32,
+    /// Its handler waits for room in the outbox.
+    pub(super) waits_for_room: Option<Waker>,
+    /// Tasks that end with it.
+    pub(super) watches: Vec<AbortHandle>,
+    /// Its task runs, and whether its request is settled.
+    pub(super) task: Task,
+}
+
+/// What a request waits with for its permit.
+pub(super) struct Waiting {
+    pub(super) handler: Option<Arc<dyn Handler>>,
+    pub(super) params: Option<bytes::Bytes>,
+}
+
+/// Where the task of a request stands, for the counts a server keeps over all its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    NotStarted,
+    Running,
+    Draining,
+    Ended,
+}
+
+/// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
+pub(super) struct Guard(Option<Arc<Request>>);
+
+impl Guard {
+    pub(super) const fn new(request: Arc<Request>) -> Self {
+        Self(Some(request))
+    }
+
+    pub(super) fn context(&self) -> CallContext {
+        match &self.0 {
+            Some(request) => CallContext::new(Arc::clone(request)),
+            None => unreachable!("a guard is emptied only when it is consumed"),
+        }
+    }
+
+    pub(super) fn span(&self) -> tracing::Span {
+        match &self.0 {
+            Some(request) => tracing::info_span!(
+                "rescind.request",
+                rpc.system.name = "jsonrpc",
+                rpc.method = %request.method,
+                jsonrpc.request.id = %request.id,
+            ),
+            None => tracing::Span::none(),
+        }
+    }
+
+    /// Offers the handler's end once there is room for it, and reports the task as gone.
+    ///
+    /// # Cancel safety
+    /// Dropped before it is done, the answer is lost and the task counts as gone without one: that is what an abort
+    /// after the grace does, when the machine has answered already.
+    pub(super) async fn finish(mut self, (end, answer): (HandlerEnd, Answer)) {
+        let Some(request) = self.0.take() else { return };
+        let guard = Self(Some(Arc::clone(&request)));
+        let answer = request.shared.fit(&request.method, answer);
+        let mut answer = Some(answer);
+        poll_fn(|cx| request.poll_offer(end, &mut answer, cx)).await;
+        drop(guard.disarmed());
+    }
+
+    fn disarmed(mut self) -> Option<Arc<Request>> {
+        self.0.take()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(request) = self.0.take() {
+            request.shared.step(|core, now, _| core.end_task(&request, now));
+        }
+    }
+}
+
+impl Request {
+    /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
+    /// permit and can be cancelled.
+    fn poll_offer(
+        self: &Arc<Self>,
+        end: HandlerEnd,
+        answer: &mut Option<Answer>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        self.shared.step(|core, now, _| {
+            let weight = answer.as_ref().map_or(0, Answer::weight);
+            let settled = !core.session.may_notify(self.key);
+            let has_room = core.outbox.has_room(core.session.limits(), weight);
+            let Some(slot) = core.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
+            if !settled && !has_room {
+                if slot.waits_for_room.replace(cx.waker().clone()).is_none() {
+                    core.waiting_for_room.push(self.key);
+                }
+                return Poll::Pending;
+            }
+            slot.answer = answer.take();
+            core.session.local_answer(now, self.key, end);
+            core.end_task(self, now);
+            Poll::Ready(())
+        })
+    }
+}
+
+impl Core {
+    /// The task of a request is gone.
+    pub(super) fn end_task(&mut self, request: &Request, now: std::time::Instant) {
+        if request.is_cancelled() {
+            request.shared.registry.clear(request.session(), &request.id);
+        }
+        if let Some(slot) = self.inbound.get_mut(request.key.0) {
+            request.shared.admission.task_moved(slot.task, Task::Ended);
+            slot.task = Task::Ended;
+        }
+        self.session.local_ended(now, request.key);
+    }
+}
+
+impl Shared {
+    /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
+    /// becomes an internal error.
+    fn fit(&self, method: &str, answer: Answer) -> Answer {
+        let Answer::Value(mut value) = answer else { return answer };
+        if self.dialect.rules().handshake == Some(method) {
+            let declared = self.dialect.codec().declare(HandshakePart::Result, &value, self.handles_cancels);
+            value = declared.unwrap_or(value);
+        }
+        if value.get().len() > self.max_frame {
+            tracing::warn!(
+                rpc.method = method,
+                bytes = value.get().len(),
+                limit = self.max_frame,
+                "an answer is over the frame limit"
+            );
+            return Answer::Refused(crate::dialect::Refusal::Internal);
+        }
+        Answer::Value(value)
+    }
+}

@@ -1,0 +1,253 @@
+//! Which handler serves which method.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::context::CallContext;
+use super::handler::{AsyncHandler, BlockingHandler, Handler, HandlerError, read_params};
+use super::peer::Peer;
+use super::shared::Shared;
+use crate::transport::BoxFuture;
+
+/// The methods this side serves.
+///
+/// Params are read with serde; what does not fit is answered `INVALID_PARAMS` and the handler is not entered. A method
+/// nobody serves is answered `METHOD_NOT_FOUND`. A handler that panics is answered `INTERNAL_ERROR`; others go on.
+///
+/// ```
+/// use rescind_core::Router;
+///
+/// let router = Router::new()
+///     .method("echo", |_ctx, text: String| async move { Ok(text) })
+///     .blocking("count", |ctx, to: u64| {
+///         for _ in 0..to {
+///             ctx.check()?;
+///         }
+///         Ok(to)
+///     });
+/// # let _ = router;
+/// ```
+#[derive(Default)]
+pub struct Router {
+    methods: HashMap<Arc<str>, Route>,
+    fallback: Option<Arc<dyn Handler>>,
+    notifications: HashMap<Arc<str>, Arc<dyn NotificationHandler>>,
+    notification_fallback: Option<Arc<dyn NotificationHandler>>,
+}
+
+#[derive(Default)]
+struct Route {
+    handler: Option<Arc<dyn Handler>>,
+    server_cancellable: bool,
+}
+
+/// What a request is served with.
+pub(super) struct Routed {
+    pub(super) method: Arc<str>,
+    pub(super) handler: Option<Arc<dyn Handler>>,
+    pub(super) server_cancellable: bool,
+}
+
+impl Router {
+    /// Serves nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Serves a method with a future, which runs as a task of its own.
+    #[must_use]
+    pub fn method<F, P, R, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.handler(Arc::from(name.as_ref()), Arc::new(AsyncHandler::new(handler)))
+    }
+
+    /// Serves a method with a function that blocks, on a thread of the blocking pool. Such a thread cannot be stopped
+    /// from outside: look at [`CallContext::check`] often.
+    #[must_use]
+    pub fn blocking<F, P, R>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Result<R, HandlerError> + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.handler(Arc::from(name.as_ref()), Arc::new(BlockingHandler::new(handler)))
+    }
+
+    /// Serves every method that has no handler of its own; [`CallContext::method`] says which it is.
+    #[must_use]
+    pub fn fallback<F, P, R, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        self.fallback = Some(Arc::new(AsyncHandler::new(handler)));
+        self
+    }
+
+    /// Declares that this side may cancel requests of the method by itself (LSP): they are answered with the error
+    /// the dialect has for that.
+    #[must_use]
+    pub fn server_cancellable(mut self, name: impl AsRef<str>) -> Self {
+        self.methods.entry(Arc::from(name.as_ref())).or_default().server_cancellable = true;
+        self
+    }
+
+    /// Handles a notification. All that are handled so run one at a time, in the order in which they came.
+    ///
+    /// Params that cannot be read are traced and dropped: nobody waits for an answer.
+    #[must_use]
+    pub fn notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(Peer, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.notified(Arc::from(name.as_ref()), Order::Kept, move |peer, _, params| handler(peer, params))
+    }
+
+    /// Handles a notification that need not keep its place among the others: each runs as a task of its own.
+    #[must_use]
+    pub fn concurrent_notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(Peer, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.notified(Arc::from(name.as_ref()), Order::Free, move |peer, _, params| handler(peer, params))
+    }
+
+    /// Handles every notification that has no handler of its own, in order with the others.
+    #[must_use]
+    pub fn notification_fallback<F, P, Fut>(mut self, handler: F) -> Self
+    where
+        F: Fn(Peer, Arc<str>, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let handler = TypedNotification { function: handler, order: Order::Kept, params: PhantomData };
+        self.notification_fallback = Some(Arc::new(handler));
+        self
+    }
+
+    pub(super) fn handler(mut self, name: Arc<str>, handler: Arc<dyn Handler>) -> Self {
+        self.methods.entry(name).or_default().handler = Some(handler);
+        self
+    }
+
+    fn notified<F, P, Fut>(mut self, name: Arc<str>, order: Order, function: F) -> Self
+    where
+        F: Fn(Peer, Arc<str>, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.notifications.insert(name, Arc::new(TypedNotification { function, order, params: PhantomData }));
+        self
+    }
+
+    pub(super) fn serves_nothing(&self) -> bool {
+        self.methods.values().all(|route| route.handler.is_none())
+            && self.fallback.is_none()
+            && self.notifications.is_empty()
+            && self.notification_fallback.is_none()
+    }
+
+    pub(super) fn route(&self, method: &str) -> Routed {
+        match self.methods.get_key_value(method) {
+            Some((name, route)) => Routed {
+                method: Arc::clone(name),
+                handler: route.handler.as_ref().or(self.fallback.as_ref()).map(Arc::clone),
+                server_cancellable: route.server_cancellable,
+            },
+            None => Routed {
+                method: Arc::from(method),
+                handler: self.fallback.as_ref().map(Arc::clone),
+                server_cancellable: false,
+            },
+        }
+    }
+
+    pub(super) fn route_notification(
+        &self,
+        method: &str,
+    ) -> Option<(Arc<str>, Arc<dyn NotificationHandler>)> {
+        match self.notifications.get_key_value(method) {
+            Some((name, handler)) => Some((Arc::clone(name), Arc::clone(handler))),
+            None => {
+                self.notification_fallback.as_ref().map(|handler| (Arc::from(method), Arc::clone(handler)))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut methods: Vec<_> = self.methods.keys().collect();
+        methods.sort();
+        f.debug_struct("Router").field("methods", &methods).finish_non_exhaustive()
+    }
+}
+
+/// Whether a notification keeps its place among the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Kept,
+    Free,
+}
+
+/// A notification's handler with its types erased.
+pub(super) trait NotificationHandler: Send + Sync {
+    fn keeps_order(&self) -> bool;
+    fn handle(
+        &self,
+        shared: &Arc<Shared>,
+        method: &Arc<str>,
+        params: Option<Bytes>,
+    ) -> BoxFuture<'static, ()>;
+}
+
+struct TypedNotification<F, P> {
+    function: F,
+    order: Order,
+    params: PhantomData<fn(P)>,
+}
+
+impl<F, P, Fut> NotificationHandler for TypedNotification<F, P>
+where
+    F: Fn(Peer, Arc<str>, P) -> Fut + Send + Sync + 'static,
+    P: DeserializeOwned + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    fn keeps_order(&self) -> bool {
+        self.order == Order::Kept
+    }
+
+    fn handle(
+        &self,
+        shared: &Arc<Shared>,
+        method: &Arc<str>,
+        params: Option<Bytes>,
+    ) -> BoxFuture<'static, ()> {
+        match read_params::<P>(params) {
+            Ok(params) => Box::pin((self.function)(Peer::new(shared), Arc::clone(method), params)),
+            Err(_) => {
+                tracing::debug!(rpc.method = %method, "a notification's params do not fit its handler");
+                Box::pin(std::future::ready(()))
+            }
+        }
+    }
+}

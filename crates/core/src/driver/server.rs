@@ -1,0 +1,161 @@
+//! Many connections from one listener.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::admission::{Admission, ServerLimits};
+use super::builder::PeerBuilder;
+use super::peer::Peer;
+use super::router::Router;
+use super::task::SessionPlace;
+use crate::dialect::{Dialect, Role};
+use crate::error::ConnectionError;
+use crate::machine::{Event, Limits};
+use crate::registry::Registry;
+use crate::transport::{CloseReason, Endpoint, Link, Listener};
+
+type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
+
+/// Serves every connection of a listener with one router, under limits over all of them.
+pub struct Server {
+    listener: Pin<Box<dyn Listener>>,
+    peers: PeerBuilder,
+    admission: Arc<Admission>,
+    on_peer: Option<PeerHook>,
+}
+
+impl Server {
+    /// Begins a server that speaks these dialects, each connection the first listed that recognises its first message.
+    pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
+        ServerBuilder {
+            peers: PeerBuilder::of(dialects).role(Role::Server),
+            limits: ServerLimits::default(),
+            on_peer: None,
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.listener.endpoint()
+    }
+
+    /// Accepts connections until the listener ends. A connection that fails, or speaks no dialect offered here, is
+    /// traced and the next one is accepted. Connections that are open stay so after it returns.
+    ///
+    /// # Errors
+    /// None so far; the type leaves room for a listener that cannot go on.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops accepting; connections that are open stay so.
+    pub async fn run(mut self) -> Result<(), ConnectionError> {
+        while let Some(accepted) = poll_fn(|cx| self.listener.as_mut().poll_accept(cx)).await {
+            match accepted {
+                Ok(link) => self.accept(link),
+                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&self, link: Link) {
+        if !self.admission.open_session() {
+            tracing::debug!(limit = self.admission.limits.sessions, "a connection was refused");
+            tokio::spawn(refuse(link));
+            return;
+        }
+        let place = SessionPlace(Arc::clone(&self.admission));
+        let peers = self.peers.clone().admission(&self.admission);
+        let on_peer = self.on_peer.clone();
+        tokio::spawn(async move {
+            match peers.negotiate_at(link, Some(place)).await {
+                Ok(peer) => {
+                    if let Some(on_peer) = on_peer {
+                        on_peer(peer);
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a connection did not open"),
+            }
+        });
+    }
+}
+
+/// Tells a connection that is one too many, and closes it.
+async fn refuse(mut link: Link) {
+    let why = CloseReason::Violation("too many connections".to_owned());
+    let close = poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx));
+    let _ = tokio::time::timeout(Limits::default().flush, close).await;
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("endpoint", &self.endpoint()).finish_non_exhaustive()
+    }
+}
+
+/// A server before it listens.
+#[must_use = "a server serves when `run` is awaited"]
+pub struct ServerBuilder {
+    peers: PeerBuilder,
+    limits: ServerLimits,
+    on_peer: Option<PeerHook>,
+}
+
+impl ServerBuilder {
+    /// Serves each connection with this router.
+    pub fn serve(mut self, router: impl Into<Arc<Router>>) -> Self {
+        self.peers = self.peers.serve(router);
+        self
+    }
+
+    /// Is called with each connection that opens. It must not block.
+    pub fn on_peer(mut self, hook: impl Fn(Peer) + Send + Sync + 'static) -> Self {
+        self.on_peer = Some(Arc::new(hook));
+        self
+    }
+
+    /// The bounds of each connection.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.peers = self.peers.limits(limits);
+        self
+    }
+
+    /// The bounds over all connections.
+    pub const fn server_limits(mut self, limits: ServerLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Shares a registry of cancelled requests. Without it all connections of the server share one of their own.
+    pub fn registry(mut self, registry: &Registry) -> Self {
+        self.peers = self.peers.registry(registry);
+        self
+    }
+
+    /// Is called for each event of any connection. It must not block.
+    pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.peers = self.peers.on_event(hook);
+        self
+    }
+
+    /// Accepts from this listener.
+    pub fn listen(self, listener: impl Listener) -> Server {
+        Server {
+            listener: Box::pin(listener),
+            peers: self.peers,
+            admission: Arc::new(Admission::new(self.limits)),
+            on_peer: self.on_peer,
+        }
+    }
+}
+
+impl fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerBuilder")
+            .field("peers", &self.peers)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,241 @@
+//! What the handles of a connection, its handlers and its driver share.
+//!
+//! # Locks
+//! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
+//!   step, in [`Shared::step`], and never across an await.
+//! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
+//!   tokens, inboxes and hooks are put into [`Deferred`] and done after it is released. A codec may be asked to read
+//!   a handshake under it; codecs keep no state.
+//! - D3 No two connections' mutexes are held at once. What a step means for another connection (a child there, a
+//!   parent there) is deferred too. So no cycle of locks exists, and a program may call back in from anywhere.
+//! - D4 Locks taken while it is held: a shard of the registry, and nothing else. Those are leaves.
+//! - D5 Only the driver's task touches the wire. A step that queues a frame wakes it, once, if it sleeps.
+//!
+//! # Deadlock
+//! A wait for a lock is a wait for the end of one step; a step waits for nothing, by D1 to D4. A wait for the driver
+//! is a wait for the wire alone, as the driver waits for no handler, permit or user. A handler that waits for room in
+//! the outbox is cancelled and aborted like any other, and a wire that takes nothing holds up nobody who reads.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::admission::Admission;
+use super::calls::{CallEntry, Said};
+use super::deferred::Deferred;
+use super::foreign::ForeignCall;
+use super::incoming::Matcher;
+use super::notices::Notices;
+use super::outbox::Outbox;
+use super::request::InboundSlot;
+use super::router::Router;
+use super::slots::{SideTable, Slots, Ticket};
+use crate::dialect::{Dialect, Role};
+use crate::error::ConnectionError;
+use crate::id::{InboundKey, OutboundKey};
+use crate::machine::{CloseCause, Event, Session};
+use crate::registry::{Registry, SessionId};
+use crate::transport::{LinkTraits, Meta};
+
+/// A hook for a connection's events.
+pub(super) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// One connection, as all its handles see it.
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    pub(super) dialect: Dialect,
+    pub(super) role: Role,
+    pub(super) router: Arc<Router>,
+    pub(super) registry: Registry,
+    pub(super) session_id: SessionId,
+    pub(super) admission: Arc<Admission>,
+    pub(super) runtime: Handle,
+    pub(super) traits: LinkTraits,
+    pub(super) meta: Meta,
+    pub(super) seed: u128,
+    pub(super) max_frame: usize,
+    pub(super) exchange_scoped: bool,
+    pub(super) handles_cancels: bool,
+    pub(super) serves: bool,
+    pub(super) on_event: Option<EventHook>,
+    /// Handles that keep the connection open.
+    pub(super) handles: AtomicUsize,
+    /// Told once, when the connection has closed.
+    pub(super) closed: Notify,
+}
+
+/// What a connection is made of, beside its machine.
+pub(super) struct Parts {
+    pub(super) dialect: Dialect,
+    pub(super) role: Role,
+    pub(super) router: Arc<Router>,
+    pub(super) registry: Registry,
+    pub(super) session_id: SessionId,
+    pub(super) admission: Arc<Admission>,
+    pub(super) runtime: Handle,
+    pub(super) traits: LinkTraits,
+    pub(super) meta: Meta,
+    pub(super) handles_cancels: bool,
+    pub(super) serves: bool,
+    pub(super) on_event: Option<EventHook>,
+}
+
+/// What the one mutex guards (D1).
+pub(super) struct Core {
+    pub(super) session: Session,
+    pub(super) outbox: Outbox,
+    pub(super) inbound: SideTable<InboundSlot>,
+    /// Requests whose handlers wait for room in the outbox, in the order in which they began to.
+    pub(super) waiting_for_room: Vec<InboundKey>,
+    /// Notifications of ours that wait for room.
+    pub(super) notifiers: Vec<Waker>,
+    pub(super) calls: Slots<CallEntry>,
+    pub(super) outbound: SideTable<Ticket>,
+    /// The answer that is being read in this step.
+    pub(super) answer: Option<Said>,
+    pub(super) matchers: Vec<Matcher>,
+    /// Calls whose progress somebody reads.
+    pub(super) progress_readers: usize,
+    pub(super) notices: Notices,
+    pub(super) foreign: HashMap<u64, Option<ForeignCall>>,
+    pub(super) next_foreign: u64,
+    pub(super) close: Option<CloseCause>,
+    pub(super) end: Option<Result<(), ConnectionError>>,
+    /// The driver's, while it sleeps.
+    pub(super) driver: Option<Waker>,
+    /// When the driver wakes by itself.
+    pub(super) armed: Option<Instant>,
+    /// Something happened since the driver looked last.
+    pub(super) dirty: bool,
+}
+
+impl Shared {
+    pub(super) fn new(parts: Parts, session: Session) -> Self {
+        let max_frame = session.limits().frame.min(parts.traits.max_frame);
+        Self {
+            core: Mutex::new(Core {
+                session,
+                outbox: Outbox::new(),
+                inbound: SideTable::new(),
+                waiting_for_room: Vec::new(),
+                notifiers: Vec::new(),
+                calls: Slots::new(),
+                outbound: SideTable::new(),
+                answer: None,
+                matchers: Vec::new(),
+                progress_readers: 0,
+                notices: Notices::default(),
+                foreign: HashMap::new(),
+                next_foreign: 1,
+                close: None,
+                end: None,
+                driver: None,
+                armed: None,
+                dirty: false,
+            }),
+            dialect: parts.dialect,
+            role: parts.role,
+            router: parts.router,
+            registry: parts.registry,
+            session_id: parts.session_id,
+            admission: parts.admission,
+            runtime: parts.runtime,
+            traits: parts.traits,
+            meta: parts.meta,
+            seed: draw_seed(),
+            max_frame,
+            exchange_scoped: parts.traits.exchange_scoped,
+            handles_cancels: parts.handles_cancels,
+            serves: parts.serves,
+            on_event: parts.on_event,
+            handles: AtomicUsize::new(0),
+            closed: Notify::new(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
+    /// concerns others.
+    pub(super) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core, Instant, &mut Deferred) -> R) -> R {
+        let now = now();
+        let mut deferred = Deferred::default();
+        let result = {
+            let mut core = self.lock();
+            let result = act(&mut core, now, &mut deferred);
+            core.apply(self, now, &mut deferred);
+            core.call_driver(&mut deferred);
+            result
+        };
+        deferred.run(self);
+        result
+    }
+}
+
+impl Core {
+    /// Wakes the driver if what happened needs it.
+    fn call_driver(&mut self, deferred: &mut Deferred) {
+        let earlier = match (self.session.next_timeout(), self.armed) {
+            (Some(next), Some(armed)) => next < armed,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let wanted = self.outbox.take_news() || earlier || self.close.is_some() || self.session.has_work();
+        if wanted {
+            self.dirty = true;
+            deferred.driver = self.driver.take();
+        }
+    }
+
+    pub(super) fn entry_of(&mut self, call: OutboundKey) -> Option<(Ticket, &mut CallEntry)> {
+        let ticket = *self.outbound.get(call.0)?;
+        self.calls.get_mut(ticket).map(|entry| (ticket, entry))
+    }
+
+    /// Wakes those who wait for room, once a fair part of it is free again.
+    pub(super) fn give_room(&mut self, deferred: &mut Deferred) {
+        if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
+            return;
+        }
+        if self.outbox.has_room_again(self.session.limits()) {
+            self.give_room_to_all(deferred);
+        }
+    }
+
+    pub(super) fn give_room_to_all(&mut self, deferred: &mut Deferred) {
+        for key in self.waiting_for_room.drain(..) {
+            let waker = self.inbound.get_mut(key.0).and_then(|slot| slot.waits_for_room.take());
+            deferred.wakers.extend(waker);
+        }
+        deferred.wakers.append(&mut self.notifiers);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("session", &self.session_id)
+            .field("dialect", &self.dialect)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Now, on the runtime's clock, so that a paused one is followed.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// A number of this connection's own, drawn from the keys the standard library seeds its hash maps with.
+fn draw_seed() -> u128 {
+    use std::hash::{BuildHasher, RandomState};
+    let draw = || u128::from(RandomState::new().hash_one(0u8));
+    (draw() << 64) | draw()
+}

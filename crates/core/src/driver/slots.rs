@@ -1,0 +1,130 @@
+//! Tables of the driver, beside the machine's own.
+
+use crate::id::CallKey;
+
+/// What the driver keeps for the machine's slots, by the machine's keys. An old key finds nothing (I14).
+#[derive(Debug)]
+pub(super) struct SideTable<T> {
+    places: Vec<Option<(u32, T)>>,
+}
+
+impl<T> SideTable<T> {
+    pub(super) const fn new() -> Self {
+        Self { places: Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, key: CallKey, value: T) {
+        let place = key.slot as usize;
+        if place >= self.places.len() {
+            self.places.resize_with(place + 1, || None);
+        }
+        if let Some(place) = self.places.get_mut(place) {
+            *place = Some((key.generation, value));
+        }
+    }
+
+    pub(super) fn get(&self, key: CallKey) -> Option<&T> {
+        match self.places.get(key.slot as usize)? {
+            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some(_) | None => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
+        match self.places.get_mut(key.slot as usize)? {
+            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some(_) | None => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: CallKey) -> Option<T> {
+        self.get(key)?;
+        self.places.get_mut(key.slot as usize)?.take().map(|(_, value)| value)
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().flatten().map(|(_, value)| value)
+    }
+}
+
+/// A place in [`Slots`] and how often it was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ticket {
+    place: u32,
+    generation: u32,
+}
+
+/// What outlives the machine's slots: a call's handle may be read long after the machine has forgotten the call.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    places: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    pub(super) const fn new() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, value: T) -> Ticket {
+        if let Some(place) = self.free.pop() {
+            if let Some((generation, content)) = self.places.get_mut(place as usize) {
+                *content = Some(value);
+                return Ticket { place, generation: *generation };
+            }
+        }
+        // Bounded by the limit on calls and the handles a program keeps.
+        let place = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        self.places.push((0, Some(value)));
+        Ticket { place, generation: 0 }
+    }
+
+    pub(super) fn get(&self, ticket: Ticket) -> Option<&T> {
+        let (generation, content) = self.places.get(ticket.place as usize)?;
+        content.as_ref().filter(|_| *generation == ticket.generation)
+    }
+
+    pub(super) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
+        let (generation, content) = self.places.get_mut(ticket.place as usize)?;
+        content.as_mut().filter(|_| *generation == ticket.generation)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|(_, content)| content.as_ref())
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<T> {
+        self.get(ticket)?;
+        let (generation, content) = self.places.get_mut(ticket.place as usize)?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(ticket.place);
+        content.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_ticket_finds_nothing_after_its_place_is_used_again() {
+        let mut slots = Slots::new();
+        let old = slots.insert('a');
+        assert_eq!(slots.remove(old), Some('a'));
+        let new = slots.insert('b');
+        assert_eq!(old.place, new.place);
+        assert_eq!((slots.get(old), slots.get(new)), (None, Some(&'b')), "I14");
+        assert_eq!(slots.remove(old), None);
+    }
+
+    #[test]
+    fn a_side_table_follows_the_generation_of_the_machine() {
+        let mut table = SideTable::new();
+        let old = CallKey { slot: 3, generation: 0 };
+        let new = CallKey { slot: 3, generation: 1 };
+        table.insert(old, 'a');
+        assert_eq!(table.get(new), None);
+        table.insert(new, 'b');
+        assert_eq!((table.get(old), table.remove(new)), (None, Some('b')), "I14");
+    }
+}

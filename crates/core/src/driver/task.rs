@@ -1,0 +1,319 @@
+//! The task that drives one connection.
+//!
+//! It polls both halves of the link, and nothing else waits on its way: a frame is read, decoded without the lock,
+//! taken in by one step, and its handler is started as a task of its own.
+//!
+//! - T1 The reader waits for nobody: no handler, permit, lock held over user code, or writer (L2).
+//! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
+//! - T3 After at most [`BATCH`] frames read it writes and yields; between frames it walks one slice of a cascade.
+//! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once and before
+//!   anything else is written: so no cancel can precede its request on the wire (I12), and no code of the wire runs
+//!   under the lock. A frame the wire then refuses is told to the machine as not sent.
+//! - T5 It sleeps only after it has looked, under the lock, that nothing happened since it last did; whoever makes
+//!   something happen later takes its waker. So no wake-up is lost, and none is made while it is awake.
+//! - T6 Dropped at any time, with its runtime or by a panic of the wire, it settles every call as disconnected.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::time::Sleep;
+
+use super::admission::Admission;
+use super::shared::Shared;
+use crate::error::{ConnectionError, ProtocolViolation};
+use crate::id::ExchangeId;
+use crate::machine::{CloseCause, Lost};
+use crate::transport::{
+    CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
+};
+
+/// The most frames read before it writes and yields.
+const BATCH: usize = 64;
+/// The most rounds before it yields to others although there is more to do.
+const ROUNDS: usize = 16;
+
+/// The driver of one connection.
+pub(super) struct Driver {
+    pub(super) shared: Arc<Shared>,
+    pub(super) rx: Option<Pin<Box<dyn Receiver>>>,
+    pub(super) tx: Option<Pin<Box<dyn Sender>>>,
+    /// Members of a batch that are still to be read, and what was read before the dialect was known.
+    pub(super) pending: VecDeque<Inbound>,
+    /// What frames are encoded in.
+    pub(super) scratch: Vec<u8>,
+    pub(super) unflushed: bool,
+    phase: Phase,
+    /// The one timer. It may fire earlier than needed, never later.
+    timer: Option<Pin<Box<Sleep>>>,
+    armed: Option<Instant>,
+    /// The connection's place among those of its server.
+    _place: Option<SessionPlace>,
+}
+
+enum Phase {
+    Open,
+    /// What waits is flushed, then the wire is closed; both within the deadline.
+    Closing {
+        by: Pin<Box<Sleep>>,
+        reason: CloseReason,
+        result: Result<(), ConnectionError>,
+    },
+    /// The wire is gone; what still runs has its grace.
+    Lost,
+}
+
+/// A connection's place among those of its server, given back when its driver ends.
+pub(super) struct SessionPlace(pub(super) Arc<Admission>);
+
+impl Drop for SessionPlace {
+    fn drop(&mut self) {
+        self.0.close_session();
+    }
+}
+
+impl Driver {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        link: Link,
+        pending: VecDeque<Inbound>,
+        place: Option<SessionPlace>,
+    ) -> Self {
+        Self {
+            shared,
+            rx: Some(link.rx),
+            tx: Some(link.tx),
+            pending,
+            scratch: Vec::new(),
+            unflushed: false,
+            phase: Phase::Open,
+            timer: None,
+            armed: None,
+            _place: place,
+        }
+    }
+
+    /// Reads a batch. `true`: there may be more.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..BATCH {
+            if let Some(inbound) = self.pending.pop_front() {
+                self.recv(inbound);
+            } else {
+                let Some(rx) = &mut self.rx else { return false };
+                match rx.as_mut().poll_event(cx) {
+                    Poll::Pending => return false,
+                    Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(inbound),
+                    Poll::Ready(Some(Ok(event))) => self.recv_event(event),
+                    Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
+                        tracing::debug!(%error, "a message could not be read");
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        let lost = self.lost_policy();
+                        self.end(lost, Err(error.into()));
+                        return false;
+                    }
+                    Poll::Ready(None) => {
+                        let lost = self.lost_policy();
+                        self.end(lost, Ok(()));
+                        return false;
+                    }
+                }
+            }
+            let has_work = self.shared.lock().session.has_work();
+            if has_work {
+                self.shared.step(|core, now, _| core.session.advance(now));
+            }
+        }
+        true
+    }
+
+    fn lost_policy(&self) -> Lost {
+        if self.shared.traits.resumable { Lost::Detach } else { Lost::CancelNow }
+    }
+
+    /// Begins to close, if the machine or the outbox wants it.
+    fn begin_close(&mut self) {
+        if !matches!(self.phase, Phase::Open) {
+            return;
+        }
+        let (cause, waiting, flush) = {
+            let core = self.shared.lock();
+            let Some(cause) = core.close else { return };
+            (cause, core.outbox.frames(), core.session.limits().flush)
+        };
+        self.rx = None;
+        self.pending.clear();
+        let (reason, result) = match cause {
+            CloseCause::Shutdown => (CloseReason::Shutdown, Ok(())),
+            CloseCause::InputEnded => (CloseReason::Normal, Ok(())),
+            CloseCause::PeerNotReading => {
+                let violation = ProtocolViolation::NotReading { waiting };
+                self.lose(Lost::CancelNow);
+                (CloseReason::Violation(violation.to_string()), Err(violation.into()))
+            }
+        };
+        self.phase = Phase::Closing { by: Box::pin(tokio::time::sleep(flush)), reason, result };
+    }
+
+    /// Writes; a broken wire ends the connection.
+    fn poll_write(&mut self, cx: &mut Context<'_>) {
+        if let Err(error) = self.write(cx) {
+            let result = match std::mem::replace(&mut self.phase, Phase::Open) {
+                Phase::Closing { result, .. } => result.and(Ok(())),
+                Phase::Open | Phase::Lost => Err(error.into()),
+            };
+            self.end(Lost::CancelNow, result);
+        }
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) {
+        let Phase::Closing { by, reason, result } = &mut self.phase else { return };
+        let late = by.as_mut().poll(cx).is_ready();
+        let drained = self.shared.lock().outbox.next_lane().is_none() && !self.unflushed;
+        let closed = match &mut self.tx {
+            Some(tx) if drained && !late => tx.as_mut().poll_close(reason, cx).is_ready(),
+            Some(_) => late,
+            None => true,
+        };
+        if closed {
+            let result = std::mem::replace(result, Ok(()));
+            self.end(Lost::CancelNow, result);
+        }
+    }
+
+    /// The machine is told that the wire is gone.
+    fn lose(&self, lost: Lost) {
+        let leftovers = self.shared.step(|core, now, deferred| {
+            core.session.recv_lost(now, lost);
+            core.lose_wire(&self.shared, deferred)
+        });
+        drop(leftovers);
+    }
+
+    /// The wire is gone.
+    pub(super) fn end(&mut self, lost: Lost, result: Result<(), ConnectionError>) {
+        self.rx = None;
+        self.tx = None;
+        self.pending.clear();
+        self.phase = Phase::Lost;
+        self.lose(lost);
+        self.shared.step(|core, _, deferred| {
+            core.end.get_or_insert(result);
+            deferred.closed = true;
+        });
+    }
+
+    /// Does what is due, and arms the timer for what is due next. `true`: something was due.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> bool {
+        if let Some(next) = next.filter(|next| self.armed.is_none_or(|armed| *next < armed)) {
+            let at = tokio::time::Instant::from_std(next);
+            match &mut self.timer {
+                Some(timer) => timer.as_mut().reset(at),
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(at))),
+            }
+            self.armed = Some(next);
+        }
+        let (Some(timer), true) = (&mut self.timer, self.armed.is_some()) else { return false };
+        if timer.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.armed = None;
+        self.shared.step(|core, now, _| core.session.handle_timeout(now));
+        true
+    }
+
+    /// Looks, under the lock, whether there is anything to do, and leaves the waker if not (T5).
+    fn may_sleep(&mut self, cx: &mut Context<'_>) -> bool {
+        let next = {
+            let mut core = self.shared.lock();
+            if std::mem::take(&mut core.dirty) {
+                return false;
+            }
+            let next = core.session.next_timeout();
+            core.armed = match (self.armed, next) {
+                (Some(armed), Some(next)) => Some(armed.min(next)),
+                (armed, next) => armed.or(next),
+            };
+            core.driver = Some(cx.waker().clone());
+            next
+        };
+        !self.poll_timer(cx, next)
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Lost) && self.shared.lock().session.is_finished()
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..ROUNDS {
+            let more = match self.phase {
+                Phase::Open => self.poll_read(cx),
+                Phase::Closing { .. } | Phase::Lost => false,
+            };
+            self.begin_close();
+            self.poll_write(cx);
+            self.begin_close();
+            self.poll_close(cx);
+            if self.is_over() {
+                return Poll::Ready(());
+            }
+            if more {
+                break;
+            }
+            let walked = {
+                let mut core = self.shared.lock();
+                let walked = core.session.has_work();
+                core.dirty &= !walked;
+                walked
+            };
+            if walked {
+                self.shared.step(|core, now, _| core.session.advance(now));
+                break;
+            }
+            if self.may_sleep(cx) {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !matches!(self.phase, Phase::Lost) {
+            let error = TransportError::new(TransportErrorKind::Closed, "its driver was dropped");
+            self.end(Lost::CancelNow, Err(error.into()));
+        }
+    }
+}
+
+impl Inbound {
+    /// A member of a batch, which came as the batch came.
+    pub(super) fn member(&self, body: bytes::Bytes) -> Self {
+        Self { body, exchange: self.exchange, principal: self.principal.clone() }
+    }
+}
+
+/// Polls a future to its end and catches its panic.
+pub(super) async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn std::any::Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// The exchange is one the peer opened.
+pub(super) fn is_peers(exchange: ExchangeId) -> bool {
+    exchange != ExchangeId::NONE && super::calls::number_of(exchange).is_none()
+}

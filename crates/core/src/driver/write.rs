@@ -1,0 +1,290 @@
+//! What goes out, frame by frame.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::calls::{StagedCall, own_exchange};
+use super::deferred::Deferred;
+use super::outbox::{Answer, Bulk, Control, Notification};
+use super::shared::{Core, Shared};
+use super::task::Driver;
+use crate::cause::Cause;
+use crate::dialect::{CallFrame, Refusal, ReplyTo};
+use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
+use crate::machine::{Reply, ReplyBody};
+use crate::transport::{Finish, FrameKind, Head, Lane, Outbound, TransportError};
+
+/// Over this a frame's buffer is given away and not copied.
+const COPY: usize = 16 * 1024;
+
+/// A frame that was taken out of the outbox: it counts as written (T4).
+enum Outgoing {
+    Call { key: OutboundKey, number: CallNumber, call: StagedCall },
+    Cancel { number: CallNumber, cancel: CallNumber, cause: Cause },
+    Control(Control),
+    Answer { reply: Reply, answer: Option<Answer> },
+    Notification(Notification),
+}
+
+impl Driver {
+    /// Writes what the wire takes, then flushes once.
+    pub(super) fn write(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
+        if self.tx.is_none() {
+            return Ok(());
+        }
+        self.shared.lock().outbox.bulk_blocked = false;
+        loop {
+            let Some(lane) = self.shared.lock().outbox.next_lane() else { break };
+            if !self.poll_ready(lane, cx)? {
+                self.shared.lock().outbox.bulk_blocked = lane == Lane::Bulk;
+                break;
+            }
+            let taken = self.shared.step(|core, now, deferred| core.take(lane, now, deferred));
+            if let Some(outgoing) = taken {
+                self.send(outgoing)?;
+            }
+        }
+        match &mut self.tx {
+            Some(tx) if self.unflushed => match tx.as_mut().poll_flush(cx)? {
+                Poll::Ready(()) => self.unflushed = false,
+                Poll::Pending => {}
+            },
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the wire takes a frame of this lane. A full wire is flushed and asked again.
+    fn poll_ready(&mut self, lane: Lane, cx: &mut Context<'_>) -> Result<bool, TransportError> {
+        let Some(tx) = &mut self.tx else { return Ok(false) };
+        if tx.as_mut().poll_ready(lane, cx)?.is_ready() {
+            return Ok(true);
+        }
+        if !self.unflushed || tx.as_mut().poll_flush(cx)?.is_pending() {
+            return Ok(false);
+        }
+        self.unflushed = false;
+        Ok(tx.as_mut().poll_ready(lane, cx)?.is_ready())
+    }
+
+    fn send(&mut self, outgoing: Outgoing) -> Result<(), TransportError> {
+        let shared = Arc::clone(&self.shared);
+        self.scratch.clear();
+        match outgoing {
+            Outgoing::Call { key, number, call } => {
+                let mut frame = CallFrame::new(number, shared.seed, &call.method, call.params.as_deref());
+                frame.timeout = call.timeout;
+                frame.progress = call.progress;
+                shared.dialect.codec().encode_request(shared.dialect.rules(), &mut self.scratch, &frame);
+                let head = Head {
+                    kind: FrameKind::Request,
+                    id: id_of(number),
+                    method: Some(Arc::clone(&call.method)),
+                };
+                let sent = self.scratch.len() <= shared.max_frame
+                    && self.start_send(Lane::Bulk, call.exchange, head, Last::No)?;
+                if !sent {
+                    shared.step(|core, now, _| core.session.recv_call_failed(now, key, false));
+                }
+                Ok(())
+            }
+            Outgoing::Cancel { number, cancel, cause } => {
+                let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+                codec.encode_cancel(rules, &mut self.scratch, number, cancel, shared.seed, cause.reason());
+                let exchange =
+                    if shared.traits.exchanges_abortable { own_exchange(cancel) } else { ExchangeId::NONE };
+                let head = Head { kind: FrameKind::Cancel, id: id_of(number), method: None };
+                self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
+            }
+            Outgoing::Control(control) => self.send_control(&shared, control),
+            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer),
+            Outgoing::Notification(frame) => {
+                shared.dialect.codec().encode_notification(
+                    shared.dialect.rules(),
+                    &mut self.scratch,
+                    &frame.method,
+                    frame.params.as_deref(),
+                );
+                let head = Head { kind: FrameKind::Notification, id: None, method: Some(frame.method) };
+                self.start_send(Lane::Bulk, frame.exchange, head, Last::No).map(drop)
+            }
+        }
+    }
+
+    fn send_control(&mut self, shared: &Shared, control: Control) -> Result<(), TransportError> {
+        let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+        let out = &mut self.scratch;
+        let (written, exchange, id, otherwise) = match control {
+            // Its details were taken with it; a mark without them was disarmed.
+            Control::Cancel(_) => return Ok(()),
+            Control::Refuse { to, exchange, why } => {
+                let to = to.as_ref();
+                let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
+                let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
+                (written, exchange, to.map(|(id, _)| id.clone()), Finish::Refused)
+            }
+            Control::RefuseCancelled { id, tag, exchange, cause } => {
+                let to = ReplyTo { id: &id, tag, server_cancellable: false };
+                codec.encode_cancelled(rules, out, &to, &cause);
+                (true, exchange, Some(id), Finish::Refused)
+            }
+            Control::Ack { ack, key, exchange, status } => {
+                let written = codec.encode_ack(rules, out, &ack, key.as_ref(), status);
+                (written, exchange, Some(ack), Finish::Accepted)
+            }
+            Control::Finish { exchange, how } => (false, exchange, None, how),
+        };
+        if written {
+            let head = Head { kind: FrameKind::Answer, id, method: None };
+            self.start_send(Lane::Control, exchange, head, Last::Yes).map(drop)
+        } else {
+            if let (Some(tx), true) = (&mut self.tx, exchange != ExchangeId::NONE) {
+                tx.as_mut().finish_exchange(exchange, otherwise);
+                self.unflushed = true;
+            }
+            Ok(())
+        }
+    }
+
+    fn send_answer(
+        &mut self,
+        shared: &Shared,
+        reply: &Reply,
+        answer: Option<Answer>,
+    ) -> Result<(), TransportError> {
+        let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+        let out = &mut self.scratch;
+        let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
+        let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
+        let mut written = match (&reply.body, &answer) {
+            (ReplyBody::Handler, Some(Answer::Value(value))) => {
+                codec.encode_value(rules, out, &to, value);
+                true
+            }
+            (ReplyBody::Handler, Some(Answer::Error(error))) => {
+                codec.encode_error(rules, out, &to, error);
+                true
+            }
+            (ReplyBody::Handler, Some(Answer::Refused(why))) => refuse(out, *why),
+            (ReplyBody::Handler, None) => refuse(out, Refusal::Internal),
+            (ReplyBody::Cancelled(cause), _) => {
+                codec.encode_cancelled(rules, out, &to, cause);
+                true
+            }
+            (ReplyBody::Graceful(result), _) => {
+                codec.encode_graceful(rules, out, &to, result);
+                true
+            }
+            (ReplyBody::Refused(why), _) => refuse(out, *why),
+        };
+        if self.scratch.len() > shared.max_frame {
+            self.scratch.clear();
+            written = refuse(&mut self.scratch, Refusal::Internal);
+        }
+        let head = |id: &RequestId| Head { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
+        if !written || !self.start_send(Lane::Bulk, reply.exchange, head(&reply.id), Last::Yes)? {
+            tracing::warn!(jsonrpc.request.id = %reply.id, "an answer could not be written");
+        }
+        Ok(())
+    }
+
+    /// Hands the scratch to the wire. `false`: the wire refused this frame alone.
+    fn start_send(
+        &mut self,
+        lane: Lane,
+        exchange: ExchangeId,
+        head: Head,
+        last: Last,
+    ) -> Result<bool, TransportError> {
+        let Some(tx) = &mut self.tx else { return Ok(false) };
+        let body = if self.scratch.len() <= COPY {
+            Bytes::copy_from_slice(&self.scratch)
+        } else {
+            Bytes::from(std::mem::take(&mut self.scratch))
+        };
+        self.unflushed = true;
+        match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last: last == Last::Yes }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.exchange.is_some() => {
+                tracing::debug!(%error, "a frame was refused by the wire");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a frame is the last of its exchange.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Yes,
+    No,
+}
+
+fn id_of(number: CallNumber) -> Option<RequestId> {
+    i64::try_from(number.0).ok().map(RequestId::number)
+}
+
+impl Core {
+    /// Takes the next frame of a lane, and tells the machine that it is written.
+    fn take(&mut self, lane: Lane, now: Instant, deferred: &mut Deferred) -> Option<Outgoing> {
+        let taken = match lane {
+            Lane::Control => self.take_control(now),
+            Lane::Bulk => self.take_bulk(now),
+        };
+        self.give_room(deferred);
+        taken
+    }
+
+    fn take_control(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_control()? {
+            Control::Cancel(ticket) => {
+                let entry = self.calls.get_mut(ticket)?;
+                let (key, number) = (entry.key, entry.number);
+                let (cancel, cause) = entry.cancel.take()?;
+                let settled = entry.settled.is_some();
+                let wanted = self.session.wants_cancel(key);
+                if wanted {
+                    self.session.local_cancel_written(now, key);
+                }
+                if settled {
+                    self.outbound.remove(key.0);
+                    self.free_call(ticket);
+                }
+                wanted.then_some(Outgoing::Cancel { number, cancel, cause })
+            }
+            control => Some(Outgoing::Control(control)),
+        }
+    }
+
+    fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_bulk()? {
+            Bulk::Call(ticket) => {
+                let taken = self
+                    .calls
+                    .get_mut(ticket)
+                    .and_then(|entry| entry.frame.take().map(|call| (entry.key, entry.number, call)));
+                let Some((key, number, call)) = taken else {
+                    self.outbox.found_empty();
+                    return None;
+                };
+                self.session.local_written(now, key);
+                Some(Outgoing::Call { key, number, call })
+            }
+            Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
+            Bulk::Notification(frame) => {
+                if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
+                    slot.frames = slot.frames.saturating_sub(1);
+                }
+                Some(Outgoing::Notification(frame))
+            }
+            Bulk::Dropped => {
+                self.outbox.found_empty();
+                None
+            }
+        }
+    }
+}
