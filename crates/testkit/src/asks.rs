@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::profile::{Profile, RequestKind};
+use crate::profile::{Profile, ProfileRequest, RequestKind};
 use crate::runner::Abilities;
 use crate::speech::{Shape, Speech};
 use crate::step::Step;
@@ -75,8 +75,10 @@ impl Vector {
             return why("this wire cannot end its input alone");
         }
         let profile = profile?;
-        if asks.own_opening && !profile.handshake.steps.is_empty() {
-            return why("it opens the session in a way of its own, and the profile has another");
+        if asks.own_opening && profile.requests.values().any(uses_what_was_bound) {
+            return why(
+                "it opens the session in a way of its own, and the profile needs what its own opening gives",
+            );
         }
         if asks.witness && profile.witness.is_none() {
             return why("it needs a witness that work stopped, and the profile has none");
@@ -93,6 +95,10 @@ impl Vector {
             _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
         })
     }
+}
+
+fn uses_what_was_bound(request: &ProfileRequest) -> bool {
+    request.params.to_string().contains("${")
 }
 
 fn is_of_the_fixture(method: &str) -> bool {
