@@ -9,7 +9,7 @@ use super::timers::Timer;
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
-use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::id::{ExchangeId, InboundKey, OutboundKey, RequestId};
 use crate::message::{CancelKey, Exempt};
 
 /// A request of the peer.
@@ -32,8 +32,9 @@ pub(super) struct Request {
     /// Critical sections entered and not left.
     pub(super) shields: u32,
     pub(super) alarms: Alarms,
-    /// The first of its children among the calls of this connection.
-    pub(super) first_child: Option<crate::id::OutboundKey>,
+    /// Its children among the calls of this connection: the eldest and the youngest of a linked list.
+    pub(super) first_child: Option<OutboundKey>,
+    pub(super) last_child: Option<OutboundKey>,
 }
 
 /// When each timer of a request is due, so that it can be taken out.
@@ -235,6 +236,7 @@ impl Session {
             shields: 0,
             alarms: Alarms::default(),
             first_child: None,
+            last_child: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Parent and child: the calls a handler makes belong to the request it serves.
 //!
-//! A cascade takes children off their parent one by one, at most [`Limits::cascade_slice`](crate::Limits) a step, and
+//! A cascade takes children off their parent one by one, the eldest first, at most [`Limits::cascade_slice`](crate::Limits) a step, and
 //! cancels each as it comes off, so none is signalled twice (I5) and no step is long. It needs no recursion: the
 //! children of a child live on the peer's side, which is told by the child's own cancel.
 
@@ -110,13 +110,14 @@ impl Session {
 
     pub(super) fn link_child(&mut self, parent: InboundKey, child: OutboundKey) {
         let Some(request) = self.requests.get_mut(parent.0) else { return };
-        let next = request.first_child.replace(child);
+        let previous = request.last_child.replace(child);
+        request.first_child.get_or_insert(child);
         if let Some(call) = self.calls.get_mut(child.0) {
             call.parent = Some(parent);
-            call.next = next;
+            call.previous = previous;
         }
-        if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
-            call.previous = Some(child);
+        if let Some(call) = previous.and_then(|previous| self.calls.get_mut(previous.0)) {
+            call.next = Some(child);
         }
     }
 
@@ -127,12 +128,15 @@ impl Session {
         if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
             call.previous = previous;
         }
-        match previous.and_then(|previous| self.calls.get_mut(previous.0)) {
-            Some(call) => call.next = next,
-            None => {
-                if let Some(request) = self.requests.get_mut(parent.0) {
-                    request.first_child = next;
-                }
+        if let Some(call) = previous.and_then(|previous| self.calls.get_mut(previous.0)) {
+            call.next = next;
+        }
+        if let Some(request) = self.requests.get_mut(parent.0) {
+            if previous.is_none() {
+                request.first_child = next;
+            }
+            if next.is_none() {
+                request.last_child = previous;
             }
         }
         self.free_if_childless(parent);
