@@ -25,8 +25,8 @@ use crate::transport::BoxFuture;
 /// use rescind_core::Router;
 ///
 /// let router = Router::new()
-///     .method("echo", |_ctx, text: String| async move { Ok(text) })
-///     .blocking("count", |ctx, to: u64| {
+///     .method("echo", |_ctx, words: Vec<String>| async move { Ok(words) })
+///     .blocking("count", |ctx, (to,): (u64,)| {
 ///         for _ in 0..to {
 ///             ctx.check()?;
 ///         }
