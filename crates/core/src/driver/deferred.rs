@@ -64,7 +64,9 @@ impl Deferred {
         for inbox in self.inboxes {
             inbox.close();
         }
-        drop(self.matchers);
+        for matcher in self.matchers {
+            matcher.inbox.close();
+        }
         for call in self.foreign_cancels {
             call.cancel_for_parent();
         }
