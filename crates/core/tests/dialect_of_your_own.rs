@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 
 use rescind_core::dialect::{
-    AckStyle, CallFrame, CancelFrom, CancelledReply, Codec, DefaultFraming, Dialect, Handshake,
-    HandshakePart, Refusal, RefusalStyle, ReplyTo, Rules,
+    AckStyle, CallFrame, CancelFrom, CancelledReply, Codec, Dialect, Handshake, HandshakePart, Refusal,
+    RefusalStyle, ReplyTo, Rules,
 };
 use rescind_core::{
     AckStatus, AnswerBody, BadMessage, CallNumber, CancelKey, Cause, CauseKind, ErrorCode, ErrorObject,
-    Exempt, Incoming, IncomingCancel, IncomingRequest, InvalidId, RequestId,
+    Exempt, Framing, Incoming, IncomingCancel, IncomingRequest, InvalidId, RequestId,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -179,7 +179,7 @@ fn debug_adapter() -> Dialect {
         .ack(AckStyle::Acknowledged)
         .cancel_from(CancelFrom::Client)
         .refusal(RefusalStyle::Nothing)
-        .framing(DefaultFraming::ContentLength)
+        .framing(Framing::ContentLength)
         .build()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::profile::{Profile, RequestKind};
+use crate::profile::{Profile, ProfileRequest, RequestKind};
 use crate::runner::Abilities;
 use crate::speech::{Shape, Speech};
 use crate::step::Step;
@@ -17,6 +17,8 @@ use crate::vector::{Opening, Part, Vector};
 pub struct Asks {
     /// The methods it calls.
     pub methods: BTreeSet<String>,
+    /// Those whose params matter to it: no other request can stand for them.
+    pub particular: BTreeSet<String>,
     /// It needs more than one connection to the same fixture.
     pub many_lines: bool,
     /// It ends the subject's input.
@@ -73,18 +75,30 @@ impl Vector {
             return why("this wire cannot end its input alone");
         }
         let profile = profile?;
-        if asks.own_opening && !profile.handshake.steps.is_empty() {
-            return why("it opens the session in a way of its own, and the profile has another");
+        if asks.own_opening && profile.requests.values().any(uses_what_was_bound) {
+            return why(
+                "it opens the session in a way of its own, and the profile needs what its own opening gives",
+            );
         }
         if asks.witness && profile.witness.is_none() {
             return why("it needs a witness that work stopped, and the profile has none");
         }
         asks.methods.iter().find_map(|method| match RequestKind::of_method(method) {
-            Some(kind) if profile.requests.contains_key(&kind) => None,
+            Some(kind)
+                if profile.requests.get(&kind).is_some_and(|request| {
+                    request.method == *method || !asks.particular.contains(method)
+                }) =>
+            {
+                None
+            }
             None if !is_of_the_fixture(method) => None,
             _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
         })
     }
+}
+
+fn uses_what_was_bound(request: &ProfileRequest) -> bool {
+    request.params.to_string().contains("${")
 }
 
 fn is_of_the_fixture(method: &str) -> bool {
@@ -123,7 +137,21 @@ impl Asks {
                 self.add_frame(member, speech);
             }
         } else if let Some(Shape::Request { method, .. }) = speech.map(|speech| speech.shape(frame)) {
+            if is_particular(frame, &method) {
+                self.particular.insert(method.clone());
+            }
             self.methods.insert(method);
         }
+    }
+}
+
+/// A profile's nested request makes two calls at once, its progress two notifications.
+fn is_particular(frame: &Value, method: &str) -> bool {
+    let params = frame.get("params").or_else(|| frame.pointer("/payload/params"));
+    let number = |name: &str| params.and_then(|params| params.get(name)).and_then(Value::as_u64);
+    match method {
+        "test/nested" => (number("depth"), number("width")) != (Some(1), Some(2)),
+        "test/progress" => number("count") != Some(2),
+        _ => false,
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! No test waits for time to pass; each has [`HANG`] as the bound after which a wait counts as a hang.
 
+#![expect(clippy::expect_used, reason = "these are tests: a broken contract is a panic")]
+
 mod bytes_in;
 mod ends;
 mod harness;

@@ -4,6 +4,7 @@
 mod asks;
 mod bare;
 pub mod conformance;
+pub mod fixture;
 mod options;
 pub mod pattern;
 mod profile;

@@ -1,5 +1,7 @@
 //! The wires of the core against the contract.
 
+#![expect(clippy::unwrap_used, reason = "the harness is part of the tests")]
+
 use std::io;
 
 use bytes::{Bytes, BytesMut};

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::codec::Codec;
 use super::jsonrpc::{CancelName, JsonRpc};
 use super::rules::{
-    AckStyle, AnswerAfterCancel, BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, DefaultFraming,
-    EarlyCancel, Gate, LostStream, RefusalStyle, Rules, SettledMemory,
+    AckStyle, AnswerAfterCancel, BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel,
+    Gate, LostStream, RefusalStyle, Rules, SettledMemory,
 };
 use super::{CodecHandle, Dialect};
+use crate::framing::Framing;
 
 /// Makes a [`Dialect`]. It starts as plain JSON-RPC 2.0 with `$/cancelRequest {id}`, an owed answer of -32800,
 /// no handshake and newline framing.
@@ -110,7 +111,7 @@ rules_settable! {
     /// [`Rules::batch_revision`].
     batch_revision: &'static str => rules.batch_revision = Some(batch_revision);
     /// [`Rules::framing`].
-    framing: DefaultFraming => rules.framing = framing;
+    framing: Framing => rules.framing = framing;
     /// The envelope is JSON-RPC with these particulars.
     json_rpc: JsonRpc => codec = CodecHandle::Shared(Arc::new(json_rpc));
 }

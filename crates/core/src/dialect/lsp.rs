@@ -2,7 +2,8 @@
 
 use super::Dialect;
 use super::jsonrpc::{CancelName, JsonRpc, Opening, Progress, TokenPlace};
-use super::rules::{BASE, CancelledError, CancelledReply, DefaultFraming, EarlyCancel, Rules};
+use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules};
+use crate::framing::Framing;
 use crate::message::ErrorCode;
 
 /// LSP 3.18: `$/cancelRequest` with `params.id`; a server's own cancels have codes of their own.
@@ -22,7 +23,7 @@ static RULES: Rules = Rules {
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
     // "Base Protocol".
-    framing: DefaultFraming::ContentLength,
+    framing: Framing::ContentLength,
     ..BASE
 };
 

@@ -29,8 +29,8 @@ pub use lsp::LSP;
 pub use mcp::{MCP, MCP_2026};
 pub use negotiate::{Negotiation, negotiate};
 pub use rules::{
-    AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, DecidedBy, DefaultFraming,
-    EarlyCancel, Gate, LostStream, Refusal, RefusalStyle, Rules, SettledMemory,
+    AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, Gate,
+    LostStream, Refusal, RefusalStyle, Rules, SettledMemory,
 };
 
 /// Every dialect that comes with the library.

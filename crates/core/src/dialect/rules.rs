@@ -1,5 +1,6 @@
 //! What a dialect demands, as data.
 
+use crate::framing::Framing;
 use crate::message::{BadMessage, ErrorCode};
 
 /// The rules of a dialect. Each field is a row of the table in the design.
@@ -49,7 +50,7 @@ pub struct Rules {
     /// The revision (its handshake's version text) in which batches are allowed, on wires other than HTTP.
     pub batch_revision: Option<&'static str>,
     /// The framing on byte streams unless another is chosen.
-    pub framing: DefaultFraming,
+    pub framing: Framing,
 }
 
 /// An error with a fixed code and text.
@@ -159,15 +160,6 @@ pub enum RefusalStyle {
     Nothing,
 }
 
-/// The framing on byte streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DefaultFraming {
-    /// One message a line.
-    Newline,
-    /// `Content-Length` headers.
-    ContentLength,
-}
-
 /// Why a frame or a request is refused without its handler being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -211,7 +203,7 @@ pub(super) const BASE: Rules = Rules {
     settled_memory: SettledMemory::ForParking,
     refusal: RefusalStyle::NullId,
     batch_revision: None,
-    framing: DefaultFraming::Newline,
+    framing: Framing::Newline,
 };
 
 const REQUEST_CANCELLED: CancelledError =

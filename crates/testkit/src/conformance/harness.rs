@@ -49,10 +49,7 @@ pub trait RawBytes: Send {
 
 /// Fails a test that waits for ever.
 pub(super) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(HANG, wait).await {
-        Ok(done) => done,
-        Err(_) => panic!("hangs: {what}"),
-    }
+    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
 /// What a test with raw bytes says when there are none.

@@ -7,6 +7,7 @@ mod calling;
 mod lines;
 mod link;
 mod opening;
+mod peer;
 mod play;
 mod steps;
 mod subject;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
+pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
 pub use verdict::{Direction, Played, TraceLine, Verdict};
 

@@ -161,7 +161,6 @@ impl<S: Subject> Play<'_, S> {
         if let Some(frame) = self.line()?.inbox.iter().find(|frame| is_unwanted(frame)) {
             return Err(Stop::Broke(format!("this came, and it must not: {frame}")));
         }
-        self.cancel_showed();
         Ok(())
     }
 
@@ -241,8 +240,7 @@ impl<S: Subject> Play<'_, S> {
         for choice in choices {
             match matches(choice, frame, &mut self.bindings) {
                 Ok(()) => {
-                    let owed = self.speech.map(|speech| speech.shape(frame));
-                    if matches!(owed, Some(Shape::Answer { .. })) {
+                    if says_cancelled(frame) {
                         self.cancel_showed();
                     }
                     return Ok(());
@@ -276,4 +274,15 @@ impl<S: Subject> Play<'_, S> {
             Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => Ok(false),
         }
     }
+}
+
+/// An answer that its cancel brought about, in whatever words.
+fn says_cancelled(frame: &Value) -> bool {
+    let code = frame.pointer("/error/code").and_then(Value::as_i64);
+    let flag = |pointer: &str| frame.pointer(pointer).and_then(Value::as_bool) == Some(true);
+    let stop = frame.pointer("/result/stopReason").and_then(Value::as_str);
+    matches!(code, Some(-32800 | -32802 | -32803))
+        || stop == Some("cancelled")
+        || flag("/result/partial")
+        || (flag("/payload/cancelled") && frame.pointer("/payload/callId").is_none())
 }

@@ -12,7 +12,15 @@ pub(crate) struct Translator<'a> {
     speech: Speech,
     profile: Option<&'a Profile>,
     /// Requests sent so far and what they stand for.
-    sent: Vec<(Value, RequestKind)>,
+    sent: Vec<(Value, RequestKind, Words)>,
+}
+
+/// In whose words a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Words {
+    /// The peer serves the fixture's own method, so the vector's params and results are its own.
+    Vectors,
+    Profiles,
 }
 
 impl<'a> Translator<'a> {
@@ -39,7 +47,11 @@ impl<'a> Translator<'a> {
         let Some(request) = self.request(kind) else {
             return frame;
         };
-        self.sent.push((id, kind));
+        if request.method == method {
+            self.sent.push((id, kind, Words::Vectors));
+            return frame;
+        }
+        self.sent.push((id, kind, Words::Profiles));
         self.speech.with_method(&frame, &request.method, &bindings.fill(&request.params))
     }
 
@@ -50,10 +62,20 @@ impl<'a> Translator<'a> {
         }
         match self.speech.shape(pattern) {
             Shape::Answer { id } => {
-                let kind = self.sent.iter().rev().find(|(sent, _)| *sent == id).map(|(_, kind)| *kind);
-                answers(pattern, kind.and_then(|kind| self.request(kind)))
+                let sent = self.sent.iter().rev().find(|(sent, _, _)| *sent == id);
+                match sent.and_then(|(_, kind, words)| Some((self.request(*kind)?, *words))) {
+                    Some((request, words)) => answers(pattern, Some(request), words),
+                    None => answers(pattern, None, Words::Vectors),
+                }
             }
             Shape::Request { id, .. } => {
+                if self
+                    .sent
+                    .iter()
+                    .any(|(_, kind, words)| *kind == RequestKind::Nested && *words == Words::Vectors)
+                {
+                    return vec![subset(pattern)];
+                }
                 let child = self.request(RequestKind::Nested).and_then(|request| request.child.as_ref());
                 match child {
                     Some(child) => vec![json!({"id": id, "method": child.method, "...": true})],
@@ -69,7 +91,7 @@ impl<'a> Translator<'a> {
     }
 }
 
-fn answers(pattern: &Value, request: Option<&ProfileRequest>) -> Vec<Value> {
+fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> Vec<Value> {
     let id = pattern.get("id").cloned().unwrap_or_default();
     let json_rpc = pattern.get("jsonrpc").is_some();
     let with = |name: &str, inner: Value| {
@@ -93,7 +115,7 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>) -> Vec<Value> {
             };
             request.cancelled.iter().map(form).collect()
         }
-        Some(request) if has_value => {
+        Some(request) if has_value && words == Words::Profiles => {
             vec![with("result", request.result.as_ref().map_or_else(|| json!("$any"), subset))]
         }
         _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],

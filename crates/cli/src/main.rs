@@ -1,0 +1,69 @@
+//! The command line of Rescind.
+
+mod args;
+mod check;
+mod fixture;
+mod log;
+mod matrix;
+mod relay;
+mod table;
+mod wires;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+
+/// How a run ended. Scripts rely on the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// All held.
+    Held,
+    /// Something broke.
+    Broke,
+    /// Wrong usage, or a peer that could not be started or reached.
+    Usage,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Held => Self::SUCCESS,
+            Exit::Broke => Self::from(1),
+            Exit::Usage => Self::from(2),
+        }
+    }
+}
+
+/// What stopped a run, as one sentence for stderr.
+type Failure = String;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::start(cli.verbose);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("rescind: the runtime could not be started: {error}");
+            return Exit::Usage.into();
+        }
+    };
+    let done = runtime.block_on(async {
+        match cli.command {
+            Command::Matrix(args) => matrix::run(args).await,
+            Command::Check(args) => check::run(args).await,
+            Command::Fixture(args) => fixture::run(args).await,
+            Command::Relay(args) => relay::run(args).await,
+        }
+    });
+    // A handler on a blocking thread that will not stop must not keep the program.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(100));
+    match done {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("rescind: {failure}");
+            Exit::Usage.into()
+        }
+    }
+}

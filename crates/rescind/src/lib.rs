@@ -1,0 +1,50 @@
+//! Cancel any single request of a JSON-RPC style conversation, from either side, with the same outcome on every wire.
+//!
+//! Agents, editors and tool servers speak ACP, MCP, LSP or ABP; each spells cancellation differently. Here the meaning
+//! is settled once, in a state machine without I/O ([`Session`]), each protocol is a value of rules ([`dialect`]), and
+//! a connection is a [`Peer`] whichever wire it runs over.
+//!
+//! ```
+//! use rescind::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
+//! use serde_json::{Value, json};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (client, server) = memory_pair();
+//!
+//! // A side that serves: the handler sees the cancel at once.
+//! let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
+//!     ctx.notify("started", &json!({}))?;
+//!     let cause = ctx.cancelled().await;
+//!     ctx.stopped::<Value>(cause)
+//! });
+//! let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+//!
+//! // A side that calls: dropping the call cancels it, and so does its canceller.
+//! let peer = Peer::builder(dialect::ACP).attach(client)?;
+//! let call = peer.call::<_, Value>("work", &json!({})).start()?;
+//! let mut started = call.notifications_where(|told| told.method() == "started");
+//! let stop = call.canceller();
+//! started.next().await;
+//! let _ = stop.cancel("the user pressed stop");
+//! match call.outcome().await {
+//!     Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//! | feature | brings | dependencies |
+//! |---|---|---|
+//! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
+//! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
+//! | `full` | all of them | all of them |
+//!
+//! WebSocket, HTTP and named pipes are to come, a feature each.
+
+pub use rescind_core::*;
+
+#[cfg(feature = "stdio")]
+pub use rescind_stdio as stdio;

@@ -1,0 +1,206 @@
+use std::pin::Pin;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rescind_core::{
+    CloseReason, ExchangeId, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
+    TransportErrorKind, TransportEvent, Unsupported,
+};
+
+use super::Process;
+use super::process::Wish;
+
+/// The wire to a child, out of the wire over its pipes: the same, but it tells how the child ended.
+pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
+    let guard = Arc::new(Guard(Arc::clone(process)));
+    let receiver = ChildReceiver {
+        pipe: pipes.rx,
+        process: Arc::clone(process),
+        served: false,
+        place: Place::Open,
+        _guard: Arc::clone(&guard),
+    };
+    let sender = ChildSender {
+        pipe: pipes.tx,
+        process: Arc::clone(process),
+        closing: false,
+        breaking: None,
+        _guard: guard,
+    };
+    Link::new(receiver, sender, pipes.traits, pipes.meta)
+}
+
+/// Lives as long as either half. A connection dropped before it was closed kills the child.
+struct Guard(Arc<Process>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.0.wish() == Wish::Run {
+            self.0.kill();
+        }
+    }
+}
+
+struct ChildReceiver {
+    pipe: Pin<Box<dyn Receiver>>,
+    process: Arc<Process>,
+    /// It sent a frame.
+    served: bool,
+    place: Place,
+    _guard: Arc<Guard>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Open,
+    /// Its output ended; it may be about to exit.
+    Settling,
+    HalfClosed,
+    Closed,
+}
+
+impl ChildReceiver {
+    /// The end, when the child exited by itself.
+    fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
+        self.place = Place::Closed;
+        let in_order = self.process.wish() > Wish::Run || (status.success() && self.served);
+        let what = if self.served {
+            "it exited while the connection was open"
+        } else {
+            "it exited without having sent a message"
+        };
+        (!in_order).then(|| Err(self.process.error(TransportErrorKind::Closed, what)))
+    }
+}
+
+impl Receiver for ChildReceiver {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        loop {
+            match self.place {
+                Place::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
+                    Some(Ok(TransportEvent::HalfClosed)) => self.place = Place::Settling,
+                    Some(Ok(event)) => {
+                        self.served |= matches!(event, TransportEvent::Message(_));
+                        return Poll::Ready(Some(Ok(event)));
+                    }
+                    Some(Err(error)) => {
+                        self.place = Place::Closed;
+                        return Poll::Ready(Some(Err(self.process.error(error.kind, &error.to_string()))));
+                    }
+                    None => {
+                        self.place = Place::Closed;
+                        // With our output open this is no end of input, but a frame nothing can be read after.
+                        if self.process.wish() == Wish::Run {
+                            let what = "it wrote what is no frame to its stdout";
+                            let error = self.process.error(TransportErrorKind::Framing, what);
+                            return Poll::Ready(Some(Err(error)));
+                        }
+                    }
+                },
+                Place::Settling => {
+                    if let Some(status) = ready!(self.process.poll_settled(cx)) {
+                        return Poll::Ready(self.exited(status));
+                    }
+                    self.place = Place::HalfClosed;
+                    if self.process.wish() == Wish::Run {
+                        return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
+                    }
+                }
+                Place::HalfClosed => {
+                    if let Poll::Ready(status) = self.process.poll_exit(cx) {
+                        return Poll::Ready(self.exited(status));
+                    }
+                    ready!(self.pipe.as_mut().poll_event(cx));
+                    self.place = Place::Closed;
+                }
+                Place::Closed => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+struct ChildSender {
+    pipe: Pin<Box<dyn Sender>>,
+    process: Arc<Process>,
+    /// Closing was asked for; from then on the child gets its grace.
+    closing: bool,
+    /// The pipe broke; the error waits for the child's exit to be told with it.
+    breaking: Option<TransportErrorKind>,
+    _guard: Arc<Guard>,
+}
+
+impl ChildSender {
+    fn poll_pipe(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(Pin<&mut (dyn Sender + 'static)>, &mut Context<'_>) -> Poll<Result<(), TransportError>>,
+    ) -> Poll<Result<(), TransportError>> {
+        if self.breaking.is_none() {
+            match ready!(poll(self.pipe.as_mut(), cx)) {
+                Err(error) if error.exchange.is_none() => self.breaking = Some(error.kind),
+                done => return Poll::Ready(done),
+            }
+        }
+        ready!(self.process.poll_settled(cx));
+        Poll::Ready(Err(self.broken()))
+    }
+
+    fn broken(&self) -> TransportError {
+        let kind = self.breaking.unwrap_or(TransportErrorKind::Closed);
+        self.process.error(kind, "it does not read its stdin any more")
+    }
+}
+
+impl Sender for ChildSender {
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.poll_pipe(cx, |pipe, cx| pipe.poll_ready(lane, cx))
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        if self.breaking.is_some() {
+            return Err(self.broken());
+        }
+        self.pipe.as_mut().start_send(out)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        self.poll_pipe(cx, Sender::poll_flush)
+    }
+
+    fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+        self.pipe.as_mut().finish_exchange(exchange, how);
+    }
+
+    fn abort_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        self.pipe.as_mut().abort_exchange(exchange)
+    }
+
+    /// Ends the child's input, then waits for its exit: at most two steps of grace.
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        why: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.closing = true;
+        let closed = ready!(self.poll_pipe(cx, |pipe, cx| pipe.poll_close(why, cx)));
+        self.process.want(Wish::End);
+        ready!(self.process.poll_exit(cx));
+        Poll::Ready(closed)
+    }
+}
+
+impl Drop for ChildSender {
+    fn drop(&mut self) {
+        if self.closing {
+            self.process.want(Wish::End);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use rescind_core::{TransportError, TransportErrorKind};
+
+use super::ChildError;
+use super::supervisor::Bell;
+use super::tail::Tail;
+
+/// A child that ended its output gets so long to exit before it counts as half closed.
+const EXIT_AFTER_END: Duration = Duration::from_millis(200);
+
+/// What the wire, the handle and the supervisor share of one child.
+#[derive(Debug)]
+pub(crate) struct Process {
+    command: String,
+    pid: u32,
+    /// One step of ending it.
+    grace: Duration,
+    bell: Bell,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    exit: Option<ExitStatus>,
+    tail: Tail,
+    wish: Wish,
+    output_end: OutputEnd,
+    waiting: Vec<Waker>,
+}
+
+/// What the wire wants of the child.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    #[default]
+    Run,
+    /// Its input has ended; it gets its grace.
+    End,
+    /// At once.
+    Kill,
+}
+
+/// The child's stdout, and whether its exit was waited for after it ended.
+#[derive(Clone, Copy, Debug, Default)]
+enum OutputEnd {
+    #[default]
+    Open,
+    Ended {
+        settled_at: Instant,
+    },
+    Settled,
+}
+
+impl Process {
+    pub(crate) fn new(command: String, pid: u32, grace: Duration, bell: Bell) -> Self {
+        Self { command, pid, grace, bell, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
+        self.state().exit
+    }
+
+    pub(crate) fn stderr_tail(&self) -> String {
+        self.state().tail.text()
+    }
+
+    pub(super) fn push_stderr(&self, bytes: &[u8]) {
+        self.state().tail.push(bytes);
+    }
+
+    pub(super) fn wish(&self) -> Wish {
+        self.state().wish
+    }
+
+    /// Wants more than was wanted; a wish is never taken back.
+    pub(super) fn want(&self, wish: Wish) {
+        let mut state = self.state();
+        if state.wish >= wish || state.exit.is_some() {
+            return;
+        }
+        state.wish = wish;
+        if wish == Wish::Kill {
+            // Here and not in the supervisor, as the whole process may be about to end. The child is not reaped while
+            // the lock is held and no exit is known, so its number is still its own.
+            super::supervisor::kill_now(self.pid);
+        }
+        wake(state);
+        self.bell.ring();
+    }
+
+    /// Kills it at once.
+    pub(crate) fn kill(&self) {
+        self.want(Wish::Kill);
+    }
+
+    /// The error that names the child and tells its end.
+    pub(super) fn error(&self, kind: TransportErrorKind, what: &str) -> TransportError {
+        let state = self.state();
+        let error = ChildError {
+            command: self.command.clone(),
+            what: what.into(),
+            status: state.exit,
+            stderr_tail: state.tail.text(),
+        };
+        TransportError::new(kind, error)
+    }
+
+    /// Waits until it has exited.
+    pub(crate) fn poll_exit(&self, cx: &mut Context<'_>) -> Poll<ExitStatus> {
+        let mut state = self.state();
+        if let Some(status) = state.exit {
+            return Poll::Ready(status);
+        }
+        state.register(cx);
+        Poll::Pending
+    }
+
+    /// Its output has ended: waits a moment for the exit that most often follows, or for our own closing.
+    pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
+        let mut state = self.state();
+        if state.exit.is_some() || state.wish > Wish::Run || matches!(state.output_end, OutputEnd::Settled) {
+            return Poll::Ready(state.exit);
+        }
+        state.register(cx);
+        if matches!(state.output_end, OutputEnd::Open) {
+            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_AFTER_END };
+            drop(state);
+            self.bell.ring();
+        }
+        Poll::Pending
+    }
+
+    /// When the supervisor must next call [`Self::settle`].
+    pub(super) fn settles_at(&self) -> Option<Instant> {
+        match self.state().output_end {
+            OutputEnd::Ended { settled_at } => Some(settled_at),
+            OutputEnd::Open | OutputEnd::Settled => None,
+        }
+    }
+
+    pub(super) fn settle(&self) {
+        let mut state = self.state();
+        state.output_end = OutputEnd::Settled;
+        wake(state);
+    }
+
+    /// Reaps it under the lock that guards its number.
+    pub(super) fn reap(&self, wait: impl FnOnce() -> ExitStatus) {
+        let mut state = self.state();
+        state.exit = Some(wait());
+        wake(state);
+    }
+}
+
+impl State {
+    fn register(&mut self, cx: &Context<'_>) {
+        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.waiting.push(cx.waker().clone());
+        }
+    }
+}
+
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waiting = std::mem::take(&mut state.waiting);
+    drop(state);
+    for waker in waiting {
+        waker.wake();
+    }
+}

@@ -1,0 +1,81 @@
+use std::io::{self, Read};
+use std::process::{Child, ExitStatus};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::stairs::{Act, Stairs};
+use crate::child::Process;
+
+/// How often the child's exit is asked for.
+const ASKED_EVERY: Duration = Duration::from_millis(20);
+
+/// Calls the supervisor.
+#[derive(Debug)]
+pub(crate) struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+/// What hears the [`Bell`].
+#[derive(Debug)]
+pub(crate) struct Ear(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    #[expect(clippy::unnecessary_wraps, reason = "on Unix it can fail")]
+    pub(crate) fn new() -> io::Result<(Self, Ear)> {
+        let shared = Arc::default();
+        Ok((Self(Arc::clone(&shared)), Ear(shared)))
+    }
+
+    pub(crate) fn ring(&self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.1.notify_one();
+    }
+}
+
+impl Ear {
+    fn wait(&self) {
+        let rung = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.1.wait_timeout_while(rung, ASKED_EVERY, |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// Watches over the child on a thread of its own until it is reaped.
+pub(crate) fn supervise(mut child: Child, process: &Arc<Process>, ear: Ear) -> io::Result<()> {
+    if let Some(mut stderr) = child.stderr.take() {
+        let process = Arc::clone(process);
+        thread::Builder::new().name("rescind-stderr".into()).spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = stderr.read(&mut piece) {
+                process.push_stderr(piece.get(..count).unwrap_or_default());
+            }
+        })?;
+    }
+    let process = Arc::clone(process);
+    thread::Builder::new().name("rescind-child".into()).spawn(move || run(child, &process, &ear))?;
+    Ok(())
+}
+
+fn run(mut child: Child, process: &Process, ear: &Ear) {
+    let mut stairs = Stairs::Running;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) => {}
+            Err(_) => break ExitStatus::default(),
+        }
+        let now = Instant::now();
+        match stairs.step(process.wish(), now, process.grace()) {
+            Act::Nothing => {}
+            // There is no way to ask.
+            Act::Ask | Act::Kill => drop(child.kill()),
+        }
+        if process.settles_at().is_some_and(|at| now >= at) {
+            process.settle();
+        }
+        ear.wait();
+    };
+    process.reap(|| status);
+}
+
+/// The supervisor kills: here only the number is known, which may be another's by now.
+pub(crate) fn kill_now(_: u32) {}

@@ -1,0 +1,201 @@
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStderr, ExitStatus};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::stairs::{Act, Stairs};
+use crate::child::Process;
+
+/// How often a child's exit is asked for where no descriptor tells it.
+const ASKED_EVERY: Duration = Duration::from_millis(20);
+/// So many pieces of what is left on stderr are read after the exit; another process may go on writing.
+const LAST_PIECES: usize = 64;
+
+/// Calls the supervisor.
+#[derive(Debug)]
+pub(crate) struct Bell(UnixStream);
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        // A full socket has rung already, a closed one has nobody left to hear.
+        let _ = (&self.0).write(&[1]);
+    }
+}
+
+/// What hears the [`Bell`].
+#[derive(Debug)]
+pub(crate) struct Ear(UnixStream);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<(Self, Ear)> {
+        let (bell, ear) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ear.set_nonblocking(true)?;
+        Ok((Self(bell), Ear(ear)))
+    }
+}
+
+/// Watches over the child on a thread of its own until it is reaped.
+pub(crate) fn supervise(child: Child, process: &Arc<Process>, ear: Ear) -> io::Result<()> {
+    let process = Arc::clone(process);
+    // The child is put into the thread only once there is one: without it, the child is killed and reaped here.
+    let (hand_over, taken) = std::sync::mpsc::sync_channel::<Child>(1);
+    let thread = thread::Builder::new().name("rescind-child".into()).spawn(move || {
+        if let Ok(child) = taken.recv() {
+            Supervisor::new(child, process, ear).run();
+        }
+    });
+    match thread {
+        Ok(_) => {
+            // The receiver waits for exactly this.
+            let _ = hand_over.send(child);
+            Ok(())
+        }
+        Err(error) => {
+            let mut child = child;
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+struct Supervisor {
+    child: Child,
+    process: Arc<Process>,
+    ear: Ear,
+    stderr: Option<ChildStderr>,
+    /// Readable once the child has exited.
+    exit: Option<OwnedFd>,
+    stairs: Stairs,
+}
+
+impl Supervisor {
+    fn new(mut child: Child, process: Arc<Process>, ear: Ear) -> Self {
+        let stderr = child.stderr.take();
+        let exit = exit_descriptor(&child);
+        Self { child, process, ear, stderr, exit, stairs: Stairs::Running }
+    }
+
+    fn run(mut self) {
+        while !has_exited(&self.child) {
+            let now = Instant::now();
+            match self.stairs.step(self.process.wish(), now, self.process.grace()) {
+                Act::Nothing => {}
+                Act::Ask => signal(self.process.pid(), Signal::TERM),
+                Act::Kill => signal(self.process.pid(), Signal::KILL),
+            }
+            if self.process.settles_at().is_some_and(|at| now >= at) {
+                self.process.settle();
+            }
+            self.wait();
+        }
+        // The dead child still holds its number, and with it the group's. What it left there goes with it.
+        signal(self.process.pid(), Signal::KILL);
+        for _ in 0..LAST_PIECES {
+            if !is_readable(self.stderr.as_ref()) || !self.drain_stderr() {
+                break;
+            }
+        }
+        let Self { mut child, process, .. } = self;
+        process.reap(|| child.wait().unwrap_or_else(|_| ExitStatus::default()));
+    }
+
+    /// Waits for the next thing to do, and drains what woke it.
+    fn wait(&mut self) {
+        let mut due = [self.stairs.due(), self.process.settles_at()].into_iter().flatten().min();
+        if self.exit.is_none() {
+            let asked = Instant::now() + ASKED_EVERY;
+            due = Some(due.map_or(asked, |due| due.min(asked)));
+        }
+        let mut watched = vec![readable(self.ear.0.as_fd())];
+        watched.extend(self.exit.as_ref().map(|exit| readable(exit.as_fd())));
+        watched.extend(self.stderr.as_ref().map(|stderr| readable(stderr.as_fd())));
+        let timeout = due.map(|due| timespec(due.saturating_duration_since(Instant::now())));
+        if poll(&mut watched, timeout.as_ref()).is_err() {
+            // Interrupted: whoever is due is asked again.
+            return;
+        }
+        let mut rung = [0; 64];
+        while (&self.ear.0).read(&mut rung).is_ok_and(|count| count == rung.len()) {}
+        if is_readable(self.stderr.as_ref()) {
+            self.drain_stderr();
+        }
+    }
+
+    /// Reads one piece; `false`: there is no more.
+    fn drain_stderr(&mut self) -> bool {
+        let mut piece = [0; 4096];
+        let read = self.stderr.as_mut().map(|stderr| stderr.read(&mut piece));
+        match read {
+            Some(Ok(count)) if count > 0 => {
+                self.process.push_stderr(piece.get(..count).unwrap_or_default());
+                true
+            }
+            Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => true,
+            Some(_) | None => {
+                self.stderr = None;
+                false
+            }
+        }
+    }
+}
+
+/// Kills the group. Only while the child is known not to be reaped.
+pub(crate) fn kill_now(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // It fails only when nobody is left in the group.
+        let _ = kill_process_group(pid, signal);
+    }
+}
+
+/// Whether the child has exited; it is left to be reaped.
+fn has_exited(child: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::Pid(Pid::from_child(child)), options) {
+        Ok(status) => status.is_some(),
+        Err(rustix::io::Errno::INTR) => false,
+        // No such child: somebody else in this process reaped it.
+        Err(_) => true,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn exit_descriptor(child: &Child) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(Pid::from_child(child), rustix::process::PidfdFlags::empty()).ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exit_descriptor(_: &Child) -> Option<OwnedFd> {
+    None
+}
+
+fn readable(descriptor: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(descriptor, PollFlags::IN)
+}
+
+fn is_readable(stderr: Option<&ChildStderr>) -> bool {
+    stderr.is_some_and(|stderr| {
+        let mut watched = [readable(stderr.as_fd())];
+        poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+    })
+}
+
+/// Rounded up to whole milliseconds, so that nothing is asked just before it is due.
+fn timespec(duration: Duration) -> Timespec {
+    let duration = duration + Duration::from_millis(1);
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_millis()) * 1_000_000,
+    }
+}

@@ -1,0 +1,175 @@
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::{
+    BoxFuture, ByteStream, Framing, Link, Meta, Transport, TransportError, TransportErrorKind,
+};
+
+use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
+
+/// Starts a child process whose stdin and stdout are the wire. No shell is involved.
+///
+/// On Unix the child leads a process group of its own. Its stderr is always drained, and its last 8 KiB appear in the
+/// error when the child ends in bad order ([`ChildError`]).
+///
+/// Closing the connection ends the child's input and waits: one grace later the group gets SIGTERM, another one later
+/// SIGKILL. Dropping the connection without closing it kills the group at once. Either way the child is waited for,
+/// also when the runtime is gone, and what it leaves behind in its group is killed with it.
+///
+/// A child that ends its output but runs on is told as half closed. One that exits with success, after it had sent a
+/// message, ends the connection in good order; any other exit before closing is an error.
+#[derive(Debug)]
+#[must_use = "nothing is started until it is opened"]
+pub struct Command {
+    program: std::process::Command,
+    framing: Framing,
+    max_frame: Option<usize>,
+    grace: Duration,
+}
+
+impl Command {
+    /// Will start `program`, found as [`std::process::Command`] finds it.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: std::process::Command::new(program),
+            framing: Framing::Newline,
+            max_frame: None,
+            grace: Duration::from_secs(2),
+        }
+    }
+
+    /// Adds one argument.
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.program.arg(argument);
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.program.args(arguments);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.program.env(name, value);
+        self
+    }
+
+    /// Keeps a variable of our environment from it.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.program.env_remove(name);
+        self
+    }
+
+    /// Starts it there.
+    pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
+        self.program.current_dir(directory);
+        self
+    }
+
+    /// How frames stand in the bytes; one a line unless said.
+    pub fn framing(mut self, framing: Framing) -> Self {
+        self.framing = framing;
+        self
+    }
+
+    /// The largest frame, in bytes; 16 MiB unless said.
+    pub fn max_frame(mut self, bytes: usize) -> Self {
+        self.max_frame = Some(bytes);
+        self
+    }
+
+    /// How long it gets between one step of ending it and the next; 2 s unless said.
+    pub fn child_kill_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Starts it, and gives a handle beside the connection.
+    ///
+    /// # Errors
+    /// It could not be started, or there is no tokio runtime; the source is a [`ChildError`] that names it.
+    ///
+    /// # Panics
+    /// Within a tokio runtime whose I/O driver is not enabled.
+    pub fn start(self) -> Result<(Link, ChildHandle), TransportError> {
+        let name = self.program.get_program().to_string_lossy().into_owned();
+        self.try_start(&name).map_err(|error| {
+            let what = format!("it could not be started: {error}");
+            let error = ChildError { command: name, what, status: None, stderr_tail: String::new() };
+            TransportError::new(TransportErrorKind::Open, error)
+        })
+    }
+
+    fn try_start(mut self, name: &str) -> io::Result<(Link, ChildHandle)> {
+        tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        let (bell, ear) = crate::child::Bell::new()?;
+        self.program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut self.program, 0);
+        let mut child = self.program.spawn()?;
+        let pid = child.id();
+        let pipes = pipes(&mut child, self.framing);
+        let process = Arc::new(Process::new(name.to_owned(), pid, self.grace, bell));
+        supervise(child, &process, ear)?;
+        let link = pipes.map(|stream| {
+            let stream = match self.max_frame {
+                Some(bytes) => stream.max_frame(bytes),
+                None => stream,
+            };
+            stream.meta(Meta::of_peer(&format!("{name} (process {pid})"))).into_link()
+        });
+        match link {
+            Ok(pipes) => Ok((child_link(pipes, &process), ChildHandle::new(process))),
+            Err(error) => {
+                process.kill();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Transport for Command {
+    fn name(&self) -> &'static str {
+        "stdio"
+    }
+
+    /// # Panics
+    /// Within a tokio runtime whose I/O driver is not enabled.
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move { self.start().map(|(link, _)| link) })
+    }
+}
+
+#[cfg(unix)]
+type Pipes = ByteStream<tokio::net::unix::pipe::Receiver, tokio::net::unix::pipe::Sender>;
+
+/// Our ends are descriptions of their own: that they do not block is nothing to the child.
+#[cfg(unix)]
+fn pipes(child: &mut Child, framing: Framing) -> io::Result<Pipes> {
+    use std::os::fd::OwnedFd;
+    use tokio::net::unix::pipe;
+    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
+    let writer = pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?;
+    Ok(ByteStream::new(reader, writer, framing))
+}
+
+#[cfg(not(unix))]
+type Pipes = ByteStream<crate::threads::ThreadReader, crate::threads::ThreadWriter>;
+
+#[cfg(not(unix))]
+fn pipes(child: &mut Child, framing: Framing) -> io::Result<Pipes> {
+    use crate::threads::{ThreadReader, ThreadWriter};
+    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    Ok(ByteStream::new(ThreadReader::new(stdout)?, ThreadWriter::new(stdin)?, framing))
+}

@@ -1,0 +1,92 @@
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rescind_core::{BoxFuture, Framing, Link, Transport, TransportError, TransportErrorKind};
+
+/// There is one stdin and one stdout.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// This process's own stdin and stdout as a wire. Nothing is touched until it is opened.
+///
+/// Opening moves the protocol's descriptors away: from then on stdin is empty and whatever else the process prints to
+/// stdout, such as a stray `println!`, lands on stderr (not on Windows). They are not moved back.
+pub fn this_process() -> ThisProcess {
+    ThisProcess { framing: Framing::Newline, max_frame: None }
+}
+
+/// What [`this_process`] gives.
+#[derive(Debug)]
+#[must_use = "a wire does nothing until it is opened"]
+pub struct ThisProcess {
+    framing: Framing,
+    max_frame: Option<usize>,
+}
+
+impl ThisProcess {
+    /// How frames stand in the bytes; one a line unless said.
+    pub fn framing(mut self, framing: Framing) -> Self {
+        self.framing = framing;
+        self
+    }
+
+    /// The largest frame, in bytes; 16 MiB unless said.
+    pub fn max_frame(mut self, bytes: usize) -> Self {
+        self.max_frame = Some(bytes);
+        self
+    }
+}
+
+impl Transport for ThisProcess {
+    fn name(&self) -> &'static str {
+        "stdio"
+    }
+
+    /// # Panics
+    /// Outside a tokio runtime whose I/O driver is enabled.
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move {
+            if TAKEN.swap(true, Ordering::AcqRel) {
+                let text = "this process's stdin and stdout already are a connection";
+                return Err(TransportError::new(TransportErrorKind::Open, text));
+            }
+            open(*self).await
+        })
+    }
+}
+
+#[cfg(unix)]
+async fn open(own: ThisProcess) -> Result<Link, TransportError> {
+    let (input, output) =
+        move_away().map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
+    let mut wire =
+        crate::Descriptors::new(input, output).framing(own.framing).peer("the process that started this one");
+    if let Some(bytes) = own.max_frame {
+        wire = wire.max_frame(bytes);
+    }
+    Box::new(wire).open().await
+}
+
+#[cfg(unix)]
+fn move_away() -> io::Result<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)> {
+    use rustix::stdio::{dup2_stdin, dup2_stdout, stderr, stdin, stdout};
+    let input = rustix::io::fcntl_dupfd_cloexec(stdin(), 3)?;
+    let output = rustix::io::fcntl_dupfd_cloexec(stdout(), 3)?;
+    let nothing = std::fs::File::open("/dev/null")?;
+    dup2_stdin(&nothing)?;
+    dup2_stdout(stderr())?;
+    Ok((input, output))
+}
+
+#[cfg(not(unix))]
+async fn open(own: ThisProcess) -> Result<Link, TransportError> {
+    use crate::threads::{ThreadReader, ThreadWriter};
+    let opened: io::Result<_> =
+        ThreadReader::new(io::stdin()).and_then(|reader| Ok((reader, ThreadWriter::new(io::stdout())?)));
+    let (reader, writer) = opened.map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
+    let mut wire = rescind_core::ByteStream::new(reader, writer, own.framing)
+        .meta(rescind_core::Meta::of_peer("the process that started this one"));
+    if let Some(bytes) = own.max_frame {
+        wire = wire.max_frame(bytes);
+    }
+    Ok(wire.into_link())
+}

@@ -1,0 +1,275 @@
+//! Real children: how they are told to end, and what is told of how they ended.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
+
+use std::future::{Future, poll_fn};
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+
+use rescind_core::{
+    CloseReason, ExchangeId, FrameKind, Framing, Head, Lane, Link, Outbound, Transport, TransportError,
+    TransportErrorKind, TransportEvent,
+};
+use rescind_stdio::{ChildError, ChildHandle, Command};
+
+/// Shell is for tests only.
+fn shell(script: &str) -> Command {
+    Command::new("sh").arg("-c").arg(script).child_kill_grace(Duration::from_millis(100))
+}
+
+async fn in_time<T>(wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("hangs")
+}
+
+async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
+    in_time(poll_fn(|cx| link.rx.as_mut().poll_event(cx))).await
+}
+
+async fn body(link: &mut Link) -> String {
+    match event(link).await {
+        Some(Ok(TransportEvent::Message(inbound))) => String::from_utf8(inbound.body.to_vec()).unwrap(),
+        other => panic!("expected a frame, got {other:?}"),
+    }
+}
+
+async fn send(link: &mut Link, body: &'static str) -> Result<(), TransportError> {
+    let head = Head { kind: FrameKind::Notification, id: None, method: None };
+    let out = Outbound { body: body.into(), exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
+    in_time(async {
+        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
+        link.tx.as_mut().start_send(out)?;
+        poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
+    })
+    .await
+}
+
+async fn close(link: &mut Link) -> Result<(), TransportError> {
+    in_time(poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx))).await
+}
+
+fn child_error(event: Option<Result<TransportEvent, TransportError>>) -> ChildError {
+    let Some(Err(error)) = event else { panic!("expected an error, got {event:?}") };
+    error.source.downcast_ref::<ChildError>().expect("it is the child's").clone()
+}
+
+/// Neither running nor a zombie.
+fn is_gone(pid: &str) -> bool {
+    rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap()).is_err()
+}
+
+/// A killed orphan is reaped by another process, in that one's time.
+async fn until_gone(pid: String) {
+    in_time(async {
+        while !is_gone(&pid) && !is_zombie(&pid) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+fn is_zombie(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}
+
+async fn is_reaped(child: &ChildHandle) {
+    in_time(child.wait()).await;
+    assert!(is_gone(&child.pid().to_string()), "a zombie is left");
+}
+
+#[tokio::test]
+async fn frames_go_to_a_child_and_back_and_closing_ends_it() {
+    let (mut link, child) = Command::new("cat").start().unwrap();
+    send(&mut link, "{\"id\":1}").await.unwrap();
+    assert_eq!(body(&mut link).await, "{\"id\":1}");
+    assert_eq!(child.exit_status(), None);
+    close(&mut link).await.unwrap();
+    assert!(event(&mut link).await.is_none());
+    assert!(child.exit_status().unwrap().success());
+    is_reaped(&child).await;
+}
+
+#[tokio::test]
+async fn a_command_is_a_transport_with_arguments_and_environment() {
+    let command = Command::new("sh")
+        .args(["-c", "printf 'Content-Length: 2\r\n\r\n%s' \"$A\"; cat"])
+        .env("A", "[]")
+        .framing(Framing::ContentLength);
+    let mut link = Box::new(command).open().await.unwrap();
+    assert_eq!(body(&mut link).await, "[]");
+    send(&mut link, "{}").await.unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let error = Command::new("no-such-program-here").start().unwrap_err();
+    assert_eq!(error.kind, TransportErrorKind::Open);
+    assert!(error.to_string().contains("no-such-program-here"), "{error}");
+}
+
+#[test]
+fn without_a_runtime_nothing_is_started() {
+    let error = Command::new("cat").start().unwrap_err();
+    assert!(error.to_string().contains("cat"), "{error}");
+}
+
+#[tokio::test]
+async fn a_child_that_exits_at_once_is_told_with_status_and_stderr() {
+    let (mut link, child) = shell("echo no licence >&2; exit 3").start().unwrap();
+    let error = child_error(event(&mut link).await);
+    assert_eq!(error.command, "sh");
+    assert_eq!(error.status.and_then(|status| status.code()), Some(3));
+    assert_eq!(error.stderr_tail, "no licence\n");
+    assert!(error.to_string().contains("no licence"), "{error}");
+    assert!(event(&mut link).await.is_none());
+    is_reaped(&child).await;
+}
+
+#[tokio::test]
+async fn a_child_that_exits_with_success_before_it_spoke_is_an_error() {
+    let (mut link, _child) = shell("exit 0").start().unwrap();
+    assert!(child_error(event(&mut link).await).status.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_child_that_spoke_and_exits_with_success_ends_in_good_order() {
+    let (mut link, child) = shell("echo '{}'").start().unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+    assert!(event(&mut link).await.is_none());
+    is_reaped(&child).await;
+}
+
+#[tokio::test]
+async fn a_child_that_dies_while_it_serves_is_told_with_its_signal() {
+    let (mut link, _child) = shell("echo '{}'; echo oops >&2; kill -9 $$").start().unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+    let error = child_error(event(&mut link).await);
+    assert_eq!(error.status.and_then(|status| status.signal()), Some(9));
+    assert_eq!(error.stderr_tail, "oops\n");
+}
+
+#[tokio::test]
+async fn writing_to_a_child_that_died_names_it() {
+    let (mut link, child) = shell("echo too old >&2; exit 4").start().unwrap();
+    in_time(child.wait()).await;
+    let error = send(&mut link, "{}").await.unwrap_err();
+    assert!(error.to_string().contains("too old"), "{error}");
+    assert!(close(&mut link).await.is_err());
+}
+
+#[tokio::test]
+async fn noise_by_line_is_passed_on_for_the_codec_to_refuse() {
+    let (mut link, _child) = shell("echo Starting...; cat").start().unwrap();
+    assert_eq!(body(&mut link).await, "Starting...");
+    send(&mut link, "{}").await.unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+}
+
+#[tokio::test]
+async fn noise_by_length_is_refused_and_then_told_with_stderr() {
+    let (mut link, _child) =
+        shell("echo deprecated >&2; echo Starting...; cat").framing(Framing::ContentLength).start().unwrap();
+    assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::Rejected { .. }))));
+    let error = event(&mut link).await;
+    assert!(matches!(&error, Some(Err(error)) if error.kind == TransportErrorKind::Framing), "{error:?}");
+    assert_eq!(child_error(error).command, "sh");
+}
+
+#[tokio::test]
+async fn a_child_that_ends_its_output_and_runs_on_is_half_closed() {
+    let (mut link, child) = shell("exec >&-; cat >&2").start().unwrap();
+    assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::HalfClosed))));
+    send(&mut link, "still read").await.unwrap();
+    close(&mut link).await.unwrap();
+    assert!(event(&mut link).await.is_none());
+    assert_eq!(child.stderr_tail(), "still read\n");
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_blocks_nobody_and_only_its_end_is_kept() {
+    let script = "i=0; while [ $i -lt 4000 ]; do echo 0123456789012345678901234567890123456789 >&2; i=$((i+1)); done; \
+                  echo last >&2; echo '{}'; cat";
+    let (mut link, child) = shell(script).start().unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+    close(&mut link).await.unwrap();
+    let tail = child.stderr_tail();
+    assert!(tail.len() <= 8 * 1024 && tail.ends_with("9\nlast\n"), "{tail}");
+}
+
+#[tokio::test]
+async fn a_child_that_ignores_the_end_of_its_input_is_asked_by_signal() {
+    let (mut link, child) =
+        shell("trap 'echo asked >&2; exit 0' TERM; echo '{}'; while :; do sleep 0.01; done").start().unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+    close(&mut link).await.unwrap();
+    assert!(child.exit_status().unwrap().success());
+    assert!(child.stderr_tail().ends_with("asked\n"));
+}
+
+#[tokio::test]
+async fn a_child_that_ignores_sigterm_is_killed_after_two_graces() {
+    let (mut link, child) = shell("trap '' TERM; echo '{}'; while :; do sleep 0.01; done").start().unwrap();
+    assert_eq!(body(&mut link).await, "{}");
+    let start = Instant::now();
+    close(&mut link).await.unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(200), "it had both graces");
+    assert_eq!(child.exit_status().unwrap().signal(), Some(9));
+    is_reaped(&child).await;
+}
+
+#[tokio::test]
+async fn a_tree_of_children_goes_as_a_group() {
+    let (mut link, child) = shell("sh -c 'trap \"\" TERM; echo $$; sleep 1000' & wait").start().unwrap();
+    let grandchild = body(&mut link).await;
+    close(&mut link).await.unwrap();
+    is_reaped(&child).await;
+    until_gone(grandchild).await;
+}
+
+#[tokio::test]
+async fn dropping_the_connection_kills_the_group_at_once() {
+    let (mut link, child) = shell("trap '' TERM; (echo '{}'; sleep 1000) & wait; sleep 1000")
+        .child_kill_grace(Duration::from_secs(1000))
+        .start()
+        .unwrap();
+    body(&mut link).await;
+    drop(link);
+    assert_eq!(in_time(child.wait()).await.signal(), Some(9));
+    is_reaped(&child).await;
+}
+
+#[tokio::test]
+async fn dropping_one_half_kills_nobody() {
+    let (link, child) = Command::new("cat").start().unwrap();
+    let Link { rx, tx, .. } = link;
+    drop(tx);
+    assert!(in_time(child.wait()).await.success(), "the end of its input ended it");
+    drop(rx);
+}
+
+#[test]
+fn a_child_is_killed_and_reaped_after_its_runtime_is_gone() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (link, child) = runtime.block_on(async { shell("trap '' TERM; sleep 1000").start().unwrap() });
+    drop(runtime);
+    drop(link);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(is_reaped(&child));
+}
+
+#[test]
+fn a_child_that_was_being_closed_gets_its_graces_after_the_runtime_is_gone() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let child = runtime.block_on(async {
+        let script = "trap 'echo asked >&2; exit 0' TERM; echo '{}'; while :; do sleep 0.01; done";
+        let (mut link, child) = shell(script).start().unwrap();
+        body(&mut link).await;
+        let mut pending = std::pin::pin!(poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)));
+        poll_fn(|cx| std::task::Poll::Ready(pending.as_mut().poll(cx).is_pending())).await;
+        child
+    });
+    drop(runtime);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    assert!(runtime.block_on(in_time(child.wait())).success());
+    assert!(child.stderr_tail().ends_with("asked\n"));
+}

@@ -1,0 +1,147 @@
+//! A [`Peer`] of ours that makes the calls a vector tells it to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
+use std::time::Duration;
+
+use rescind_core::dialect::AckStyle;
+use rescind_core::{AfterCancel, Call, CancelResult, Canceller, Link, Outcome, Peer};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::calling::Caller;
+use super::subject::{Ended, Trouble};
+use crate::fixture::Fixture;
+use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
+use crate::vector::Scenario;
+
+/// A peer of ours on its own end of a wire. It serves the fixture's methods too.
+pub struct PeerCaller {
+    peer: Peer,
+    acknowledges: bool,
+    drain: Duration,
+    calls: HashMap<String, Running>,
+}
+
+/// A call that was made.
+struct Running {
+    canceller: Canceller,
+    ended: JoinHandle<Ended>,
+}
+
+impl PeerCaller {
+    /// A peer set up as the scenario wants it, on this end of a wire.
+    ///
+    /// # Errors
+    /// There is no dialect of the scenario's name, or the peer could not be attached.
+    pub fn open(scenario: &Scenario, link: Link) -> Result<Self, String> {
+        let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone())
+            .ok_or_else(|| format!("there is no dialect {}", scenario.dialect))?;
+        let peer = fixture.open(link).map_err(|error| error.to_string())?;
+        let acknowledges = fixture.dialect().rules().ack == AckStyle::Acknowledged;
+        Ok(Self { peer, acknowledges, drain: fixture.drain_deadline(), calls: HashMap::new() })
+    }
+
+    fn named(&mut self, name: &str) -> Result<&mut Running, Trouble> {
+        self.calls.get_mut(name).ok_or_else(|| Trouble::Failed(format!("no call is named `{name}`")))
+    }
+}
+
+impl fmt::Debug for PeerCaller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerCaller").finish_non_exhaustive()
+    }
+}
+
+impl Caller for PeerCaller {
+    async fn call(&mut self, step: &CallStep) -> Result<(), Trouble> {
+        let params = step.params.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+        let mut builder = self.peer.call::<_, Value>(step.method.as_str(), &params);
+        if let Some(timeout) = step.timeout_ms {
+            builder = builder.timeout(Duration::from_millis(timeout));
+        }
+        if step.token_cancelled {
+            let token = CancellationToken::new();
+            token.cancel();
+            builder = builder.cancel_on(token);
+        }
+        match step.after_cancel {
+            Some(AfterCancelStep::Wait) => builder = builder.after_cancel(AfterCancel::WaitForPeer),
+            Some(AfterCancelStep::ReturnNow) => builder = builder.after_cancel(AfterCancel::ReturnNow),
+            None => {}
+        }
+        if step.child_of.is_some() {
+            return Err(Trouble::Unable("a peer's children are made by its handlers".to_owned()));
+        }
+        let call = builder.start().map_err(|error| Trouble::Failed(error.to_string()))?;
+        let canceller = call.canceller();
+        let ended = tokio::spawn(end_of(call, self.acknowledges));
+        self.calls.insert(step.name.clone(), Running { canceller, ended });
+        Ok(())
+    }
+
+    async fn cancel_call(&mut self, name: &str, reason: Option<&str>) -> Result<CancelWord, Trouble> {
+        let running = self.named(name)?;
+        Ok(match running.canceller.cancel(reason.unwrap_or_default()) {
+            CancelResult::Sent => CancelWord::Sent,
+            CancelResult::TakenBack => CancelWord::TakenBack,
+            CancelResult::NotSupported => CancelWord::NotSupported,
+            CancelResult::AlreadySettled => CancelWord::AlreadySettled,
+        })
+    }
+
+    async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
+        // The call lives in its task; it is dropped when the task is.
+        let running = self.named(name)?;
+        running.ended.abort();
+        let _dropped = (&mut running.ended).await;
+        Ok(())
+    }
+
+    async fn outcome(&mut self, name: &str, within: Duration) -> Result<Option<Ended>, Trouble> {
+        let running = self.named(name)?;
+        match timeout(within, &mut running.ended).await {
+            Err(_) => Ok(None),
+            Ok(Ok(ended)) => Ok(Some(ended)),
+            Ok(Err(error)) => Err(Trouble::Failed(format!("the call has no outcome: {error}"))),
+        }
+    }
+
+    async fn shutdown(&mut self) -> Result<(), Trouble> {
+        let (peer, drain) = (self.peer.clone(), self.drain);
+        let mut shutdown = Box::pin(async move { peer.shutdown(drain).await });
+        // The first poll begins it; what is left is only the waiting.
+        let begun = poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
+        if begun.is_pending() {
+            tokio::spawn(shutdown);
+        }
+        Ok(())
+    }
+}
+
+async fn end_of(mut call: Call<Value>, acknowledges: bool) -> Ended {
+    let acked = if acknowledges { call.acknowledged().await } else { None };
+    let mut ended = match call.outcome().await {
+        Outcome::Completed(value) => Ended { value: Some(value), ..Ended::new(OutcomeWord::Completed) },
+        Outcome::CompletedAfterCancel(value) => {
+            Ended { value: Some(value), ..Ended::new(OutcomeWord::CompletedAfterCancel) }
+        }
+        Outcome::Cancelled(cancelled) => Ended {
+            confirmed: Some(cancelled.confirmed),
+            cause: Some(cancelled.cause.kind().name().to_owned()),
+            ..Ended::new(OutcomeWord::Cancelled)
+        },
+        Outcome::Failed(error) => Ended { code: Some(error.code.0), ..Ended::new(OutcomeWord::Failed) },
+        Outcome::Disconnected { may_have_run } => {
+            Ended { may_have_run: Some(may_have_run), ..Ended::new(OutcomeWord::Disconnected) }
+        }
+        // The enum may grow; an outcome this runner does not know matches no step.
+        _ => Ended::new(OutcomeWord::Failed),
+    };
+    ended.acked = acked;
+    ended
+}

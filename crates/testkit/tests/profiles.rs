@@ -1,0 +1,31 @@
+//! The profiles that come with the crate.
+
+use std::fs;
+use std::path::Path;
+
+use rescind_testkit::{Profile, RequestKind, scenarios};
+
+fn profiles() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files
+        .filter(|path| path.extension().is_some_and(|end| end == "toml"))
+        .map(|path| {
+            (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read_to_string(&path).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn every_profile_is_read_and_can_be_asked_something() {
+    let profiles = profiles();
+    assert!(!profiles.is_empty());
+    for (name, text) in profiles {
+        let profile = Profile::from_toml(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(profile.requests.contains_key(&RequestKind::Slow), "{name} has nothing to cancel");
+        for vector in profile.deviations.keys() {
+            let known = scenarios().iter().any(|scenario| scenario.vector.name == *vector);
+            assert!(known, "{name}: no vector is named `{vector}`");
+        }
+    }
+}

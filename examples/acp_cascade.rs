@@ -1,0 +1,186 @@
+//! The flow the ACP page draws: a prompt with two nested requests, stopped by `session/cancel`.
+//!
+//! The agent is a process of its own behind its stdin and stdout. Every message is printed as it passes, and at the
+//! end the same messages stand as a Mermaid sequence diagram.
+//!
+//! Run it with `cargo run -p rescind-examples --example acp_cascade`.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rescind::stdio;
+use rescind::{CallContext, Cause, CauseKind, Framing, HandlerError, Outcome, Peer, Router, dialect};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::Notify;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    match std::env::args().nth(1).as_deref() {
+        Some("agent") => agent().await,
+        _ => client().await,
+    }
+}
+
+// ---- the agent: one process
+
+/// The prompt that runs, so that `session/cancel` finds it.
+type Running = Arc<Mutex<Option<CallContext>>>;
+
+async fn agent() -> Result<(), Box<dyn Error>> {
+    let running = Running::default();
+    let for_cancel = Arc::clone(&running);
+    let router = Router::new()
+        .method("initialize", |_ctx: CallContext, _: Value| async {
+            Ok(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
+        })
+        .method("session/prompt", move |ctx: CallContext, params: Value| {
+            prompt(ctx, params, Arc::clone(&running))
+        })
+        .notification("session/cancel", move |_ctx, _: Value| {
+            let prompt = for_cancel.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            async move {
+                // The turn ends; everything the turn had asked for ends with it.
+                if let Some(prompt) = prompt {
+                    prompt.cancel_local(Cause::new(CauseKind::Local).with_reason("session/cancel"));
+                }
+            }
+        });
+    Peer::builder(dialect::ACP).serve(router).connect(stdio::this_process()).await?.closed().await?;
+    Ok(())
+}
+
+async fn prompt(ctx: CallContext, params: Value, running: Running) -> Result<Value, HandlerError> {
+    *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(ctx.clone());
+    let session = params.get("sessionId").cloned().unwrap_or_default();
+    let text =
+        json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": "Analysing" } });
+    ctx.notify("session/update", &json!({ "sessionId": session, "update": text }))?;
+    // Two requests to the client at once. They are children of the prompt: when it is cancelled, so are they.
+    let terminal = json!({ "sessionId": session, "command": "grep", "args": ["pattern", "file.txt"] });
+    let terminal = ctx.call::<_, Value>("terminal/create", &terminal).start()?;
+    let permission =
+        json!({ "sessionId": session, "toolCall": { "title": "read sensitive file" }, "options": [] });
+    let permission = ctx.call::<_, Value>("session/request_permission", &permission).start()?;
+    let (terminal, permission) = (terminal.outcome().await, permission.outcome().await);
+    // A client may also answer the permission with the outcome "cancelled"; both are an end.
+    let stopped = ctx.is_cancelled() && !matches!(terminal, Outcome::Completed(_));
+    let stop_reason = if stopped || permission.is_cancelled() { "cancelled" } else { "end_turn" };
+    Ok(json!({ "stopReason": stop_reason }))
+}
+
+// ---- the client: this process
+
+async fn client() -> Result<(), Box<dyn Error>> {
+    // Our own end of the wire goes through a recorder, which prints and keeps every line.
+    let log = Log::default();
+    let program = std::env::current_exe()?;
+    let mut agent = tokio::process::Command::new(program)
+        .arg("agent")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (to_agent, from_agent) =
+        agent.stdin.take().zip(agent.stdout.take()).ok_or("the agent's stdin and stdout are pipes")?;
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (from_us, to_us) = tokio::io::split(far);
+    tokio::spawn(record(log.clone(), "Client", "Agent", from_us, to_agent));
+    tokio::spawn(record(log.clone(), "Agent", "Client", from_agent, to_us));
+    let (from, to) = tokio::io::split(near);
+    let wire = rescind::ByteStream::new(from, to, Framing::Newline);
+
+    let asked = Arc::new(Notify::new());
+    let waits = |asked: &Arc<Notify>| {
+        let asked = Arc::clone(asked);
+        move |ctx: CallContext, _: Value| {
+            let asked = Arc::clone(&asked);
+            async move {
+                asked.notify_one();
+                let cause = ctx.cancelled().await;
+                ctx.stopped::<Value>(cause)
+            }
+        }
+    };
+    let router = Router::new()
+        .method("terminal/create", waits(&asked))
+        .method("session/request_permission", waits(&asked))
+        .notification("session/update", |_ctx, _: Value| async {});
+    let peer =
+        Peer::builder(dialect::ACP).serve(router).role(rescind::dialect::Role::Client).connect(wire).await?;
+    let _: Value =
+        peer.call("initialize", &json!({ "protocolVersion": 1, "clientCapabilities": {} })).await?;
+    log.begin();
+    let question = json!({ "sessionId": "s1", "prompt": [{ "type": "text", "text": "Analyze file X" }] });
+    let prompt = peer.call::<_, Value>("session/prompt", &question).start()?;
+    asked.notified().await;
+    asked.notified().await;
+    peer.notify("session/cancel", &json!({ "sessionId": "s1" }))?;
+    let outcome = prompt.outcome().await;
+    let Outcome::Completed(answer) = outcome else {
+        return Err(format!("the prompt did not end with a result: {outcome:?}").into());
+    };
+    println!("\nthe prompt ended with {answer}\n\n{}", log.mermaid());
+    peer.shutdown(std::time::Duration::from_secs(1)).await;
+    agent.wait().await?;
+    Ok(())
+}
+
+/// What passed, in order.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    /// Forgets the handshake; the drawing starts with the prompt.
+    fn begin(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn add(&self, from: &str, to: &str, line: &str) {
+        let message: Value = serde_json::from_str(line).unwrap_or_default();
+        println!("{from} -> {to}  {line}");
+        let arrow =
+            if message.get("method").is_some() && message.get("id").is_none() { "-->>" } else { "->>" };
+        let entry = format!("    {from}{arrow}{to}: {}", describe(&message));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+    }
+
+    fn mermaid(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
+        format!("sequenceDiagram\n    participant Client\n    participant Agent\n{lines}")
+    }
+}
+
+fn describe(message: &Value) -> String {
+    let id = message.get("id").map(|id| format!(" (id={id})")).unwrap_or_default();
+    match message.get("method").and_then(Value::as_str) {
+        Some("$/cancel_request") => {
+            let names = message.pointer("/params/requestId").cloned().unwrap_or_default();
+            format!("$/cancel_request (id={names})")
+        }
+        Some(method) => format!("{method}{id}"),
+        None => match message.pointer("/error/code") {
+            Some(code) => format!("response{id} error {code}"),
+            None => format!("response{id} {}", message.get("result").cloned().unwrap_or_default()),
+        },
+    }
+}
+
+/// Passes lines on and writes them down.
+async fn record(
+    log: Log,
+    from_name: &'static str,
+    to_name: &'static str,
+    from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+) {
+    let mut lines = BufReader::new(from).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        log.add(from_name, to_name, &line);
+        if to.write_all(format!("{line}\n").as_bytes()).await.is_err() || to.flush().await.is_err() {
+            return;
+        }
+    }
+    // The end of input is passed on too.
+    drop(to.shutdown().await);
+}

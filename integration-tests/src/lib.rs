@@ -1,0 +1,1 @@
+//! Tests over whole programs; see `tests/` and `interop/`.
