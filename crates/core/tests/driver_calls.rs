@@ -1,5 +1,7 @@
 //! Calls over a real connection: how they are cancelled, and what their callers see.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::time::Duration;
 
 use rescind_core::dialect::ACP;
@@ -32,9 +34,8 @@ fn router(told: &mpsc::UnboundedSender<String>) -> Router {
             }
         })
         .method("panic", |_ctx: CallContext, _: Value| async move {
-            if true {
-                panic!("as asked");
-            }
+            panic!("as asked");
+            #[expect(unreachable_code, reason = "it tells the type of the value")]
             Ok(())
         })
 }
@@ -96,12 +97,12 @@ async fn dropping_a_call_cancels_its_request() {
 async fn a_canceller_cancels_once_and_says_what_it_did() {
     let mut pair = pair();
     let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
-    let canceller = call.canceller();
+    let stop = call.canceller();
     assert_eq!(pair.next().await, "started");
-    let other = canceller.clone();
+    let other = stop.clone();
     let result = std::thread::spawn(move || other.cancel("the user pressed stop")).join().unwrap();
     assert_eq!(result, CancelResult::Sent);
-    assert_eq!(canceller.cancel("again"), CancelResult::AlreadySettled, "I7");
+    assert_eq!(stop.cancel("again"), CancelResult::AlreadySettled, "I7");
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => {
             assert!(cancelled.confirmed);
@@ -110,7 +111,7 @@ async fn a_canceller_cancels_once_and_says_what_it_did() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(canceller.cancel("late"), CancelResult::AlreadySettled);
+    assert_eq!(stop.cancel("late"), CancelResult::AlreadySettled);
     assert_eq!(pair.next().await, "Peer");
     pair.settle().await;
 }

@@ -1,5 +1,7 @@
 //! Serving over a real connection: registry, shields, order, trees across connections, full outboxes, endings.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -402,13 +404,13 @@ async fn the_last_handle_closes_the_connection_unless_it_serves() {
 
 #[tokio::test]
 async fn a_blocking_handler_holds_its_permit_until_its_thread_ends() {
-    let (hold, held) = std::sync::mpsc::channel::<()>();
-    let held = Mutex::new(Some(held));
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Mutex::new(Some(blocked));
     let (tell, mut told) = mpsc::unbounded_channel();
     let router = Router::new().blocking("block", move |_ctx: CallContext, _: Value| {
-        let held = held.lock().unwrap().take().unwrap();
+        let wait = blocked.lock().unwrap().take().unwrap();
         tell.send(()).unwrap();
-        let _ = held.recv();
+        let _ = wait.recv();
         Ok(())
     });
     let (near, far) = memory_pair();
@@ -422,7 +424,7 @@ async fn a_blocking_handler_holds_its_permit_until_its_thread_ends() {
     assert!(call.outcome().await.is_cancelled());
     let stats = server.stats();
     assert_eq!((stats.draining, stats.slots), (1, 1), "I10: the thread still runs");
-    drop(hold);
+    drop(release);
     while server.stats().slots > 0 {
         tokio::task::yield_now().await;
     }
@@ -497,4 +499,80 @@ async fn a_hook_that_panics_harms_nobody_and_errors_are_answered_as_they_are() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_waits_for_room_keeps_its_permit_and_can_be_cancelled() {
+    let (near, far): (Link, Link) = memory_pair();
+    let router =
+        Router::new().method("value", |_ctx: CallContext, _: Value| async move { Ok("x".repeat(1000)) });
+    let mut limits = Limits::default();
+    limits.outbox_frames = 4;
+    let server = Peer::builder(ACP).serve(router).limits(limits).attach(far).unwrap();
+    let mut raw = Stuck::new(near);
+    for id in 0..200 {
+        raw.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"value","params":{{}}}}"#)).await;
+    }
+    until("some wait for room", || server.stats().running > 50).await;
+    let running = server.stats().running;
+    assert_eq!(server.load().outbox_frames, 4, "I11");
+    raw.send(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":199}}"#).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(server.stats().running, running - 1, "the cancelled one is answered for by the grace");
+    let mut answers = Vec::new();
+    while answers.len() < 200 {
+        let rx = &mut raw.link.rx;
+        match std::future::poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
+            Some(Ok(rescind_core::TransportEvent::Message(inbound))) => {
+                let answer: Value = serde_json::from_slice(&inbound.body).unwrap();
+                answers.push((answer["id"].as_u64().unwrap(), answer.get("error").is_some()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    answers.sort_unstable();
+    assert!(answers.iter().map(|(id, _)| *id).eq(0..200), "I1");
+    assert!(answers.iter().all(|(id, failed)| *failed == (*id == 199)), "{answers:?}");
+    until("I3", || server.stats().slots == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_over_the_frame_limit_is_an_internal_error_for_that_request_alone() {
+    let (near, far) = memory_pair();
+    let router = Router::new()
+        .method("big", |_ctx: CallContext, (size,): (usize,)| async move { Ok("x".repeat(size)) });
+    let mut limits = Limits::default();
+    limits.frame = 4096;
+    let _server = Peer::builder(ACP).serve(router).limits(limits).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    for size in [4090, 5000, 1 << 20] {
+        match client.call::<_, String>("big", &[size]).await {
+            Err(CallError::Failed(error)) => assert_eq!(error.code, ErrorCode::INTERNAL_ERROR),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(client.call::<_, String>("big", &[10]).await, Ok("x".repeat(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_reports_the_blocking_work_that_does_not_stop() {
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Mutex::new(Some(blocked));
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let (client, server) = connect(Router::new().blocking("block", move |_ctx: CallContext, _: Value| {
+        let wait = blocked.lock().unwrap().take().unwrap();
+        tell.send(()).unwrap();
+        let _ = wait.recv();
+        Ok(())
+    }));
+    let _call = client.call::<_, Value>("block", &json!({})).start().unwrap();
+    told.recv().await.unwrap();
+    // A blocking thread holds the paused clock: time is moved by hand.
+    let closing = server.clone();
+    let shutdown = tokio::spawn(async move { closing.shutdown(Duration::ZERO).await });
+    while !shutdown.is_finished() {
+        tokio::time::advance(Duration::from_millis(100)).await;
+    }
+    assert_eq!(shutdown.await.unwrap(), 1);
+    drop(release);
 }

@@ -242,12 +242,10 @@ where
         method: &Arc<str>,
         params: Option<Bytes>,
     ) -> BoxFuture<'static, ()> {
-        match read_params::<P>(params) {
-            Ok(params) => Box::pin((self.function)(Peer::new(shared), Arc::clone(method), params)),
-            Err(_) => {
-                tracing::debug!(rpc.method = %method, "a notification's params do not fit its handler");
-                Box::pin(std::future::ready(()))
-            }
-        }
+        let Ok(params) = read_params::<P>(params) else {
+            tracing::debug!(rpc.method = %method, "a notification's params do not fit its handler");
+            return Box::pin(std::future::ready(()));
+        };
+        Box::pin((self.function)(Peer::new(shared), Arc::clone(method), params))
     }
 }
