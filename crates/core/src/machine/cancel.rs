@@ -209,7 +209,6 @@ impl Session {
         let decides = self.is_decided_by(&cause);
         let silent =
             cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
-        let ignores_shields = self.lifecycle.ignores_shields();
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.cause = Some(cause.clone());
         self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
@@ -225,8 +224,7 @@ impl Session {
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
             return;
         }
-        let shielded = request.shields > 0 && !ignores_shields;
-        if !shielded {
+        if request.shields == 0 {
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.decide_and_signal(now, key, cause, decides);
         } else if decides && silent {
@@ -269,21 +267,34 @@ impl Session {
         }
         let until = now + self.config.limits.cancel_grace;
         let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.aborted {
+            return;
+        }
         self.timers.clear(request.alarms.grace.replace(until), Timer::Grace(key));
         self.timers.set(until, Timer::Grace(key));
     }
 
     pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.alarms.grace = None;
-        let cause = request.cause.clone();
+        self.timers.clear(request.alarms.grace.take(), Timer::Grace(key));
         match request.state {
             State::Queued | State::Running | State::Held | State::Ended => return,
-            State::Cancelling => self.settle_cancelled(now, key, cause),
+            State::Cancelling => {
+                let cause = request.cause.clone();
+                self.settle_cancelled(now, key, cause);
+            }
             State::Draining { .. } => {}
         }
-        self.tell(Event::Aborted(key));
-        self.push(Output::Abort(key));
+        self.abort(key);
+    }
+
+    /// Ends a handler's task, once.
+    fn abort(&mut self, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if !std::mem::replace(&mut request.aborted, true) {
+            self.tell(Event::Aborted(key));
+            self.push(Output::Abort(key));
+        }
     }
 
     /// Whether a cancel of this cause settles the request by itself.

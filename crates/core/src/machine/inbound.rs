@@ -31,6 +31,8 @@ pub(super) struct Request {
     pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
     /// Critical sections entered and not left.
     pub(super) shields: u32,
+    /// Its task was told to end.
+    pub(super) aborted: bool,
     pub(super) alarms: Alarms,
     /// The first of its children among the calls of this connection.
     pub(super) first_child: Option<crate::id::OutboundKey>,
@@ -233,6 +235,7 @@ impl Session {
             cause: None,
             held_acks: Vec::new(),
             shields: 0,
+            aborted: false,
             alarms: Alarms::default(),
             first_child: None,
         }

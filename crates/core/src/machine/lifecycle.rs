@@ -200,16 +200,11 @@ impl Session {
     /// Cancels every request we serve, the handshake included.
     fn cancel_all(&mut self, now: Instant, kind: CauseKind) {
         for key in self.requests.keys().into_iter().map(InboundKey) {
-            match self.state_of(key) {
-                Some(RequestState::Queued | RequestState::Running) => {
-                    self.accept_cancel(now, key, Cause::new(kind), None);
-                }
-                Some(RequestState::Held | RequestState::Cancelling | RequestState::Draining { .. }) => {
-                    if self.lifecycle.ignores_shields() {
-                        self.drop_shields(now, key);
-                    }
-                }
-                Some(RequestState::Ended) | None => {}
+            if self.lifecycle.ignores_shields() {
+                self.drop_shields(now, key);
+            }
+            if matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running)) {
+                self.accept_cancel(now, key, Cause::new(kind), None);
             }
         }
     }

@@ -167,7 +167,11 @@ fn an_answer_to_a_call_that_never_was_is_counted() {
     assert_eq!(bench.answered(7, AnswerKind::Value), [Output::Event(Event::UnknownAnswer)]);
     let (call, number) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
     let outputs = bench.answered(number.0, AnswerKind::Value);
-    assert_eq!(outputs, [Output::Event(Event::UnknownAnswer)], "an answer came before its request was written");
+    assert_eq!(
+        outputs,
+        [Output::Event(Event::UnknownAnswer)],
+        "an answer came before its request was written"
+    );
     bench.session.local_written(bench.now, call);
     assert_eq!(settled(&bench.answered(number.0, AnswerKind::Value)).len(), 1);
 }

@@ -284,8 +284,9 @@ fn a_value_decided_under_a_shield_makes_the_ack_false() {
     let _ = bench.cancel_call_id("c1", 2);
     let outputs = bench.answer(key, HandlerEnd::Value);
     assert_eq!(ack(&outputs), Some(AckStatus::AlreadyCompleted));
-    let replied =
-        outputs.iter().any(|output| matches!(output, Output::Reply(reply) if reply.body == ReplyBody::Handler));
+    let replied = outputs
+        .iter()
+        .any(|output| matches!(output, Output::Reply(reply) if reply.body == ReplyBody::Handler));
     assert!(replied, "{outputs:?}");
 }
 

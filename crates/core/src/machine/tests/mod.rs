@@ -3,6 +3,7 @@
 mod calls;
 mod cancels;
 mod ending;
+mod races;
 mod requests;
 mod tree;
 
