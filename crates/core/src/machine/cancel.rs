@@ -198,7 +198,7 @@ impl Session {
             Some(call) if may_end => {
                 let cause = Cause::new(CauseKind::Peer);
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
-                self.after_end(now);
+                self.advance(now);
             }
             Some(_) | None => self.tell(Event::IgnoredCancel),
         }

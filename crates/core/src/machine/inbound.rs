@@ -206,7 +206,7 @@ impl Session {
         self.permits.give_back(work);
         self.release(key);
         self.start_next();
-        self.after_end(now);
+        self.advance(now);
     }
 
     fn make_request(&self, arrival: Arrival<'_>) -> Request {

@@ -90,7 +90,7 @@ impl Session {
             State::HalfClosed | State::Closed | State::Lost => return,
         }
         self.lose_all_calls();
-        self.after_end(now);
+        self.advance(now);
     }
 
     /// The connection is lost, or its output is broken. No answer is written any more and every call of ours is
@@ -127,7 +127,7 @@ impl Session {
         }
         self.lifecycle.state = State::Shutdown(Step::Drain);
         self.schedule(now + drain);
-        self.after_end(now);
+        self.advance(now);
     }
 
     /// The connection is lost and nothing of it is left.
@@ -144,7 +144,6 @@ impl Session {
                 self.lifecycle.then = Then::Close;
                 self.schedule(now + self.config.limits.cancel_grace);
                 self.cancel_all(now, CauseKind::Disconnected);
-                self.after_end(now);
             }
             (State::HalfClosed, Then::Close) => self.close(CloseCause::InputEnded),
             (State::Lost, _) => self.cancel_all(now, CauseKind::Disconnected),
@@ -152,7 +151,6 @@ impl Session {
                 self.lifecycle.state = State::Shutdown(Step::Grace);
                 self.schedule(now + self.config.limits.cancel_grace);
                 self.cancel_all(now, CauseKind::Shutdown);
-                self.after_end(now);
             }
             (State::Shutdown(Step::Grace), _) => {
                 // A handler signalled earlier may have a later grace of its own; a shutdown does not wait for it.
@@ -164,7 +162,7 @@ impl Session {
         }
     }
 
-    /// Something ended: whatever waited for that goes on.
+    /// Whatever waited for something to end goes on, if it has. The last thing each input does.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open | State::Closed | State::Lost => {}
@@ -174,7 +172,7 @@ impl Session {
                 }
             }
             State::Shutdown(Step::Drain) => {
-                if self.has_idle_handlers() && self.has_no_open_calls() {
+                if self.has_idle_handlers() && self.open_calls == 0 {
                     self.close_shutdown(now);
                 }
             }

@@ -116,6 +116,8 @@ pub struct Session {
     parked: parked::Parked,
     highest_id: Option<i64>,
     calls: table::Table<outbound::Call>,
+    /// How many of them are not settled.
+    open_calls: usize,
     /// Every call of ours that is open, by its number.
     numbers: HashMap<CallNumber, OutboundKey>,
     /// Every cancel of ours whose acknowledgement may still come, by its number.
@@ -146,6 +148,7 @@ impl Session {
             parked: parked::Parked::new(limits.parked, limits.parked_time),
             highest_id: None,
             calls: table::Table::new(),
+            open_calls: 0,
             numbers: HashMap::new(),
             cancels: HashMap::new(),
             next_number: 1,

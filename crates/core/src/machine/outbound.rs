@@ -92,6 +92,7 @@ impl Session {
             next: None,
         }));
         self.numbers.insert(number, call);
+        self.open_calls += 1;
         if let Some(at) = spec.deadline {
             self.timers.set(at.max(now), Timer::Deadline(call));
             if let Some(call) = self.calls.get_mut(call.0) {
@@ -123,7 +124,7 @@ impl Session {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         let result = self.cancel_call(now, call, cause, after);
-        self.after_end(now);
+        self.advance(now);
         result
     }
 
@@ -141,7 +142,7 @@ impl Session {
         }
         if open.state == State::Leaving {
             self.free_call(call);
-            self.after_end(now);
+            self.advance(now);
         }
     }
 
@@ -172,13 +173,13 @@ impl Session {
                 };
                 self.disarm(found);
                 self.settle_call(found, settlement);
-                self.after_end(now);
+                self.advance(now);
                 Some(found)
             }
             (Some(found), Some(State::Leaving)) => {
                 self.tell(Event::LateAnswer);
                 self.free_call(found);
-                self.after_end(now);
+                self.advance(now);
                 None
             }
             _ => {
@@ -206,7 +207,7 @@ impl Session {
     /// A call of ours failed on its way, on a wire where one can without the others.
     pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
         self.lose_call(call, Some(sent));
-        self.after_end(now);
+        self.advance(now);
     }
 
     /// The one transition of a cancel of a call of ours.
@@ -305,6 +306,7 @@ impl Session {
         self.timers.clear(peer_wait, Timer::PeerWait(call));
         self.unlink_child(call);
         if was_open {
+            self.open_calls -= 1;
             self.push(Output::Settle { call, settlement });
         }
         if !waits {
@@ -368,10 +370,5 @@ impl Session {
             let after = Some(AfterCancel::ReturnNow);
             let _ = self.cancel_call(now, OutboundKey(call), Cause::new(kind), after);
         }
-    }
-
-    /// No call of ours is open.
-    pub(super) fn has_no_open_calls(&self) -> bool {
-        self.calls.iter().all(|(_, call)| call.state == State::Leaving)
     }
 }

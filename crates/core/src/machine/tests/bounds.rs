@@ -1,7 +1,42 @@
 //! Limits at their ends: nothing at all, and for ever.
 
 use super::*;
-use crate::cause::CauseKind;
-use crate::dialect::{ACP, MCP};
-use crate::message::BadMessage;
+use crate::dialect::ACP;
 
+#[test]
+fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
+    // L4
+    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 0);
+    let parent = bench.running(1);
+    let child = CallSpec { parent: Some(parent), ..CallSpec::new("child") };
+    let _ = bench.written(&child);
+    let _ = bench.written(&child);
+    let _ = bench.cancel(1);
+    for _ in 0..10 {
+        bench.session.advance(bench.now);
+    }
+    assert!(!bench.session.has_work(), "L4: the cascade never ends");
+}
+
+#[test]
+fn with_no_permits_at_all_a_half_closed_connection_closes_with_its_last_request() {
+    let mut bench = Bench::with(ACP, |config| {
+        config.limits.blocking = 0;
+        config.limits.queue_time = Duration::from_secs(10);
+    });
+    let blocking = Arrival { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
+    let _queued = bench.session.recv_request(bench.now, blocking).unwrap();
+    bench.session.recv_half_close(bench.now);
+    let outputs = bench.pass(Duration::from_secs(10));
+    assert!(outputs.contains(&Output::Close(CloseCause::InputEnded)), "{outputs:?}");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_drained_connection_closes_when_its_last_queued_request_is_cancelled() {
+    let mut bench = Bench::with(ACP, |config| config.limits.running = 0);
+    let _queued = bench.session.recv_request(bench.now, Bench::arrival(1, "a")).unwrap();
+    bench.session.local_shutdown(bench.now, Duration::from_secs(10));
+    let outputs = bench.cancel(1);
+    assert!(outputs.contains(&Output::Close(CloseCause::Shutdown)), "{outputs:?}");
+}

@@ -1,5 +1,6 @@
 //! The machine by itself: each test names the transition and cites the invariant it would break.
 
+mod bounds;
 mod calls;
 mod cancels;
 mod ending;

@@ -1,6 +1,7 @@
 //! Shield, grace, cancel, loss, half-close and shutdown, in orders that hurt.
 
 use super::*;
+use crate::cause::CauseKind;
 use crate::dialect::{ACP, MCP};
 
 fn seconds(number: u64) -> Duration {
@@ -55,4 +56,15 @@ fn an_aborted_thread_that_goes_on_shielding_is_not_aborted_again() {
     bench.session.local_unshield(bench.now, key);
     assert_eq!(aborts(&bench.pass(seconds(60))), 0);
     assert_eq!(bench.session.stats().aborted, 1);
+}
+
+#[test]
+fn a_shutdown_closes_as_soon_as_the_last_call_has_timed_out() {
+    let mut bench = Bench::client(ACP);
+    let call = bench.written(&CallSpec::new("a"));
+    bench.session.local_shutdown(bench.now, seconds(10));
+    let _ = bench.session.local_cancel_call(bench.now, call, CauseKind::Caller.into(), None);
+    bench.session.local_cancel_written(bench.now, call);
+    let _ = bench.outputs();
+    assert_eq!(closes(&bench.pass(seconds(5))), 1, "it waited for a call that had ended");
 }
