@@ -261,8 +261,9 @@ impl Session {
     }
 
     pub(super) fn start_grace(&mut self, now: Instant, key: InboundKey) {
-        let by_peer = self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer);
-        if by_peer && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished {
+        let waits = self.lifecycle.waits_for_values()
+            && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished;
+        if waits && self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer) {
             return;
         }
         let until = now + self.config.limits.cancel_grace;
@@ -272,6 +273,19 @@ impl Session {
         }
         self.timers.clear(request.alarms.grace.replace(until), Timer::Grace(key));
         self.timers.set(until, Timer::Grace(key));
+    }
+
+    /// Starts the grace of a handler that was signalled without one (002-15).
+    pub(super) fn start_missing_grace(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        let signalled = match request.state {
+            State::Cancelling => true,
+            State::Draining { owes_signal } => !owes_signal && request.cause.is_some(),
+            State::Queued | State::Running | State::Held | State::Ended => false,
+        };
+        if signalled && request.shields == 0 && request.alarms.grace.is_none() {
+            self.start_grace(now, key);
+        }
     }
 
     pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {

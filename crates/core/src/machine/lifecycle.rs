@@ -41,6 +41,8 @@ pub(super) struct Lifecycle {
     due: Option<Instant>,
     /// What to do then, in `HalfClosed` and `Lost`.
     then: Then,
+    /// A cancelled handler may be waited for without a grace, where the dialect has that. Ends with the connection.
+    waits_for_values: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +53,11 @@ enum Then {
 
 impl Lifecycle {
     pub(super) const fn new() -> Self {
-        Self { state: State::Open, due: None, then: Then::CancelAll }
+        Self { state: State::Open, due: None, then: Then::CancelAll, waits_for_values: true }
+    }
+
+    pub(super) const fn waits_for_values(&self) -> bool {
+        self.waits_for_values
     }
 
     pub(super) const fn state(&self) -> State {
@@ -145,7 +151,10 @@ impl Session {
                 self.schedule(now + self.config.limits.cancel_grace);
                 self.cancel_all(now, CauseKind::Disconnected);
             }
-            (State::HalfClosed, Then::Close) => self.close(CloseCause::InputEnded),
+            (State::HalfClosed, Then::Close) => {
+                self.end_all(now);
+                self.close(CloseCause::InputEnded);
+            }
             (State::Lost, _) => self.cancel_all(now, CauseKind::Disconnected),
             (State::Shutdown(Step::Drain), _) => {
                 self.lifecycle.state = State::Shutdown(Step::Grace);
@@ -153,10 +162,7 @@ impl Session {
                 self.cancel_all(now, CauseKind::Shutdown);
             }
             (State::Shutdown(Step::Grace), _) => {
-                // A handler signalled earlier may have a later grace of its own; a shutdown does not wait for it.
-                for key in self.requests.keys() {
-                    self.grace_over(now, InboundKey(key));
-                }
+                self.end_all(now);
                 self.close_shutdown(now);
             }
         }
@@ -197,13 +203,24 @@ impl Session {
 
     /// Cancels every request we serve, the handshake included.
     fn cancel_all(&mut self, now: Instant, kind: CauseKind) {
+        self.lifecycle.waits_for_values = false;
         for key in self.requests.keys().into_iter().map(InboundKey) {
             if self.lifecycle.ignores_shields() {
                 self.drop_shields(now, key);
             }
             if matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running)) {
                 self.accept_cancel(now, key, Cause::new(kind), None);
+            } else {
+                self.start_missing_grace(now, key);
             }
+        }
+    }
+
+    /// Settles and aborts what still runs, shielded or not: nothing can be answered behind `Close`.
+    fn end_all(&mut self, now: Instant) {
+        for key in self.requests.keys().into_iter().map(InboundKey) {
+            self.drop_shields(now, key);
+            self.grace_over(now, key);
         }
     }
 

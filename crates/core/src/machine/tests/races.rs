@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, MCP};
+use crate::dialect::{ACP, AnswerAfterCancel, MCP};
 
 fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
@@ -14,6 +14,11 @@ fn aborts(outputs: &[Output]) -> usize {
 
 fn closes(outputs: &[Output]) -> usize {
     outputs.iter().filter(|output| matches!(output, Output::Close(_))).count()
+}
+
+/// GetMCP: the value of a cancelled handler is waited for.
+fn patient() -> Dialect {
+    MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build()
 }
 
 #[test]
@@ -56,6 +61,56 @@ fn an_aborted_thread_that_goes_on_shielding_is_not_aborted_again() {
     bench.session.local_unshield(bench.now, key);
     assert_eq!(aborts(&bench.pass(seconds(60))), 0);
     assert_eq!(bench.session.stats().aborted, 1);
+}
+
+#[test]
+fn a_shielded_handler_is_answered_for_before_the_end_of_input_closes_the_connection() {
+    // I1
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.local_shield(bench.now, key);
+    bench.session.recv_half_close(bench.now);
+    // The shield's own time is over just before the grace is; the handler shields again.
+    bench.session.local_unshield(bench.now + seconds(29), key);
+    bench.session.local_shield(bench.now + seconds(29), key);
+    assert_eq!(signals(&bench.pass(seconds(30))), 0);
+    let outputs = bench.pass(seconds(2));
+    let cause = Cause::new(CauseKind::Disconnected);
+    let answer =
+        outputs.iter().position(|output| *output == reply(key, 1, ReplyBody::Cancelled(cause.clone())));
+    let close = outputs.iter().position(|output| matches!(output, Output::Close(_)));
+    assert!(answer.is_some() && answer < close, "I1: closed without an answer: {outputs:?}");
+    assert_eq!((signals(&outputs), aborts(&outputs)), (1, 1));
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
+    // L3, 002-15: under ResultIfFinished a disconnect ends the waiting
+    let mut bench = Bench::new(patient());
+    let key = bench.running(1);
+    let _ = bench.cancel(1);
+    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    let _ = bench.outputs();
+    let outputs = bench.pass(seconds(2));
+    assert_eq!(aborts(&outputs), 1, "L3: {outputs:?}");
+    let _ = bench.ended(key);
+    assert!(bench.session.is_finished());
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
+    let mut bench = Bench::new(patient());
+    let key = bench.running(1);
+    let _ = bench.cancel(1);
+    bench.session.recv_half_close(bench.now);
+    let _ = bench.pass(seconds(30));
+    let outputs = bench.pass(seconds(2));
+    assert_eq!((aborts(&outputs), closes(&outputs)), (1, 1), "{outputs:?}");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
 }
 
 #[test]
