@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::Session;
 use super::inbound::{Reach, State};
 use super::input::Origin;
 use super::memory::{Name, Settled};
 use super::output::{AckStatus, Event, Output, ReplyBody, Settlement};
 use super::timers::Timer;
+use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
 use crate::id::{CallNumber, ExchangeId, InboundKey, RequestId};
@@ -345,7 +345,8 @@ impl Session {
     }
 
     fn acknowledge(&mut self, ack: OwedAck, key: Option<RequestId>, status: AckStatus) {
-        if let (Some((ack, exchange)), AckStyle::Acknowledged) = (ack, self.rules().ack) {
+        let lost = self.lifecycle.state() == lifecycle::State::Lost;
+        if let (Some((ack, exchange)), AckStyle::Acknowledged, false) = (ack, self.rules().ack, lost) {
             self.push(Output::Ack { ack, key, exchange, status });
         }
     }

@@ -39,10 +39,14 @@ pub(super) struct Lifecycle {
     state: State,
     /// When the next step is due.
     due: Option<Instant>,
-    /// What to do then, in `HalfClosed` and `Lost`.
+    /// What to do then, in `HalfClosed`.
     then: Then,
     /// A cancelled handler may be waited for without a grace, where the dialect has that. Ends with the connection.
     waits_for_values: bool,
+    /// Until when a shutdown lets handlers end by themselves. Holds on after a loss.
+    drained_by: Option<Instant>,
+    /// That time is over, or `Close` was output.
+    ignores_shields: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +57,14 @@ enum Then {
 
 impl Lifecycle {
     pub(super) const fn new() -> Self {
-        Self { state: State::Open, due: None, then: Then::CancelAll, waits_for_values: true }
+        Self {
+            state: State::Open,
+            due: None,
+            then: Then::CancelAll,
+            waits_for_values: true,
+            drained_by: None,
+            ignores_shields: false,
+        }
     }
 
     pub(super) const fn waits_for_values(&self) -> bool {
@@ -74,10 +85,7 @@ impl Lifecycle {
 
     /// No shield holds past shutdown's deadline.
     pub(super) const fn ignores_shields(&self) -> bool {
-        match self.state {
-            State::Shutdown(Step::Grace) | State::Closed => true,
-            State::Open | State::HalfClosed | State::Shutdown(Step::Drain) | State::Lost => false,
-        }
+        self.ignores_shields
     }
 }
 
@@ -108,13 +116,16 @@ impl Session {
         self.lifecycle.state = State::Lost;
         self.unschedule();
         self.lose_all_calls();
-        match lost {
-            Lost::CancelNow => self.cancel_all(now, CauseKind::Disconnected),
-            Lost::Detach => {
-                self.lifecycle.then = Then::CancelAll;
-                self.schedule(now + self.config.limits.detach_grace);
+        let detached_until = match lost {
+            Lost::CancelNow => {
+                self.cancel_all(now, CauseKind::Disconnected);
+                None
             }
-            Lost::Keep => {}
+            Lost::Detach => Some(now + self.config.limits.detach_grace),
+            Lost::Keep => None,
+        };
+        if let Some(at) = [detached_until, self.lifecycle.drained_by].into_iter().flatten().min() {
+            self.schedule(at);
         }
         self.advance(now);
     }
@@ -126,13 +137,22 @@ impl Session {
     /// 4. [`Limits::cancel_grace`](crate::Limits::cancel_grace) later they are aborted;
     /// 5. our own calls are settled with `Shutdown`, without waiting for the peer;
     /// 6. `Close`: flush for [`Limits::flush`](crate::Limits::flush) at most and close.
+    ///
+    /// Handlers that outlived their connection are cancelled by the same deadline.
     pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {
+        let drained_by = now + drain;
         match self.lifecycle.state {
-            State::Open | State::HalfClosed => {}
+            State::Open | State::HalfClosed => {
+                self.lifecycle.state = State::Shutdown(Step::Drain);
+                self.schedule(drained_by);
+            }
+            // What outlived its connection has the same time; its own grace may be over before.
+            State::Lost if self.lifecycle.drained_by.is_none() => {
+                self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
+            }
             State::Shutdown(_) | State::Closed | State::Lost => return,
         }
-        self.lifecycle.state = State::Shutdown(Step::Drain);
-        self.schedule(now + drain);
+        self.lifecycle.drained_by = Some(drained_by);
         self.advance(now);
     }
 
@@ -155,9 +175,21 @@ impl Session {
                 self.end_all(now);
                 self.close(CloseCause::InputEnded);
             }
-            (State::Lost, _) => self.cancel_all(now, CauseKind::Disconnected),
+            (State::Lost, _) => match self.lifecycle.drained_by {
+                Some(drained_by) if drained_by <= now => {
+                    self.lifecycle.ignores_shields = true;
+                    self.cancel_all(now, CauseKind::Shutdown);
+                }
+                later => {
+                    self.cancel_all(now, CauseKind::Disconnected);
+                    if let Some(drained_by) = later {
+                        self.schedule(drained_by);
+                    }
+                }
+            },
             (State::Shutdown(Step::Drain), _) => {
                 self.lifecycle.state = State::Shutdown(Step::Grace);
+                self.lifecycle.ignores_shields = true;
                 self.schedule(now + self.config.limits.cancel_grace);
                 self.cancel_all(now, CauseKind::Shutdown);
             }
@@ -171,7 +203,12 @@ impl Session {
     /// Whatever waited for something to end goes on, if it has. The last thing each input does.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
-            State::Open | State::Closed | State::Lost => {}
+            State::Open | State::Closed => {}
+            State::Lost => {
+                if self.requests.len() == 0 {
+                    self.unschedule();
+                }
+            }
             State::HalfClosed => {
                 if self.has_idle_handlers() {
                     self.close(CloseCause::InputEnded);
@@ -198,6 +235,7 @@ impl Session {
     fn close(&mut self, cause: CloseCause) {
         self.unschedule();
         self.lifecycle.state = State::Closed;
+        self.lifecycle.ignores_shields = true;
         self.push(Output::Close(cause));
     }
 

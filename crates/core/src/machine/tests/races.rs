@@ -114,6 +114,62 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
 }
 
 #[test]
+fn a_connection_lost_while_shutting_down_keeps_no_handler_past_the_deadline() {
+    // SEMANTICS, Shutdown: the total is bounded by the sum
+    for lost in [Lost::Keep, Lost::Detach] {
+        let mut bench = Bench::new(ACP);
+        let key = bench.running(1);
+        bench.session.local_shutdown(bench.now, seconds(10));
+        bench.session.recv_lost(bench.now, lost);
+        assert_eq!(signals(&bench.pass(Duration::from_millis(9999))), 0, "{lost:?}");
+        assert_eq!(signals(&bench.pass(Duration::from_millis(1))), 1, "{lost:?}");
+        assert_eq!(aborts(&bench.pass(seconds(2))), 1, "{lost:?}");
+        let _ = bench.ended(key);
+        assert!(bench.session.is_finished());
+        bench.assert_no_residue();
+    }
+}
+
+#[test]
+fn a_shutdown_reaches_the_handlers_that_outlived_their_connection() {
+    for lost in [Lost::Keep, Lost::Detach] {
+        let mut bench = Bench::new(ACP);
+        let key = bench.running(1);
+        bench.session.recv_lost(bench.now, lost);
+        bench.session.local_shutdown(bench.now, seconds(10));
+        bench.session.local_shield(bench.now, key);
+        let outputs = bench.pass(seconds(10));
+        assert_eq!(signals(&outputs), 1, "{lost:?}: {outputs:?}");
+        assert_eq!(bench.session.request_cause(key), Some(CauseKind::Shutdown.into()));
+        bench.session.local_shield(bench.now, key);
+        assert_eq!(aborts(&bench.pass(seconds(2))), 1, "a shield held past shutdown's deadline");
+        let _ = bench.ended(key);
+        bench.assert_no_residue();
+    }
+}
+
+#[test]
+fn a_shutdown_does_not_lengthen_the_grace_of_a_detached_connection() {
+    let mut bench = Bench::with(ACP, |config| config.limits.detach_grace = seconds(1));
+    let _key = bench.running(1);
+    bench.session.recv_lost(bench.now, Lost::Detach);
+    bench.session.local_shutdown(bench.now, seconds(10));
+    assert_eq!(signals(&bench.pass(seconds(1))), 1);
+}
+
+#[test]
+fn a_lost_connection_whose_handlers_have_ended_waits_for_nothing() {
+    // I3
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    bench.session.recv_lost(bench.now, Lost::Detach);
+    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.ended(key);
+    assert!(bench.session.is_finished());
+    bench.assert_no_residue();
+}
+
+#[test]
 fn a_shutdown_closes_as_soon_as_the_last_call_has_timed_out() {
     let mut bench = Bench::client(ACP);
     let call = bench.written(&CallSpec::new("a"));
@@ -122,4 +178,16 @@ fn a_shutdown_closes_as_soon_as_the_last_call_has_timed_out() {
     bench.session.local_cancel_written(bench.now, call);
     let _ = bench.outputs();
     assert_eq!(closes(&bench.pass(seconds(5))), 1, "it waited for a call that had ended");
+}
+
+#[test]
+fn no_ack_is_written_when_the_connection_was_lost_under_a_shield() {
+    let mut bench = abp();
+    let key = bench.running_call(1, "c1");
+    bench.session.local_shield(bench.now, key);
+    let _ = bench.cancel_call_id("c1", 2);
+    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.local_unshield(bench.now, key);
+    let outputs = bench.outputs();
+    assert_eq!((ack(&outputs), signals(&outputs)), (None, 1), "{outputs:?}");
 }
