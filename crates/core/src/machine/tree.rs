@@ -42,14 +42,17 @@ impl Session {
     /// Makes a call on another connection a child of a request of this one.
     ///
     /// # Errors
-    /// As for [`local_call`](Self::local_call): the child would be born cancelled.
+    /// As for [`local_call`](Self::local_call), but that this connection may have ended.
     pub fn local_adopt(
         &mut self,
         _now: Instant,
         parent: InboundKey,
         child: ForeignChild,
     ) -> Result<(), CallRefused> {
-        self.may_call(Some(parent))?;
+        // The other connection may well be open when this one has ended.
+        if !self.may_have_children(parent) {
+            return Err(CauseKind::Parent.into());
+        }
         if self.tree.foreign.len() >= self.config.limits.calls {
             return Err(CallRefused::TooMany);
         }

@@ -191,3 +191,15 @@ fn no_ack_is_written_when_the_connection_was_lost_under_a_shield() {
     let outputs = bench.outputs();
     assert_eq!((ack(&outputs), signals(&outputs)), (None, 1), "{outputs:?}");
 }
+
+#[test]
+fn a_gateway_still_asks_its_other_peer_after_the_end_of_input() {
+    // `printf ... | agent`: the other connection is open
+    let mut bench = Bench::new(ACP);
+    let parent = bench.running(1);
+    bench.session.recv_half_close(bench.now);
+    assert_eq!(bench.session.local_adopt(bench.now, parent, ForeignChild(1)), Ok(()));
+    assert_eq!(bench.session.local_call(bench.now, &CallSpec::new("a")), Err(CallRefused::Disconnected));
+    let outputs = bench.pass(seconds(30));
+    assert!(outputs.contains(&Output::CancelForeign(ForeignChild(1))), "{outputs:?}");
+}
