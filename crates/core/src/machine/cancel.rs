@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::inbound::{Reach, State};
 use super::input::Origin;
 use super::memory::{Name, Settled};
-use super::output::{AckStatus, Event, Output, ReplyBody, Settlement};
+use super::output::{AckStatus, Event, Output, ReplyBody};
 use super::timers::Timer;
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
@@ -46,7 +46,7 @@ impl Session {
             return;
         }
         if rules.cancel_from == CancelFrom::Client && self.config.role == Role::Client {
-            self.recv_end_of_call(now, &id);
+            self.recv_end_of_call(now, id, ack, origin);
             return;
         }
         if !self.agreement.hears_cancels(rules) {
@@ -190,18 +190,18 @@ impl Session {
     }
 
     /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).
-    fn recv_end_of_call(&mut self, now: Instant, id: &RequestId) {
+    fn recv_end_of_call(&mut self, now: Instant, id: RequestId, ack: OwedAck, origin: &Origin) {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
         let call = number.and_then(|number| self.numbers.get(&number).copied());
-        let may_end = call.and_then(|call| self.calls.get(call.0)).is_some_and(|call| call.peer_may_end);
-        match call {
-            Some(call) if may_end => {
-                let cause = Cause::new(CauseKind::Peer);
-                self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
-                self.advance(now);
-            }
-            Some(_) | None => self.tell(Event::IgnoredCancel),
+        if !call.is_some_and(|call| self.end_by_peer(call)) {
+            let status = match self.find_cancellable(&id, origin) {
+                Some(_) => AckStatus::NotCancellable,
+                None => AckStatus::NotFound,
+            };
+            self.tell(Event::IgnoredCancel);
+            self.acknowledge(ack, Some(id), status);
         }
+        self.advance(now);
     }
 
     /// The one transition of an accepted cancel. Only for `Queued` and `Running`.

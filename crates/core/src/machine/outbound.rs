@@ -21,7 +21,7 @@ pub(super) struct Call {
     cancel: CancelFrame,
     /// No cancel message is sent for it.
     untold: bool,
-    pub(super) peer_may_end: bool,
+    peer_may_end: bool,
     after_cancel: AfterCancel,
     deadline: Option<Instant>,
     peer_wait: Option<Instant>,
@@ -291,8 +291,24 @@ impl Session {
             Some(cause) => Settlement::Cancelled { cause: cause.clone(), confirmed: false },
             None => Settlement::Disconnected { may_have_run: sent.unwrap_or(open.state != State::Staged) },
         };
+        if open.state == State::Staged {
+            self.push(Output::TakeBack(call));
+        }
         self.disarm(call);
         self.settle_call(call, settlement);
+    }
+
+    /// The peer ends a call that its dialect lets it end. `false`: it may not, or there is nothing to end.
+    pub(super) fn end_by_peer(&mut self, call: OutboundKey) -> bool {
+        let Some(open) = self.calls.get(call.0) else { return false };
+        match open.state {
+            State::Written | State::Cancelling if open.peer_may_end => {}
+            State::Staged | State::Written | State::Cancelling | State::Leaving => return false,
+        }
+        let cause = open.cause.clone().unwrap_or(Cause::new(CauseKind::Peer));
+        self.disarm(call);
+        self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
+        true
     }
 
     /// The one settlement of a call (I13). Its slot stays only while its cancel waits to be written.

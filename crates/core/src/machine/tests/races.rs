@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, AnswerAfterCancel, MCP};
+use crate::dialect::{ACP, AnswerAfterCancel, MCP, MCP_2026};
 
 fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
@@ -193,6 +193,17 @@ fn no_ack_is_written_when_the_connection_was_lost_under_a_shield() {
 }
 
 #[test]
+fn a_call_still_queued_at_the_end_of_input_never_reaches_the_wire() {
+    // "may have run" is said to be false
+    let mut bench = Bench::client(ACP);
+    let (call, _) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+    bench.session.recv_half_close(bench.now);
+    let outputs = bench.outputs();
+    let settlement = Settlement::Disconnected { may_have_run: false };
+    assert_eq!(outputs[..2], [Output::TakeBack(call), Output::Settle { call, settlement }]);
+}
+
+#[test]
 fn a_gateway_still_asks_its_other_peer_after_the_end_of_input() {
     // `printf ... | agent`: the other connection is open
     let mut bench = Bench::new(ACP);
@@ -202,4 +213,31 @@ fn a_gateway_still_asks_its_other_peer_after_the_end_of_input() {
     assert_eq!(bench.session.local_call(bench.now, &CallSpec::new("a")), Err(CallRefused::Disconnected));
     let outputs = bench.pass(seconds(30));
     assert!(outputs.contains(&Output::CancelForeign(ForeignChild(1))), "{outputs:?}");
+}
+
+#[test]
+fn a_subscription_that_was_not_sent_cannot_be_ended_by_the_server() {
+    // I12
+    let mut bench = Bench::client(MCP_2026);
+    let listen = CallSpec::new("subscriptions/listen");
+    let (call, _) = bench.session.local_call(bench.now, &listen).unwrap();
+    assert_eq!(bench.cancel(1), [Output::Event(Event::IgnoredCancel)]);
+    bench.session.local_written(bench.now, call);
+    let cause = Cause::new(CauseKind::Caller);
+    let wait = Some(AfterCancel::WaitForPeer);
+    let _ = bench.session.local_cancel_call(bench.now, call, cause.clone(), wait);
+    let _ = bench.outputs();
+    let settlement = Settlement::Cancelled { cause, confirmed: true };
+    assert_eq!(bench.cancel(1), [Output::Settle { call, settlement }], "the first cause is kept");
+    assert!(!bench.session.wants_cancel(call), "a cancel for what has ended");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn an_app_that_cancels_its_agent_is_told_that_it_did_not() {
+    // 004-13, 004-14: agent to app only, and each cancel is acknowledged
+    let mut bench = Bench::client(ABP);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    let _call = bench.written(&CallSpec::new("a"));
+    assert_eq!(ack(&bench.cancel_call_id("c1", 9)), Some(AckStatus::NotFound));
 }
