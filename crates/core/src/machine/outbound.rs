@@ -191,14 +191,17 @@ impl Session {
         }
     }
 
-    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit: the answer is on its way.
+    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit, but for a call whose deadline is
+    /// over: the answer is on its way.
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
         let call = cancel.and_then(|number| self.cancels.remove(&number));
         let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
             self.tell(Event::LateAnswer);
             return;
         };
-        if !cancelled {
+        // A call with a deadline was promised an end, whatever the peer says.
+        let promised = open.cause.as_ref().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
+        if !cancelled && !promised {
             self.timers.clear(open.peer_wait.take(), Timer::PeerWait(key));
         }
         self.push(Output::Acked { call: key, cancelled });

@@ -241,3 +241,18 @@ fn an_app_that_cancels_its_agent_is_told_that_it_did_not() {
     let _call = bench.written(&CallSpec::new("a"));
     assert_eq!(ack(&bench.cancel_call_id("c1", 9)), Some(AckStatus::NotFound));
 }
+
+#[test]
+fn a_timeout_returns_even_if_the_app_says_it_did_not_cancel_and_never_answers() {
+    // 004-30
+    let mut bench = Bench::client(ABP);
+    let deadline = Some(bench.now + seconds(1));
+    let call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
+    let outputs = bench.pass(seconds(1));
+    let Some(Output::SendCancel { cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    bench.session.local_cancel_written(bench.now, call);
+    bench.session.recv_ack(bench.now, Some(*cancel), false);
+    let _ = bench.outputs();
+    let outputs = bench.pass(seconds(5));
+    assert!(outputs.iter().any(|output| matches!(output, Output::Settle { .. })), "{outputs:?}");
+}
