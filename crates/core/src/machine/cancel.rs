@@ -10,7 +10,7 @@ use super::timers::Timer;
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
-use crate::id::{CallNumber, ExchangeId, InboundKey, RequestId};
+use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
 
 /// An acknowledgement that is owed: the id it goes under and the exchange it goes on.
 type OwedAck = Option<(RequestId, ExchangeId)>;
@@ -81,32 +81,41 @@ impl Session {
         accepted
     }
 
-    /// The peer gave up the exchange a request came on. The dialect says whether that is a cancel.
+    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel.
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
-        let Some(key) = self.exchanges.get(&exchange).copied() else { return };
-        match self.rules().lost_stream {
-            LostStream::Cancel => {
-                if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
-                    self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
-                    self.advance(now);
+        for key in self.requests_on(exchange) {
+            match self.rules().lost_stream {
+                LostStream::Cancel => {
+                    if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+                        self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
+                    }
                 }
+                LostStream::Detach => self.start_detach(now, key),
             }
-            LostStream::Detach => {
-                let until = now + self.config.limits.detach_grace;
-                let Some(request) = self.requests.get_mut(key.0) else { return };
-                if request.alarms.detach.is_none() && request.state.is_open() {
-                    request.alarms.detach = Some(until);
-                    self.timers.set(until, Timer::Detach(key));
-                }
-            }
+        }
+        self.advance(now);
+    }
+
+    fn start_detach(&mut self, now: Instant, key: InboundKey) {
+        let until = now + self.config.limits.detach_grace;
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.alarms.detach.is_none() && request.state.is_open() {
+            request.alarms.detach = Some(until);
+            self.timers.set(until, Timer::Detach(key));
         }
     }
 
-    /// The peer took a lost exchange up again; its request goes on.
+    fn requests_on(&self, exchange: ExchangeId) -> Vec<InboundKey> {
+        let from = (exchange, InboundKey(CallKey { slot: 0, generation: 0 }));
+        self.exchanges.range(from..).take_while(|(on, _)| *on == exchange).map(|(_, key)| *key).collect()
+    }
+
+    /// The peer took a lost exchange up again; its requests go on.
     pub fn recv_exchange_resumed(&mut self, _now: Instant, exchange: ExchangeId) {
-        let Some(key) = self.exchanges.get(&exchange).copied() else { return };
-        let Some(request) = self.requests.get_mut(key.0) else { return };
-        self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+        for key in self.requests_on(exchange) {
+            let Some(request) = self.requests.get_mut(key.0) else { continue };
+            self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+        }
     }
 
     pub(super) fn detach_over(&mut self, now: Instant, key: InboundKey) {

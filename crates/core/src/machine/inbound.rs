@@ -125,7 +125,7 @@ impl Session {
             self.cancel_keys.insert(name, key);
         }
         if exchange != ExchangeId::NONE {
-            self.exchanges.insert(exchange, key);
+            self.exchanges.insert((exchange, key));
         }
         if self.may_start_now(work) {
             self.start(key);
@@ -280,6 +280,7 @@ impl Session {
         request.state = State::Ended;
         let name = request.cancel_name();
         self.remember_at(now, name, settled);
+        self.begin_cascade(key);
         self.release(key);
     }
 
@@ -361,7 +362,7 @@ impl Session {
             }
         }
         if exchange != ExchangeId::NONE {
-            self.exchanges.remove(&exchange);
+            self.exchanges.remove(&(exchange, key));
         }
         self.free_if_childless(key);
     }

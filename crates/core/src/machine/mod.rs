@@ -51,7 +51,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
@@ -108,8 +108,8 @@ pub struct Session {
     ids: HashMap<memory::Name, InboundKey>,
     /// The same by the key a cancel names, where that is not the id.
     cancel_keys: HashMap<memory::Name, InboundKey>,
-    /// The request that came on each exchange, on wires that have exchanges.
-    exchanges: BTreeMap<ExchangeId, InboundKey>,
+    /// The requests that came on each exchange, on wires that have exchanges.
+    exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: queue::Queue,
     permits: queue::Permits,
     memory: memory::Memory,
@@ -141,7 +141,7 @@ impl Session {
             requests: table::Table::new(),
             ids: HashMap::new(),
             cancel_keys: HashMap::new(),
-            exchanges: BTreeMap::new(),
+            exchanges: BTreeSet::new(),
             queue: queue::Queue::default(),
             permits: queue::Permits::default(),
             memory: memory::Memory::new(limits.remembered, limits.remembered_time),

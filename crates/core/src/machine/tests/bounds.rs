@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::dialect::ACP;
+use crate::message::BadMessage;
 
 #[test]
 fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
@@ -39,4 +40,15 @@ fn a_drained_connection_closes_when_its_last_queued_request_is_cancelled() {
     bench.session.local_shutdown(bench.now, Duration::from_secs(10));
     let outputs = bench.cancel(1);
     assert!(outputs.contains(&Output::Close(CloseCause::Shutdown)), "{outputs:?}");
+}
+
+#[test]
+fn a_bad_frame_with_an_exchange_of_its_own_is_always_answered_there() {
+    // I3: each exchange ends; it is the peer that pays for it
+    let mut bench = Bench::new(ACP);
+    for exchange in 1..=1000 {
+        bench.session.recv_bad(bench.now, BadMessage::NotJson, ExchangeId(exchange));
+    }
+    let refused = bench.outputs().iter().filter(|output| matches!(output, Output::Refuse { .. })).count();
+    assert_eq!(refused, 1000);
 }

@@ -256,3 +256,33 @@ fn a_timeout_returns_even_if_the_app_says_it_did_not_cancel_and_never_answers() 
     let outputs = bench.pass(seconds(5));
     assert!(outputs.iter().any(|output| matches!(output, Output::Settle { .. })), "{outputs:?}");
 }
+
+#[test]
+fn two_requests_of_one_exchange_are_both_given_up_with_it() {
+    // I3, I4
+    let mut bench = Bench::with(ABP, |config| config.ordered = false);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    let exchange = ExchangeId(7);
+    let keys: Vec<_> = [1, 2, 3]
+        .map(|id| {
+            let origin = Origin { exchange, ..Origin::STREAM };
+            bench.session.recv_request(bench.now, Arrival { origin, ..Bench::arrival(id, "a") }).unwrap()
+        })
+        .into();
+    let _ = bench.answer(keys[2], HandlerEnd::Value);
+    let _ = bench.ended(keys[2]);
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    assert_eq!(signals(&bench.outputs()), 2);
+}
+
+#[test]
+fn a_child_of_a_request_that_was_never_entered_leaves_with_it() {
+    // I3, I5
+    let mut bench = Bench::with(ACP, |config| config.limits.running = 0);
+    let parent = bench.session.recv_request(bench.now, Bench::arrival(1, "test/wait")).unwrap();
+    bench.session.local_adopt(bench.now, parent, ForeignChild(1)).unwrap();
+    let outputs = bench.cancel(1);
+    assert!(outputs.contains(&Output::CancelForeign(ForeignChild(1))), "I5: {outputs:?}");
+    assert!(outputs.contains(&Output::Gone(parent)), "I3");
+    bench.assert_no_residue();
+}
