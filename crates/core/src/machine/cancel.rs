@@ -6,7 +6,7 @@ use super::inbound::{Reach, State};
 use super::input::Origin;
 use super::memory::{Name, Settled};
 use super::output::{AckStatus, Event, Output, ReplyBody};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
@@ -97,7 +97,7 @@ impl Session {
     }
 
     fn start_detach(&mut self, now: Instant, key: InboundKey) {
-        let until = now + self.config.limits.detach_grace;
+        let until = later(now, self.config.limits.detach_grace);
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if request.alarms.detach.is_none() && request.state.is_open() {
             request.alarms.detach = Some(until);
@@ -275,7 +275,7 @@ impl Session {
         if waits && self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer) {
             return;
         }
-        let until = now + self.config.limits.cancel_grace;
+        let until = later(now, self.config.limits.cancel_grace);
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if request.aborted {
             return;

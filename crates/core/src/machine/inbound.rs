@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::input::{Arrival, HandlerEnd, Origin, Work};
 use super::memory::{Name, Settled};
 use super::output::{Event, Output, Reply, ReplyBody};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
@@ -130,7 +130,7 @@ impl Session {
         if self.may_start_now(work) {
             self.start(key);
         } else {
-            let until = now + self.config.limits.queue_time;
+            let until = later(now, self.config.limits.queue_time);
             self.queue.push(work, key);
             self.timers.set(until, Timer::Queue(key));
             if let Some(request) = self.requests.get_mut(key.0) {

@@ -6,7 +6,7 @@ use super::Session;
 use super::inbound::State as RequestState;
 use super::input::Lost;
 use super::output::{CloseCause, Output};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use crate::cause::{Cause, CauseKind};
 use crate::id::InboundKey;
 
@@ -98,7 +98,7 @@ impl Session {
             State::Open => {
                 self.lifecycle.state = State::HalfClosed;
                 self.lifecycle.then = Then::CancelAll;
-                self.schedule(now + self.config.limits.half_close_grace);
+                self.schedule(later(now, self.config.limits.half_close_grace));
             }
             State::Shutdown(_) => {}
             State::HalfClosed | State::Closed | State::Lost => return,
@@ -121,7 +121,7 @@ impl Session {
                 self.cancel_all(now, CauseKind::Disconnected);
                 None
             }
-            Lost::Detach => Some(now + self.config.limits.detach_grace),
+            Lost::Detach => Some(later(now, self.config.limits.detach_grace)),
             Lost::Keep => None,
         };
         if let Some(at) = [detached_until, self.lifecycle.drained_by].into_iter().flatten().min() {
@@ -140,7 +140,7 @@ impl Session {
     ///
     /// Handlers that outlived their connection are cancelled by the same deadline.
     pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {
-        let drained_by = now + drain;
+        let drained_by = later(now, drain);
         match self.lifecycle.state {
             State::Open | State::HalfClosed => {
                 self.lifecycle.state = State::Shutdown(Step::Drain);
@@ -168,7 +168,7 @@ impl Session {
             (State::Open | State::Closed, _) => {}
             (State::HalfClosed, Then::CancelAll) => {
                 self.lifecycle.then = Then::Close;
-                self.schedule(now + self.config.limits.cancel_grace);
+                self.schedule(later(now, self.config.limits.cancel_grace));
                 self.cancel_all(now, CauseKind::Disconnected);
             }
             (State::HalfClosed, Then::Close) => {
@@ -190,7 +190,7 @@ impl Session {
             (State::Shutdown(Step::Drain), _) => {
                 self.lifecycle.state = State::Shutdown(Step::Grace);
                 self.lifecycle.ignores_shields = true;
-                self.schedule(now + self.config.limits.cancel_grace);
+                self.schedule(later(now, self.config.limits.cancel_grace));
                 self.cancel_all(now, CauseKind::Shutdown);
             }
             (State::Shutdown(Step::Grace), _) => {

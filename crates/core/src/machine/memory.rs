@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::timers::later;
 use crate::id::{RequestId, Scope};
 
 /// A key in its space.
@@ -40,7 +41,7 @@ impl Memory {
         }
         while self.order.len() >= self.most {
             self.forget_first();
-            self.incomplete_until = Some(now + self.longest);
+            self.incomplete_until = Some(later(now, self.longest));
         }
         self.known.insert(name.clone(), (settled, now));
         self.order.push_back((name, now));
@@ -57,7 +58,7 @@ impl Memory {
     }
 
     fn forget_old(&mut self, now: Instant) {
-        while self.order.front().is_some_and(|(_, at)| *at + self.longest <= now) {
+        while self.order.front().is_some_and(|(_, at)| now.saturating_duration_since(*at) >= self.longest) {
             self.forget_first();
         }
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::input::{AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult};
 use super::output::{Event, Output, Settlement};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
@@ -224,7 +224,7 @@ impl Session {
         let may_tell = self.agreement.may_send_cancels(self.rules());
         let acknowledged = self.rules().ack == AckStyle::Acknowledged;
         let next = CallNumber(self.next_number);
-        let peer_wait = now + self.config.limits.peer_wait;
+        let peer_wait = later(now, self.config.limits.peer_wait);
         let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
         let after = after.unwrap_or(open.after_cancel);
         match open.state {

@@ -62,7 +62,7 @@ impl Parked {
 
     fn forget_old(&mut self, now: Instant) {
         while let Some((name, at)) = self.order.front() {
-            if *at + self.longest > now {
+            if now.saturating_duration_since(*at) < self.longest {
                 return;
             }
             if self.waiting.get(name).is_some_and(|early| early.at == *at) {

@@ -1,7 +1,8 @@
 //! Limits at their ends: nothing at all, and for ever.
 
 use super::*;
-use crate::dialect::ACP;
+use crate::cause::CauseKind;
+use crate::dialect::{ACP, MCP};
 use crate::message::BadMessage;
 
 #[test]
@@ -17,6 +18,40 @@ fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
         bench.session.advance(bench.now);
     }
     assert!(!bench.session.has_work(), "L4: the cascade never ends");
+}
+
+#[test]
+fn a_time_that_never_ends_is_no_panic() {
+    let mut bench = Bench::with(MCP, |config| {
+        let limits = &mut config.limits;
+        limits.running = 1;
+        for time in [
+            &mut limits.queue_time,
+            &mut limits.parked_time,
+            &mut limits.remembered_time,
+            &mut limits.cancel_grace,
+            &mut limits.half_close_grace,
+            &mut limits.detach_grace,
+            &mut limits.peer_wait,
+            &mut limits.shield,
+        ] {
+            *time = Duration::MAX;
+        }
+    });
+    let _ = bench.cancel(9);
+    let key = bench.running(1);
+    let _queued = bench.session.recv_request(bench.now, Bench::arrival(2, "a")).unwrap();
+    bench.session.local_shield(bench.now, key);
+    let call = bench.written(&CallSpec::new("a"));
+    let wait = Some(AfterCancel::WaitForPeer);
+    let _ = bench.session.local_cancel_call(bench.now, call, CauseKind::Caller.into(), wait);
+    bench.session.recv_half_close(bench.now);
+    let _ = bench.cancel(1);
+    bench.session.local_unshield(bench.now, key);
+    bench.session.local_shutdown(bench.now, Duration::MAX);
+    let _ = bench.outputs();
+    assert_eq!(signals(&bench.pass(Duration::from_secs(86_400 * 365))), 0);
+    bench.session.recv_lost(bench.now, Lost::Detach);
 }
 
 #[test]
