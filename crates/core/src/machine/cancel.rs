@@ -157,8 +157,8 @@ impl Session {
             State::Held => request.held_acks.extend(ack),
             State::Cancelling => self.acknowledge(ack, Some(id), AckStatus::Cancelled),
             State::Draining { .. } | State::Ended => {
-                let name = request.cancel_name();
-                let settled = name.and_then(|name| self.memory.recall(now, &name));
+                let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
+                let settled = name.and_then(|name| self.memory.recall(now, &name, principal.as_ref()));
                 self.tell(Event::UnknownCancel);
                 self.acknowledge_settled(ack, id, settled);
             }
@@ -174,13 +174,13 @@ impl Session {
         origin: &Origin,
     ) {
         let name: Name = (origin.scope, id.clone());
-        let settled = self.memory.recall(now, &name);
-        if self.parks_early_cancels() && settled.is_none() && self.may_be_early(now, &id) {
-            let in_use = self.ids.contains_key(&name);
-            if !in_use && self.parked.park(now, name, origin.principal.clone(), cause) {
-                self.tell(Event::ParkedCancel);
-                return;
-            }
+        let settled = self.memory.recall(now, &name, origin.principal.as_ref());
+        let in_use = self.ids.contains_key(&name) || self.cancel_keys.contains_key(&name);
+        let is_late = in_use || self.memory.knows(now, &name);
+        let may_park = self.parks_early_cancels() && !is_late && self.may_be_early(now, &id);
+        if may_park && self.parked.park(now, (name, origin.principal.clone()), cause) {
+            self.tell(Event::ParkedCancel);
+            return;
         }
         self.tell(Event::UnknownCancel);
         self.acknowledge_settled(ack, id, settled);

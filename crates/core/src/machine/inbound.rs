@@ -10,7 +10,7 @@ use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::id::{ExchangeId, InboundKey, RequestId};
-use crate::message::{CancelKey, Exempt};
+use crate::message::CancelKey;
 
 /// A request of the peer.
 #[derive(Debug)]
@@ -108,16 +108,13 @@ impl Session {
     /// outputs of this step or of a later one. `None`: the outputs say how it was refused.
     pub fn recv_request(&mut self, now: Instant, arrival: Arrival<'_>) -> Option<InboundKey> {
         if let Err(refusal) = self.admit(now, &arrival) {
-            self.refuse(arrival, refusal);
+            self.refuse(now, arrival, refusal);
             return None;
         }
         let work = arrival.work;
         let exchange = arrival.origin.exchange;
         let request = self.make_request(arrival);
         let (name, cancel_name) = (request.name(), request.cancel_name());
-        if let (CancelKey::SameAsId, Some(number)) = (&request.cancel_key, request.id.as_number()) {
-            self.highest_id = Some(self.highest_id.map_or(number, |highest| highest.max(number)));
-        }
         let named = matches!(request.cancel_key, CancelKey::Named(_));
         let key = InboundKey(self.requests.insert(request));
         self.ids.insert(name, key);
@@ -210,18 +207,13 @@ impl Session {
     }
 
     fn make_request(&self, arrival: Arrival<'_>) -> Request {
-        let rules = self.rules();
-        let reach = if rules.handshake == Some(arrival.method) {
-            Reach::Handshake
-        } else if arrival.exempt == Exempt::FromCancelMessages
-            || rules.uncancellable.contains(&arrival.method)
-        {
-            Reach::NoMessage
-        } else {
-            Reach::All
-        };
-        let graceful =
-            rules.graceful.iter().find(|(method, _)| *method == arrival.method).map(|(_, result)| *result);
+        let reach = self.reach_of(&arrival);
+        let graceful = self
+            .rules()
+            .graceful
+            .iter()
+            .find(|(method, _)| *method == arrival.method)
+            .map(|(_, result)| *result);
         Request {
             id: arrival.id,
             cancel_key: arrival.cancel_key,
@@ -278,8 +270,8 @@ impl Session {
         self.write_answer(key, body);
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.state = State::Ended;
-        let name = request.cancel_name();
-        self.remember_at(now, name, settled);
+        let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
+        self.remember_at(now, name, principal, settled);
         self.begin_cascade(key);
         self.release(key);
     }
@@ -301,11 +293,11 @@ impl Session {
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
         request.state = State::Draining { owes_signal: false };
-        let name = request.cancel_name();
+        let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
         let acks = std::mem::take(&mut request.held_acks);
         self.answer_held_acks(key, acks, settled);
         self.write_answer(key, body);
-        self.remember_at(now, name, settled);
+        self.remember_at(now, name, principal, settled);
         self.begin_cascade(key);
     }
 

@@ -3,6 +3,7 @@
 mod bounds;
 mod calls;
 mod cancels;
+mod early;
 mod ending;
 mod races;
 mod requests;
