@@ -42,14 +42,17 @@ impl Session {
     /// Makes a call on another connection a child of a request of this one.
     ///
     /// # Errors
-    /// As for [`local_call`](Self::local_call): the child would be born cancelled.
+    /// As for [`local_call`](Self::local_call), but that this connection may have ended.
     pub fn local_adopt(
         &mut self,
         _now: Instant,
         parent: InboundKey,
         child: ForeignChild,
     ) -> Result<(), CallRefused> {
-        self.may_call(Some(parent))?;
+        // The other connection may well be open when this one has ended.
+        if !self.may_have_children(parent) {
+            return Err(CauseKind::Parent.into());
+        }
         if self.tree.foreign.len() >= self.config.limits.calls {
             return Err(CallRefused::TooMany);
         }
@@ -72,12 +75,14 @@ impl Session {
     /// Walks one slice of the cascades under way. Every input does so once; call it between frames while
     /// [`has_work`](Self::has_work).
     pub fn advance(&mut self, now: Instant) {
-        let mut left = self.config.limits.cascade_slice;
-        while let Some(parent) = self.tree.parents.front().copied() {
-            if left == 0 {
-                return;
-            }
-            left -= 1;
+        self.walk(now);
+        self.after_end(now);
+    }
+
+    fn walk(&mut self, now: Instant) {
+        // A slice of nothing would never get to the end (L4).
+        for _ in 0..self.config.limits.cascade_slice.max(1) {
+            let Some(parent) = self.tree.parents.front().copied() else { return };
             let child = self.requests.get(parent.0).and_then(|request| request.first_child);
             if let Some(child) = child {
                 self.unlink_child(child);
