@@ -219,7 +219,10 @@ impl Core {
         if inbox.reads_progress {
             self.progress_readers -= 1;
         }
-        deferred.matchers.extend(self.matchers.extract_if(.., |matcher| matcher.ticket == ticket));
+        let (ended, open) =
+            std::mem::take(&mut self.matchers).into_iter().partition(|matcher| matcher.ticket == ticket);
+        self.matchers = open;
+        deferred.matchers = ended;
     }
 }
 

@@ -101,12 +101,12 @@ impl Driver {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..BATCH {
             if let Some(inbound) = self.pending.pop_front() {
-                self.recv(inbound);
+                self.recv(&inbound);
             } else {
                 let Some(rx) = &mut self.rx else { return false };
                 match rx.as_mut().poll_event(cx) {
                     Poll::Pending => return false,
-                    Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(inbound),
+                    Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
                     Poll::Ready(Some(Ok(event))) => self.recv_event(event),
                     Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
                         tracing::debug!(%error, "a message could not be read");

@@ -100,7 +100,7 @@ impl Driver {
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
             Outgoing::Control(control) => self.send_control(&shared, control),
-            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer),
+            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer.as_ref()),
             Outgoing::Notification(frame) => {
                 shared.dialect.codec().encode_notification(
                     shared.dialect.rules(),
@@ -153,13 +153,13 @@ impl Driver {
         &mut self,
         shared: &Shared,
         reply: &Reply,
-        answer: Option<Answer>,
+        answer: Option<&Answer>,
     ) -> Result<(), TransportError> {
         let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
-        let mut written = match (&reply.body, &answer) {
+        let mut written = match (&reply.body, answer) {
             (ReplyBody::Handler, Some(Answer::Value(value))) => {
                 codec.encode_value(rules, out, &to, value);
                 true
@@ -168,7 +168,9 @@ impl Driver {
                 codec.encode_error(rules, out, &to, error);
                 true
             }
-            (ReplyBody::Handler, Some(Answer::Refused(why))) => refuse(out, *why),
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                refuse(out, *why)
+            }
             (ReplyBody::Handler, None) => refuse(out, Refusal::Internal),
             (ReplyBody::Cancelled(cause), _) => {
                 codec.encode_cancelled(rules, out, &to, cause);
@@ -178,7 +180,6 @@ impl Driver {
                 codec.encode_graceful(rules, out, &to, result);
                 true
             }
-            (ReplyBody::Refused(why), _) => refuse(out, *why),
         };
         if self.scratch.len() > shared.max_frame {
             self.scratch.clear();
