@@ -135,13 +135,13 @@ impl<R> CallBuilder<R> {
             }
         }
         let child = foreign.as_ref().map(ForeignParent::child);
-        let staged = StagedCall {
+        let staged = Box::new(StagedCall {
             method: Arc::clone(&method),
             params: frame.params,
             timeout: self.timeout,
             progress: self.progress,
             exchange: ExchangeId::NONE,
-        };
+        });
         let inbox = self.progress.then(|| Inbox::new(true));
         let mut extras = (foreign.is_some() || inbox.is_some())
             .then(|| Box::new(Extras { parent: foreign, inbox: inbox.clone(), ..Extras::default() }));

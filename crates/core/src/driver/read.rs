@@ -117,7 +117,7 @@ impl Driver {
             work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
             admission: shared.admission.admit(),
         };
-        shared.step(|core, now, _| {
+        shared.step(|core, now, deferred| {
             let Some(key) = core.session.recv_request(now, arrival) else { return };
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
@@ -126,14 +126,20 @@ impl Driver {
             let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
             let slot = InboundSlot {
                 request: Arc::new(Request::new(shared, arrived)),
-                waiting: Some(waiting),
-                answer: None,
+                waiting: None,
+                unserved: false,
                 frames: 0,
                 waits_for_room: None,
-                watches: Vec::new(),
+                watches: None,
                 task: Task::NotStarted,
             };
             core.inbound.insert(key.0, slot);
+            // Mostly it starts in this very step, and then nothing is kept for its start.
+            core.arriving = Some((key, waiting));
+            core.apply(shared, now, deferred);
+            if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
+                slot.waiting = Some(Box::new(waiting));
+            }
         });
     }
 

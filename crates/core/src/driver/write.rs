@@ -22,7 +22,7 @@ const COPY: usize = 16 * 1024;
 
 /// A frame that was taken out of the outbox: it counts as written (T4).
 enum Outgoing {
-    Call { key: OutboundKey, number: CallNumber, call: StagedCall },
+    Call { key: OutboundKey, number: CallNumber, call: Box<StagedCall> },
     Cancel { number: CallNumber, cancel: CallNumber, cause: Cause },
     Control(Control),
     Answer { reply: Reply, answer: Option<Answer> },
@@ -35,14 +35,22 @@ impl Driver {
         if self.tx.is_none() {
             return Ok(());
         }
-        self.shared.lock().outbox.bulk_blocked = false;
-        loop {
-            let Some(lane) = self.shared.lock().outbox.next_lane() else { break };
+        let mut next = {
+            let mut core = self.shared.lock();
+            core.outbox.bulk_blocked = false;
+            // All that happened so far is looked at from here on.
+            core.dirty = false;
+            core.outbox.next_lane()
+        };
+        while let Some(lane) = next {
             if !self.poll_ready(lane, cx)? {
                 self.shared.lock().outbox.bulk_blocked = lane == Lane::Bulk;
                 break;
             }
-            let taken = self.shared.step(|core, now, deferred| core.take(lane, now, deferred));
+            let (taken, then) = self
+                .shared
+                .step(|core, now, deferred| (core.take(lane, now, deferred), core.outbox.next_lane()));
+            next = then;
             if let Some(outgoing) = taken {
                 self.send(outgoing)?;
             }
@@ -245,7 +253,7 @@ impl Core {
             Control::Cancel(ticket) => {
                 let entry = self.calls.get_mut(ticket)?;
                 let (key, number) = (entry.key, entry.number);
-                let (cancel, cause) = entry.cancel.take()?;
+                let (cancel, cause) = *entry.cancel.take()?;
                 let settled = entry.settled.is_some();
                 let wanted = self.session.wants_cancel(key);
                 if wanted {
