@@ -5,28 +5,15 @@
 use std::error::Error;
 
 use rescind::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc;
-
-/// What is asked for; the params of a request are an object or an array.
-#[derive(Serialize, Deserialize)]
-struct Job {
-    name: String,
-}
-
-impl Job {
-    fn named(name: &str) -> Self {
-        Self { name: name.to_owned() }
-    }
-}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory_pair();
     let (tell, mut told) = mpsc::unbounded_channel();
-    let router = Router::new().method("work", move |ctx: CallContext, job: Job| {
-        let (tell, name) = (tell.clone(), job.name);
+    let router = Router::new().method("work", move |ctx: CallContext, (name,): (String,)| {
+        let tell = tell.clone();
         async move {
             tell.send(format!("{name}: started"))?;
             let cause = ctx.cancelled().await;
@@ -38,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let peer = Peer::builder(dialect::ACP).attach(client)?;
 
     // The button: a canceller is a small handle that can be cloned and sent anywhere.
-    let call = peer.call::<_, Value>("work", &Job::named("first")).start()?;
+    let call = peer.call::<_, Value>("work", &["first"]).start()?;
     let button = call.canceller();
     println!("{}", told.recv().await.unwrap_or_default());
     println!("the button says: {:?}", button.cancel("user pressed stop"));
@@ -54,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Dropping a call cancels it too: a timeout, a `select!` that lost, a task that was aborted.
-    let call = peer.call::<_, Value>("work", &Job::named("second")).start()?;
+    let call = peer.call::<_, Value>("work", &["second"]).start()?;
     println!("{}", told.recv().await.unwrap_or_default());
     drop(call);
     println!("{}", told.recv().await.unwrap_or_default());
