@@ -65,6 +65,8 @@ pub(super) struct Shared {
     pub(super) on_event: Option<EventHook>,
     /// Handles that keep the connection open.
     pub(super) handles: AtomicUsize,
+    /// Handlers that were started and not polled yet.
+    pub(super) beginning: AtomicUsize,
     /// Told once, when the connection has closed.
     pub(super) closed: Notify,
 }
@@ -154,6 +156,7 @@ impl Shared {
             serves: parts.serves,
             on_event: parts.on_event,
             handles: AtomicUsize::new(0),
+            beginning: AtomicUsize::new(0),
             closed: Notify::new(),
         }
     }
