@@ -1,6 +1,7 @@
 //! The outputs of the machine, done in order.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::deferred::{Deferred, Start};
@@ -90,6 +91,7 @@ impl Core {
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
             shared.admission.task_moved(slot.task, Task::Running);
             slot.task = Task::Running;
+            shared.beginning.fetch_add(1, Ordering::SeqCst);
             deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
             // Nobody serves the method: it is answered here, and no task is made.

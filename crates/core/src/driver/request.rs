@@ -38,6 +38,9 @@ pub(super) struct Request {
     token: OnceLock<CancellationToken>,
     abort: OnceLock<AbortHandle>,
     abort_wanted: AtomicBool,
+    /// Its handler has been polled once.
+    begun: AtomicBool,
+    begun_awaited: AtomicBool,
 }
 
 /// What is known of a request when it arrives.
@@ -69,6 +72,8 @@ impl Request {
             token: OnceLock::new(),
             abort: OnceLock::new(),
             abort_wanted: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            begun_awaited: AtomicBool::new(false),
         }
     }
 
@@ -105,6 +110,33 @@ impl Request {
             signal.as_mut().enable();
             if let Some(cause) = self.cause() {
                 return cause.clone();
+            }
+            signal.await;
+        }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Its handler has been polled once, or never will be.
+    fn begin(&self) {
+        if self.begun.load(Ordering::Relaxed) || self.begun.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.shared.beginning.fetch_sub(1, Ordering::SeqCst);
+        if self.begun_awaited.load(Ordering::SeqCst) {
+            self.signal.notify_waiters();
+        }
+    }
+
+    pub(super) async fn begun(&self) {
+        self.begun_awaited.store(true, Ordering::SeqCst);
+        loop {
+            let mut signal = std::pin::pin!(self.signal.notified());
+            signal.as_mut().enable();
+            if self.has_begun() {
+                return;
             }
             signal.await;
         }
@@ -226,6 +258,12 @@ impl Guard {
         }
     }
 
+    pub(super) fn begin(&self) {
+        if let Some(request) = &self.0 {
+            request.begin();
+        }
+    }
+
     /// Offers the handler's end once there is room for it, and reports the task as gone.
     ///
     /// # Cancel safety
@@ -233,6 +271,7 @@ impl Guard {
     /// after the grace does, when the machine has answered already.
     pub(super) async fn finish(mut self, (end, answer): (HandlerEnd, Answer)) {
         let Some(request) = self.0.take() else { return };
+        request.begin();
         let guard = Self(Some(Arc::clone(&request)));
         let answer = request.shared.fit(&request.method, answer);
         let mut answer = Some(answer);
@@ -248,6 +287,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(request) = self.0.take() {
+            request.begin();
             request.shared.step(|core, now, _| core.end_task(&request, now));
         }
     }

@@ -69,6 +69,8 @@ pub(super) struct Shared {
     pub(super) closing: AtomicBool,
     /// A cascade has descendants left to walk; read without the lock.
     pub(super) walking: AtomicBool,
+    /// Handlers that were started and not polled yet.
+    pub(super) beginning: AtomicUsize,
     /// Told once, when the connection has closed.
     pub(super) closed: Notify,
 }
@@ -166,6 +168,7 @@ impl Shared {
             handles: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
             walking: AtomicBool::new(false),
+            beginning: AtomicUsize::new(0),
             closed: Notify::new(),
         }
     }

@@ -42,6 +42,10 @@ impl<T> SideTable<T> {
         self.places.get_mut(key.slot as usize)?.take().map(|(_, value)| value)
     }
 
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten().map(|(_, value)| value)
+    }
+
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().flatten().map(|(_, value)| value)
     }
