@@ -6,6 +6,7 @@ mod cancels;
 mod early;
 mod ending;
 mod races;
+mod random;
 mod requests;
 mod tree;
 
