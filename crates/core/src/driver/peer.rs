@@ -48,6 +48,7 @@ impl Peer {
         Self(Arc::clone(shared))
     }
 
+    #[cfg(feature = "tower")]
     pub(super) const fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
