@@ -9,6 +9,7 @@ mod framing;
 mod id;
 mod machine;
 mod message;
+mod pages;
 mod registry;
 mod transport;
 

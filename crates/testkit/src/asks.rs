@@ -69,7 +69,9 @@ impl Vector {
             return why("it needs settings that this peer cannot be given");
         }
         if asks.many_lines && !abilities.many_lines {
-            return why("it needs a second connection to the same agent");
+            return why(
+                "it needs two sessions of one agent, and on this wire an agent has one (over stdio a process is one session)",
+            );
         }
         if asks.half_close && !abilities.half_close {
             return why("this wire cannot end its input alone");

@@ -161,7 +161,9 @@ where
     let mut future = pin!(async move { function(context, params).await });
     let ended = poll_fn(|cx| {
         let _entered = span.enter();
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of))) {
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of)));
+        guard.begin();
+        match polled {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(end)) => Poll::Ready(Ok(end)),
             Err(panic) => Poll::Ready(Err(panic)),
@@ -201,6 +203,8 @@ where
         let inner = runtime.clone();
         runtime
             .spawn(async move {
+                // A thread may be long in coming; nobody waits for it.
+                guard.begin();
                 let thread = inner.spawn_blocking(move || {
                     let end = match read_params::<P>(params) {
                         Ok(params) => {

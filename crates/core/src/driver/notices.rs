@@ -1,14 +1,24 @@
 //! Notifications of the peer on their way to the router's handlers: one at a time, in arrival order.
+//!
+//! Handlers of requests are tasks beside them. One that was started before a notification came has been polled once
+//! before the notification's handler runs, so that what it did first is seen: a `session/cancel` finds the prompt the
+//! peer sent just before it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::request::Task;
 use super::router::NotificationHandler;
 use super::shared::{Core, Shared};
 use super::task::catch;
 use crate::machine::{Event, Limits};
+
+/// How long a notification waits for the first polls of handlers.
+const BEGIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A notification that waits for its handler.
 pub(super) struct Notice {
@@ -77,11 +87,30 @@ impl Shared {
             Job::Queue => {
                 self.runtime.spawn(async move {
                     while let Some(notice) = shared.next_notice() {
+                        shared.let_handlers_begin().await;
                         handle(&shared, notice).await;
                     }
                 });
             }
         }
+    }
+
+    /// Waits for handlers that were started and not polled yet; for one that keeps its thread busy, not for long.
+    async fn let_handlers_begin(&self) {
+        if self.beginning.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let beginning: Vec<_> = {
+            let core = self.lock();
+            let requests = core.inbound.values().filter(|slot| slot.task == Task::Running);
+            requests.map(|slot| Arc::clone(&slot.request)).filter(|request| !request.has_begun()).collect()
+        };
+        let all = async {
+            for request in beginning {
+                request.begun().await;
+            }
+        };
+        let _ = tokio::time::timeout(BEGIN_LIMIT, all).await;
     }
 
     fn next_notice(&self) -> Option<Notice> {
@@ -114,13 +143,12 @@ impl Drop for EndsAlone {
 async fn handle(shared: &Arc<Shared>, notice: Notice) {
     let Notice { handler, method, params } = notice;
     let work = std::panic::AssertUnwindSafe(|| handler.handle(shared, &method, params));
-    match std::panic::catch_unwind(work) {
-        Ok(work) => {
-            if catch(work).await.is_err() {
-                tracing::warn!(rpc.method = %method, "the handler of a notification panicked");
-            }
-        }
-        Err(_) => tracing::warn!(rpc.method = %method, "the handler of a notification panicked"),
+    let panicked = match std::panic::catch_unwind(work) {
+        Ok(work) => catch(work).await.is_err(),
+        Err(_) => true,
+    };
+    if panicked {
+        tracing::warn!(rpc.method = %method, "the handler of a notification panicked");
     }
 }
 

@@ -1,22 +1,23 @@
 //! Tables of the driver, beside the machine's own.
 
 use crate::id::CallKey;
+use crate::pages::Pages;
 
 /// What the driver keeps for the machine's slots, by the machine's keys. An old key finds nothing (I14).
 #[derive(Debug)]
 pub(super) struct SideTable<T> {
-    places: Vec<Option<(u32, T)>>,
+    places: Pages<Option<(u32, T)>>,
 }
 
 impl<T> SideTable<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Vec::new() }
+        Self { places: Pages::new() }
     }
 
     pub(super) fn insert(&mut self, key: CallKey, value: T) {
         let place = key.slot as usize;
-        if place >= self.places.len() {
-            self.places.resize_with(place + 1, || None);
+        while place >= self.places.len() {
+            self.places.push(None);
         }
         if let Some(place) = self.places.get_mut(place) {
             *place = Some((key.generation, value));
@@ -42,6 +43,10 @@ impl<T> SideTable<T> {
         self.places.get_mut(key.slot as usize)?.take().map(|(_, value)| value)
     }
 
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten().map(|(_, value)| value)
+    }
+
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().flatten().map(|(_, value)| value)
     }
@@ -57,13 +62,13 @@ pub(super) struct Ticket {
 /// What outlives the machine's slots: a call's handle may be read long after the machine has forgotten the call.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    places: Vec<(u32, Option<T>)>,
+    places: Pages<(u32, Option<T>)>,
     free: Vec<u32>,
 }
 
 impl<T> Slots<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { places: Pages::new(), free: Vec::new() }
     }
 
     pub(super) fn insert(&mut self, value: T) -> Ticket {

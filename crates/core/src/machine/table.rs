@@ -1,10 +1,11 @@
 //! A table whose places are used again under a new generation, so that an old key finds nothing (I14).
 
 use crate::id::CallKey;
+use crate::pages::Pages;
 
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
-    places: Vec<Place<T>>,
+    places: Pages<Place<T>>,
     free: Option<u32>,
     occupied: usize,
 }
@@ -17,7 +18,7 @@ enum Place<T> {
 
 impl<T> Table<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Vec::new(), free: None, occupied: 0 }
+        Self { places: Pages::new(), free: None, occupied: 0 }
     }
 
     pub(super) fn insert(&mut self, value: T) -> CallKey {
@@ -70,7 +71,7 @@ impl<T> Table<T> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (CallKey, &T)> {
-        (0u32..).zip(&self.places).filter_map(|(slot, place)| match place {
+        (0u32..).zip(self.places.iter()).filter_map(|(slot, place)| match place {
             Place::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
             Place::Free { .. } => None,
         })

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rescind_core::dialect::AckStyle;
-use rescind_core::{AfterCancel, Call, CancelResult, Canceller, Link, Outcome, Peer};
+use rescind_core::{AfterCancel, Call, CallContext, CancelResult, Canceller, Link, Outcome, Peer, RequestId};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -19,11 +19,14 @@ use crate::fixture::Fixture;
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
 use crate::vector::Scenario;
 
+/// How long the handler of a request may take to start.
+const HANDLER_LIMIT: Duration = Duration::from_secs(5);
+
 /// A peer of ours on its own end of a wire. It serves the fixture's methods too.
 pub struct PeerCaller {
     peer: Peer,
+    fixture: Fixture,
     acknowledges: bool,
-    drain: Duration,
     calls: HashMap<String, Running>,
 }
 
@@ -43,7 +46,16 @@ impl PeerCaller {
             .ok_or_else(|| format!("there is no dialect {}", scenario.dialect))?;
         let peer = fixture.open(link).map_err(|error| error.to_string())?;
         let acknowledges = fixture.dialect().rules().ack == AckStyle::Acknowledged;
-        Ok(Self { peer, acknowledges, drain: fixture.drain_deadline(), calls: HashMap::new() })
+        Ok(Self { peer, fixture, acknowledges, calls: HashMap::new() })
+    }
+
+    /// The request of the runner's with this id, once its handler runs.
+    async fn served(&self, id: &Value) -> Result<CallContext, Trouble> {
+        let known = RequestId::from_json(&id.to_string())
+            .map_err(|error| Trouble::Failed(format!("{id} is no id of a request: {error}")))?;
+        let context = self.fixture.context_of(self.peer.session(), &known);
+        let found = timeout(HANDLER_LIMIT, context).await;
+        found.map_err(|_| Trouble::Failed(format!("no handler runs for the request {id}")))
     }
 
     fn named(&mut self, name: &str) -> Result<&mut Running, Trouble> {
@@ -74,8 +86,11 @@ impl Caller for PeerCaller {
             Some(AfterCancelStep::ReturnNow) => builder = builder.after_cancel(AfterCancel::ReturnNow),
             None => {}
         }
-        if step.child_of.is_some() {
-            return Err(Trouble::Unable("a peer's children are made by its handlers".to_owned()));
+        if let Some(id) = &step.child_of {
+            builder = builder.child_of(&self.served(id).await?);
+        }
+        if step.detach {
+            builder = builder.detach();
         }
         let call = builder.start().map_err(|error| Trouble::Failed(error.to_string()))?;
         let canceller = call.canceller();
@@ -112,7 +127,7 @@ impl Caller for PeerCaller {
     }
 
     async fn shutdown(&mut self) -> Result<(), Trouble> {
-        let (peer, drain) = (self.peer.clone(), self.drain);
+        let (peer, drain) = (self.peer.clone(), self.fixture.drain_deadline());
         let mut shutdown = Box::pin(async move { peer.shutdown(drain).await });
         // The first poll begins it; what is left is only the waiting.
         let begun = poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;

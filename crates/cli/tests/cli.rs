@@ -1,0 +1,166 @@
+//! The binary as scripts use it: what it prints where, and how it exits.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn rescind(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rescind"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    rescind(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn help_has_an_example_for_each_command() {
+    for command in ["matrix", "check", "fixture"] {
+        let help = output(&[command, "--help"]);
+        assert_eq!(help.status.code(), Some(0));
+        let help = text(&help.stdout);
+        assert!(help.contains("Example") && help.contains(&format!("rescind {command}")), "{help}");
+    }
+    let help = output(&["--help"]);
+    assert!(text(&help.stdout).contains("Exit codes: 0 all held"));
+}
+
+#[test]
+fn wrong_usage_exits_2_and_says_what_to_do() {
+    for (arguments, word) in [
+        (&["matrix", "--dialect", "acpp"][..], "the dialects are acp,"),
+        (&["matrix", "--wire", "carrier-pigeon"], "the wires here are memory, stdio"),
+        (&["matrix", "--scenario", "no_such_scenario"], "without options runs all"),
+        (&["fixture", "--dialect", "acp", "--listen", "smoke"], "serves on `stdio`"),
+        (&["fixture", "--dialect", "acp", "--listen", "stdio", "--options", "no-such.json"], "no-such.json"),
+        (&["check", "--dialect", "acp", "--profile", "no-such.toml", "--", "peer"], "no-such.toml"),
+        (&["check", "--dialect", "acp", "--", "no-such-program-here"], "no-such-program-here"),
+    ] {
+        let told = output(arguments);
+        assert_eq!(told.status.code(), Some(2), "{arguments:?}");
+        assert!(told.stdout.is_empty(), "{arguments:?}");
+        let error = text(&told.stderr);
+        assert!(error.contains(word), "{arguments:?}: {error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
+}
+
+fn names(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn json_goes_to_stdout_and_the_table_to_stderr() {
+    let done =
+        output(&["matrix", "--dialect", "mcp", "--wire", "memory", "--scenario", "cancel_running", "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(names(&report), ["cells", "summary", "version"]);
+    assert_eq!(report["version"], 1);
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(report["summary"], serde_json::json!({"held": cells.len(), "broke": 0, "not_asked": 0}));
+    let cell = cells.iter().find(|cell| cell["scenario"] == "cancel_running").unwrap();
+    assert_eq!(
+        names(cell),
+        ["cancel_us", "dialect", "outcome", "scenario", "sources", "trace", "why", "wire"]
+    );
+    assert_eq!(
+        (&cell["dialect"], &cell["wire"], &cell["outcome"]),
+        (&"mcp".into(), &"memory".into(), &"held".into())
+    );
+    assert!(cell["cancel_us"].is_u64());
+    assert_eq!(names(&cell["trace"][0]), ["direction", "text"]);
+    let table = text(&done.stderr);
+    assert!(table.contains("cancel_running") && table.contains("held / broke"), "{table}");
+}
+
+#[test]
+fn no_colour_reaches_a_pipe() {
+    for no_color in ["", "1"] {
+        let arguments = ["matrix", "--dialect", "lsp", "--wire", "memory", "--scenario", "cancel_twice"];
+        let done = rescind(&arguments).env("NO_COLOR", no_color).output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        assert!(!done.stdout.contains(&0x1b) && !done.stderr.contains(&0x1b));
+        assert!(text(&done.stdout).contains("cancel_twice"));
+    }
+}
+
+/// A fixture over stdio that has answered one request.
+fn fixture() -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut child = rescind(&["fixture", "--dialect", "acp", "--listen", "stdio"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let echo = br#"{"jsonrpc":"2.0","id":1,"method":"test/echo","params":{"value":7}}"#;
+    let input = child.stdin.as_mut().unwrap();
+    input.write_all(echo).unwrap();
+    input.write_all(b"\n").unwrap();
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let answer: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(answer, serde_json::json!({"jsonrpc": "2.0", "id": 1, "result": {"value": 7}}));
+    (child, out)
+}
+
+#[test]
+fn the_end_of_input_ends_the_fixture_in_good_order() {
+    let (mut child, mut out) = fixture();
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "stdout carries frames only");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn sigterm_and_sigint_end_the_fixture_in_good_order() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for signal in [Signal::TERM, Signal::INT] {
+        let (mut child, mut out) = fixture();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "stdout carries frames only");
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{signal:?}");
+    }
+}
+
+#[test]
+fn our_own_fixture_passes_the_check() {
+    let fixture = env!("CARGO_BIN_EXE_rescind");
+    for dialect in ["acp", "lsp"] {
+        let done = output(&[
+            "check",
+            "--dialect",
+            dialect,
+            "--json",
+            "--",
+            fixture,
+            "fixture",
+            "--dialect",
+            dialect,
+            "--listen",
+            "stdio",
+        ]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(report["summary"]["broke"], 0);
+        assert!(report["summary"]["held"].as_u64().unwrap() > 20, "{}", report["summary"]);
+        let unexplained = report["cells"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|cell| cell["outcome"] == "not-asked" && cell["why"].as_str().unwrap().is_empty());
+        assert_eq!(unexplained, None);
+    }
+}

@@ -1,0 +1,65 @@
+//! A list that grows a page at a time: nothing in it moves once its page is full, and no more than a page is spare.
+
+/// Places of a page.
+const PAGE: usize = 64;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Pages<T> {
+    pages: Vec<Vec<T>>,
+}
+
+impl<T> Pages<T> {
+    pub(crate) const fn new() -> Self {
+        Self { pages: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.len())
+    }
+
+    pub(crate) fn get(&self, place: usize) -> Option<&T> {
+        self.pages.get(place / PAGE)?.get(place % PAGE)
+    }
+
+    pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.pages.get_mut(place / PAGE)?.get_mut(place % PAGE)
+    }
+
+    pub(crate) fn push(&mut self, value: T) {
+        match self.pages.last_mut() {
+            Some(last) if last.len() < PAGE => last.push(value),
+            Some(_) => {
+                let mut page = Vec::with_capacity(PAGE);
+                page.push(value);
+                self.pages.push(page);
+            }
+            // The first grows by doubling: most connections have a few requests at once.
+            None => self.pages.push(vec![value]),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pages.iter().flatten()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.pages.iter_mut().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_keep_their_order_over_pages() {
+        let mut pages = Pages::new();
+        assert_eq!((pages.len(), pages.get(0)), (0, None));
+        (0..PAGE * 2 + 1).for_each(|value| pages.push(value));
+        assert_eq!(pages.len(), PAGE * 2 + 1);
+        assert!((0..pages.len()).all(|place| pages.get(place) == Some(&place)));
+        assert_eq!(pages.get_mut(pages.len()), None);
+        assert!(pages.iter().copied().eq(0..PAGE * 2 + 1));
+    }
+}

@@ -1,0 +1,156 @@
+//! Every vector with the real driver at both ends of its task: the fixture serves, a `Peer` calls. Over the memory
+//! wire and over byte streams in both framings.
+//!
+//! `VECTOR=name cargo test -p rescind-testkit --test wires` plays only the vectors of that name.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rescind_core::{BoxFuture, ByteStream, Framing, Link, memory_pair};
+use rescind_testkit::fixture::Fixture;
+use rescind_testkit::runner::{
+    CallingSubject, Connect, LinkSubject, PeerCaller, Played, Settings, Verdict, play,
+};
+use rescind_testkit::{Part, Scenario, scenarios};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// So many vectors are played at once: enough to fill the waits, too few to make one another late.
+const AT_ONCE: usize = 16;
+/// Small, so that most frames are cut somewhere.
+const PIPE: usize = 64;
+
+/// Two ends of one connection.
+type Pair = fn() -> (Link, Link);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_vector_holds_over_memory() {
+    all_hold(memory_pair).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_vector_holds_over_bytes_by_line() {
+    all_hold(|| piped(Framing::Newline)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_vector_holds_over_bytes_by_length() {
+    all_hold(|| piped(Framing::ContentLength)).await;
+}
+
+fn piped(framing: Framing) -> (Link, Link) {
+    let (near, far) = tokio::io::duplex(PIPE);
+    let (near_gone, far_gone) = (CancellationToken::new(), CancellationToken::new());
+    let link = |stream, own: &CancellationToken, peer: &CancellationToken| {
+        let pipe = Pipe { _own: own.clone().drop_guard(), peer_gone: peer.clone(), stream };
+        ByteStream::whole(pipe, framing).into_link()
+    };
+    (link(near, &near_gone, &far_gone), link(far, &far_gone, &near_gone))
+}
+
+/// A pipe that tells a peer that is gone from one that has only ended its output, as sockets do.
+struct Pipe {
+    /// Dropped before the stream, so that its peer knows when it sees the end.
+    _own: DropGuard,
+    peer_gone: CancellationToken,
+    stream: DuplexStream,
+}
+
+impl AsyncRead for Pipe {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let ended = buf.filled().len() == before;
+        Poll::Ready(if ended && self.peer_gone.is_cancelled() {
+            Err(io::ErrorKind::ConnectionReset.into())
+        } else {
+            Ok(())
+        })
+    }
+}
+
+impl AsyncWrite for Pipe {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+async fn all_hold(pair: Pair) {
+    let only = std::env::var("VECTOR").ok();
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    let mut plays = JoinSet::new();
+    for scenario in scenarios() {
+        if only.as_ref().is_some_and(|name| scenario.vector.name != *name) {
+            continue;
+        }
+        let permits = Arc::clone(&permits);
+        plays.spawn(async move {
+            let _permit = permits.acquire_owned().await.unwrap();
+            told(scenario, &play_over(scenario, pair).await)
+        });
+    }
+    assert!(!plays.is_empty(), "no vector has that name");
+    let broken: Vec<String> = plays.join_all().await.into_iter().flatten().collect();
+    assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+}
+
+async fn play_over(scenario: &'static Scenario, pair: Pair) -> Played {
+    let settings = Settings::default();
+    match scenario.vector.role {
+        Part::Serve => play(scenario, &mut fixture(scenario, pair), &settings).await,
+        Part::Call => {
+            let (near, far) = pair();
+            let caller = PeerCaller::open(scenario, near).unwrap();
+            let wire = LinkSubject::new(only_once(far)).with_half_close();
+            play(scenario, &mut CallingSubject::new(wire, caller), &settings).await
+        }
+    }
+}
+
+fn fixture(scenario: &Scenario, pair: Pair) -> LinkSubject {
+    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
+    let connect = move || -> BoxFuture<'static, Result<Link, String>> {
+        let (ours, theirs) = pair();
+        let served = fixture.serve(theirs).map(|_peer| ours).map_err(|error| error.to_string());
+        Box::pin(async move { served })
+    };
+    LinkSubject::new(Box::new(connect)).with_many_lines().with_half_close().with_options()
+}
+
+fn only_once(link: Link) -> Connect {
+    let mut link = Some(link);
+    Box::new(move || {
+        let link = link.take().ok_or_else(|| "this wire has one connection".to_owned());
+        Box::pin(async move { link })
+    })
+}
+
+/// What went wrong, with everything that was sent and received.
+fn told(scenario: &Scenario, played: &Played) -> Option<String> {
+    let what = match &played.verdict {
+        Verdict::Held => return None,
+        Verdict::Broke { why, step } => format!("step {step}: {why}"),
+        Verdict::NotAsked { why } => format!("not asked: {why}"),
+    };
+    let mut text = format!("{}/{} {what}", scenario.dialect, scenario.vector.name);
+    for line in &played.trace {
+        text.push_str(&format!("\n    {:?} {}", line.direction, line.text));
+    }
+    Some(text)
+}
