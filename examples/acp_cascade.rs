@@ -12,7 +12,7 @@ use rescind::stdio;
 use rescind::{CallContext, Cause, CauseKind, Framing, HandlerError, Outcome, Peer, Router, dialect};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -90,13 +90,13 @@ async fn client() -> Result<(), Box<dyn Error>> {
     let (from, to) = tokio::io::split(near);
     let wire = rescind::ByteStream::new(from, to, Framing::Newline);
 
-    let asked = Arc::new(Notify::new());
-    let waits = |asked: &Arc<Notify>| {
+    let asked = Arc::new(Semaphore::new(0));
+    let waits = |asked: &Arc<Semaphore>| {
         let asked = Arc::clone(asked);
         move |ctx: CallContext, _: Value| {
             let asked = Arc::clone(&asked);
             async move {
-                asked.notify_one();
+                asked.add_permits(1);
                 let cause = ctx.cancelled().await;
                 ctx.stopped::<Value>(cause)
             }
@@ -113,44 +113,88 @@ async fn client() -> Result<(), Box<dyn Error>> {
     log.begin();
     let question = json!({ "sessionId": "s1", "prompt": [{ "type": "text", "text": "Analyze file X" }] });
     let prompt = peer.call::<_, Value>("session/prompt", &question).start()?;
-    asked.notified().await;
-    asked.notified().await;
+    let _both = asked.acquire_many(2).await?;
     peer.notify("session/cancel", &json!({ "sessionId": "s1" }))?;
     let outcome = prompt.outcome().await;
     let Outcome::Completed(answer) = outcome else {
         return Err(format!("the prompt did not end with a result: {outcome:?}").into());
     };
     println!("\nthe prompt ended with {answer}\n\n{}", log.mermaid());
+    if !log.is_as_drawn() {
+        return Err("the messages did not pass in the order 001 draws".into());
+    }
     peer.shutdown(std::time::Duration::from_secs(1)).await;
     agent.wait().await?;
     Ok(())
 }
 
-/// What passed, in order.
+/// What passed, in order, as the lines of the drawing.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
+
+/// The parts of the drawing, each begun by the first message that holds these words.
+const PARTS: [(&str, &str); 6] = [
+    ("session/prompt", "1. A prompt runs"),
+    ("terminal/create", "2. The agent has two requests open at once"),
+    ("session/cancel", "3. The client cancels the turn"),
+    ("$/cancel_request", "4. The agent cancels what the turn had asked for"),
+    ("error -32800", "5. The client confirms each"),
+    ("stopReason", "6. The prompt ends"),
+];
+
+/// The messages as 001 draws them, without their ids.
+const DRAWN: [&str; 9] = [
+    "Client->>Agent: session/prompt",
+    "Agent-->>Client: session/update",
+    "Agent->>Client: terminal/create",
+    "Agent->>Client: session/request_permission",
+    "Client->>Agent: session/cancel",
+    "Agent->>Client: $/cancel_request",
+    "Agent->>Client: $/cancel_request",
+    "Client->>Agent: response",
+    "Client->>Agent: response",
+];
 
 impl Log {
     /// Forgets the handshake; the drawing starts with the prompt.
     fn begin(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lines().clear();
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, from: &str, to: &str, line: &str) {
         let message: Value = serde_json::from_str(line).unwrap_or_default();
         println!("{from} -> {to}  {line}");
-        let arrow =
-            if message.get("method").is_some() && message.get("id").is_none() { "-->>" } else { "->>" };
-        let entry = format!("    {from}{arrow}{to}: {}", describe(&message));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        let label = describe(&message);
+        let arrow = if label.starts_with("session/update") { "-->>" } else { "->>" };
+        self.lines().push(format!("{from}{arrow}{to}: {label}"));
+    }
+
+    /// Whether the messages passed in the order of the drawing.
+    fn is_as_drawn(&self) -> bool {
+        let lines = self.lines();
+        let last = lines.last().is_some_and(|line| line.contains(r#""stopReason":"cancelled""#));
+        last && lines.len() == DRAWN.len() + 1
+            && lines.iter().zip(DRAWN).all(|(line, drawn)| line.starts_with(drawn))
     }
 
     fn mermaid(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
-        format!("sequenceDiagram\n    participant Client\n    participant Agent\n{lines}")
+        let mut text = "sequenceDiagram\n    participant Client\n    participant Agent\n".to_owned();
+        let mut parts = PARTS.iter().peekable();
+        for line in self.lines().iter() {
+            if let Some((_, title)) = parts.next_if(|(words, _)| line.contains(words)) {
+                text.push_str(&format!("\n    Note over Client,Agent: {title}\n"));
+            }
+            text.push_str(&format!("    {line}\n"));
+        }
+        text
     }
 }
 
+/// A message in a few words. Each side numbers its own requests, so the prompt and a nested request may share a number.
 fn describe(message: &Value) -> String {
     let id = message.get("id").map(|id| format!(" (id={id})")).unwrap_or_default();
     match message.get("method").and_then(Value::as_str) {

@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("the adapter acknowledged the cancel: {:?}", call.acknowledged().await);
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => {
-            println!("the editor sees: cancelled, confirmed: {}", cancelled.confirmed)
+            println!("the editor sees: cancelled, confirmed: {}", cancelled.confirmed);
         }
         other => return Err(format!("the evaluation was not cancelled: {other:?}").into()),
     }

@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let stop = call.canceller();
     for _ in 0..3 {
         if let Some(notification) = progress.next().await {
-            println!("progress: {notification:?}");
+            println!("progress: {}", notification.raw_params().unwrap_or_default());
         }
     }
     println!("the canceller says: {:?}", stop.cancel("three are enough"));

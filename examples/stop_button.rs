@@ -5,14 +5,14 @@
 use std::error::Error;
 
 use rescind::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory_pair();
     let (tell, mut told) = mpsc::unbounded_channel();
-    let router = Router::new().method("work", move |ctx: CallContext, name: String| {
+    let router = Router::new().method("work", move |ctx: CallContext, (name,): (String,)| {
         let tell = tell.clone();
         async move {
             tell.send(format!("{name}: started"))?;
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let peer = Peer::builder(dialect::ACP).attach(client)?;
 
     // The button: a canceller is a small handle that can be cloned and sent anywhere.
-    let call = peer.call::<_, Value>("work", "first").start()?;
+    let call = peer.call::<_, Value>("work", &["first"]).start()?;
     let button = call.canceller();
     println!("{}", told.recv().await.unwrap_or_default());
     println!("the button says: {:?}", button.cancel("user pressed stop"));
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Dropping a call cancels it too: a timeout, a `select!` that lost, a task that was aborted.
-    let call = peer.call::<_, Value>("work", &json!("second")).start()?;
+    let call = peer.call::<_, Value>("work", &["second"]).start()?;
     println!("{}", told.recv().await.unwrap_or_default());
     drop(call);
     println!("{}", told.recv().await.unwrap_or_default());

@@ -2,6 +2,19 @@
 
 use tracing::Level;
 
+/// Keeps the fixture's one intended panic off stderr; every other panic is told as ever.
+pub(crate) fn hide_intended_panics() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        if text != Some(rescind_testkit::fixture::PANIC_TEXT) {
+            tell(panic);
+        }
+    }));
+}
+
 /// Starts logging: warnings, with `-v` what happens, with `-vv` every step.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {

@@ -42,6 +42,7 @@ type Failure = String;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(cli.verbose);
+    log::hide_intended_panics();
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -82,10 +82,8 @@ struct ChildFixture {
 
 impl ChildFixture {
     fn new(scenario: &Scenario) -> Result<Self, Failure> {
-        let options = match scenario.vector.options.is_default() {
-            true => None,
-            false => Some(OptionsFile::write(scenario)?),
-        };
+        let options =
+            if scenario.vector.options.is_default() { None } else { Some(OptionsFile::write(scenario)?) };
         Ok(Self { dialect: scenario.dialect, framing: framing_of(scenario)?, options, child: None })
     }
 

@@ -119,8 +119,9 @@ impl Registry {
         let mut hasher = DefaultHasher::new();
         (session, request).hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or(0);
-        // The place is below SHARDS; the first stands in only to spare a panic path.
-        self.0.get(place).unwrap_or(&self.0[0])
+        let [first, ..] = &*self.0;
+        // The place is below SHARDS; the first stands in only to spare a panic.
+        self.0.get(place).unwrap_or(first)
     }
 }
 

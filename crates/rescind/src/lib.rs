@@ -48,3 +48,8 @@ pub use rescind_core::*;
 
 #[cfg(feature = "stdio")]
 pub use rescind_stdio as stdio;
+
+/// Runs the README's Rust as a test.
+#[cfg(all(doctest, feature = "stdio"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

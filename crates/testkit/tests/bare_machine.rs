@@ -1,5 +1,7 @@
 //! Every vector on the bare machine.
 
+#![expect(clippy::expect_used, reason = "what the tests share is part of them")]
+
 use rescind_core::dialect::Dialect;
 use rescind_testkit::runner::Verdict;
 use rescind_testkit::{BareMachine, Scenario, scenarios, scenarios_of};

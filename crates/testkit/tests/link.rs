@@ -1,5 +1,7 @@
 //! The runner over a real wire, against a small peer written by hand.
 
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
 use std::future::poll_fn;
 
 use bytes::Bytes;

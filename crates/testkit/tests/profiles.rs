@@ -1,5 +1,7 @@
 //! The profiles that come with the crate.
 
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
 use std::fs;
 use std::path::Path;
 

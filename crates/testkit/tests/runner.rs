@@ -1,5 +1,7 @@
 //! The runner against peers that misbehave: each is reported with what was seen, and none is waited for.
 
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! Vectors are worth nothing if they hold whatever happens: here the machine is meddled with, and they must break.
 
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

@@ -14,6 +14,7 @@ mod lsp;
 mod mcp;
 mod negotiate;
 mod rules;
+mod scan;
 #[cfg(test)]
 mod tests;
 

@@ -34,7 +34,7 @@ impl Core {
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
-                    deferred.watches.extend(slot.watches);
+                    deferred.watches.extend(slot.watches.into_iter().flat_map(|watches| *watches));
                     deferred.gone.push(slot.request);
                 }
             }
@@ -51,7 +51,7 @@ impl Core {
             Output::SendCancel { call, number: _, cancel, cause } => {
                 if let Some((ticket, entry)) = self.entry_of(call) {
                     tracing::debug!(call = entry.number.0, cancel.source = %cause, "a call is cancelled");
-                    entry.cancel = Some((cancel, cause));
+                    entry.cancel = Some(Box::new((cancel, cause)));
                     self.outbox.push_control(Control::Cancel(ticket));
                 }
             }
@@ -81,7 +81,13 @@ impl Core {
 
     fn start(&mut self, shared: &Arc<Shared>, now: Instant, key: InboundKey, deferred: &mut Deferred) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        let waiting = slot.waiting.take();
+        let waiting = match self.arriving.take() {
+            Some((arriving, waiting)) if arriving == key => Some(waiting),
+            other => {
+                self.arriving = other;
+                slot.waiting.take().map(|waiting| *waiting)
+            }
+        };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
             shared.admission.task_moved(slot.task, Task::Running);
             slot.task = Task::Running;
@@ -89,7 +95,7 @@ impl Core {
             deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
             // Nobody serves the method: it is answered here, and no task is made.
-            slot.answer = Some(Answer::Refused(Refusal::MethodNotFound));
+            slot.unserved = true;
             self.session.local_answer(now, key, HandlerEnd::Error);
             self.session.local_ended(now, key);
         }
@@ -119,7 +125,13 @@ impl Core {
     fn reply(&mut self, shared: &Shared, reply: Reply) {
         let mut answer = None;
         if let Some(slot) = self.inbound.get_mut(reply.key.0) {
-            answer = slot.answer.take();
+            answer = if slot.unserved {
+                Some(Answer::Refused(Refusal::MethodNotFound))
+            } else if reply.body == ReplyBody::Handler {
+                self.offered.take()
+            } else {
+                None
+            };
             if slot.task == Task::Running {
                 shared.admission.task_moved(slot.task, Task::Draining);
                 slot.task = Task::Draining;

@@ -73,15 +73,15 @@ impl<R> Call<R> {
         Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
     }
 
-    /// The notifications `matches` says belong to this call, from now on. They go to this reader and not to the
-    /// router; the first reader that matches has them. `matches` sees every notification of the connection.
+    /// The notifications `belongs` says belong to this call, from now on. They go to this reader and not to the
+    /// router; the first reader that matches has them. `belongs` sees every notification of the connection.
     pub fn notifications_where(
         &self,
-        matches: impl Fn(&Notification) -> bool + Send + Sync + 'static,
+        belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
     ) -> Notifications {
         let Some(ticket) = self.ticket() else { return Notifications::new(closed_inbox()) };
         let inbox = Inbox::new(false);
-        let matcher = Matcher { ticket, inbox: Arc::clone(&inbox), matches: Arc::new(matches) };
+        let matcher = Matcher { ticket, inbox: Arc::clone(&inbox), belongs: Arc::new(belongs) };
         let late = {
             let mut core = self.shared.lock();
             match core.calls.get_mut(ticket) {

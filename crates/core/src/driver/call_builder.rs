@@ -1,5 +1,7 @@
 //! A call before it begins.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
@@ -132,13 +135,13 @@ impl<R> CallBuilder<R> {
             }
         }
         let child = foreign.as_ref().map(ForeignParent::child);
-        let staged = StagedCall {
+        let staged = Box::new(StagedCall {
             method: Arc::clone(&method),
             params: frame.params,
             timeout: self.timeout,
             progress: self.progress,
             exchange: ExchangeId::NONE,
-        };
+        });
         let inbox = self.progress.then(|| Inbox::new(true));
         let mut extras = (foreign.is_some() || inbox.is_some())
             .then(|| Box::new(Extras { parent: foreign, inbox: inbox.clone(), ..Extras::default() }));
@@ -208,10 +211,7 @@ fn exempt_of(shared: &Shared, frame: &Frame) -> Exempt {
     if !params.contains(member) {
         return Exempt::No;
     }
-    let members = serde_json::from_str::<
-        std::collections::HashMap<std::borrow::Cow<'_, str>, serde::de::IgnoredAny>,
-    >(params);
-    match members {
+    match serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(params) {
         Ok(members) if members.contains_key(member) => Exempt::FromCancelMessages,
         Ok(_) | Err(_) => Exempt::No,
     }

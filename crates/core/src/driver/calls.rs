@@ -28,9 +28,9 @@ pub(super) struct CallEntry {
     /// It opens the session.
     pub(super) shakes: bool,
     /// Its frame, until it is written or taken back.
-    pub(super) frame: Option<StagedCall>,
+    pub(super) frame: Option<Box<StagedCall>>,
     /// Its cancel, until that is written or disarmed: its number and why.
-    pub(super) cancel: Option<(CallNumber, Cause)>,
+    pub(super) cancel: Option<Box<(CallNumber, Cause)>>,
     pub(super) settled: Option<Settled>,
     /// A handle will read how it ended.
     pub(super) held: bool,
@@ -108,7 +108,7 @@ impl Core {
         shared: &Shared,
         now: Instant,
         spec: &CallSpec<'_>,
-        mut frame: StagedCall,
+        mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
     ) -> Result<Ticket, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
@@ -219,7 +219,10 @@ impl Core {
         if inbox.reads_progress {
             self.progress_readers -= 1;
         }
-        deferred.matchers.extend(self.matchers.extract_if(.., |matcher| matcher.ticket == ticket));
+        let (ended, open) =
+            std::mem::take(&mut self.matchers).into_iter().partition(|matcher| matcher.ticket == ticket);
+        self.matchers = open;
+        deferred.matchers = ended;
     }
 }
 

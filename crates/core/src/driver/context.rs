@@ -121,6 +121,7 @@ impl CallContext {
 
     /// Cancels the request from this side. It is answered as this side's cancels are in the dialect. `true`: it was
     /// open and not cancelled before.
+    #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
     pub fn cancel_local(&self, cause: Cause) -> bool {
         self.0.shared.step(|core, now, _| core.session.local_cancel(now, self.0.key, cause))
     }

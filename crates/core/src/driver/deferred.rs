@@ -64,7 +64,9 @@ impl Deferred {
         for inbox in self.inboxes {
             inbox.close();
         }
-        drop(self.matchers);
+        for matcher in self.matchers {
+            matcher.inbox.close();
+        }
         for call in self.foreign_cancels {
             call.cancel_for_parent();
         }
@@ -94,18 +96,17 @@ thread_local! {
 /// Starts handlers one after another. A runtime that shuts down drops a task while it is being started, which ends
 /// its request and may start the next one: those are taken in turn, not one within the other.
 fn start_all(starts: Vec<Start>) {
-    let nested = STARTING.with_borrow_mut(|starting| match starting {
-        Some(_) => true,
-        None => {
-            *starting = Some(Vec::new());
-            false
+    let mut turn = STARTING.with_borrow_mut(|starting| {
+        if let Some(later) = starting {
+            later.extend(starts);
+            return Vec::new();
         }
+        *starting = Some(Vec::new());
+        starts
     });
-    if nested {
-        STARTING.with_borrow_mut(|starting| starting.get_or_insert_default().extend(starts));
+    if turn.is_empty() {
         return;
     }
-    let mut turn = starts;
     while !turn.is_empty() {
         for start in turn {
             let runtime = start.request.shared.runtime.clone();

@@ -164,5 +164,5 @@ impl Inbox {
 pub(super) struct Matcher {
     pub(super) ticket: Ticket,
     pub(super) inbox: Arc<Inbox>,
-    pub(super) matches: Arc<dyn Fn(&Notification) -> bool + Send + Sync>,
+    pub(super) belongs: Arc<dyn Fn(&Notification) -> bool + Send + Sync>,
 }

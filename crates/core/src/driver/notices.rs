@@ -143,13 +143,12 @@ impl Drop for EndsAlone {
 async fn handle(shared: &Arc<Shared>, notice: Notice) {
     let Notice { handler, method, params } = notice;
     let work = std::panic::AssertUnwindSafe(|| handler.handle(shared, &method, params));
-    match std::panic::catch_unwind(work) {
-        Ok(work) => {
-            if catch(work).await.is_err() {
-                tracing::warn!(rpc.method = %method, "the handler of a notification panicked");
-            }
-        }
-        Err(_) => tracing::warn!(rpc.method = %method, "the handler of a notification panicked"),
+    let panicked = match std::panic::catch_unwind(work) {
+        Ok(work) => catch(work).await.is_err(),
+        Err(_) => true,
+    };
+    if panicked {
+        tracing::warn!(rpc.method = %method, "the handler of a notification panicked");
     }
 }
 

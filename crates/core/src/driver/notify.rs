@@ -32,12 +32,17 @@ impl Frame {
         }
     }
 
-    /// Refuses what no frame could hold.
+    /// Refuses what no message or no frame could hold.
     pub(super) fn checked(
         shared: &Shared,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     ) -> Result<Self, CallError> {
+        // A peer refuses other params without an id, so that nobody would hear of it.
+        if params.as_ref().is_some_and(|params| !params.get().starts_with(['{', '['])) {
+            let what = "params are an object or an array".to_owned();
+            return Err(CallError::Params { method: method.to_string(), what });
+        }
         let bytes = method.len() + params.as_ref().map_or(0, |params| params.get().len());
         if bytes > shared.max_frame {
             let what = format!("they take {bytes} bytes, and a frame holds {}", shared.max_frame);

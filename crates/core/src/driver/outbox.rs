@@ -25,6 +25,9 @@ use crate::transport::{Finish, Lane};
 /// About what an envelope weighs beside the body in it, in bytes.
 const ENVELOPE: usize = 128;
 
+/// Places a lane keeps when it is empty.
+const KEPT: usize = 1024;
+
 /// What a handler gives as its answer.
 #[derive(Debug)]
 pub(super) enum Answer {
@@ -184,6 +187,9 @@ impl Outbox {
     pub(super) fn pop_bulk(&mut self) -> Option<Bulk> {
         let frame = self.bulk.pop_front()?;
         self.charge(charge_of_bulk(&frame), false);
+        if self.bulk.is_empty() && self.bulk.capacity() > KEPT {
+            self.bulk.shrink_to(0);
+        }
         Some(frame)
     }
 

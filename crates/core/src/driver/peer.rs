@@ -27,11 +27,11 @@ use crate::transport::Meta;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (client, server) = memory_pair();
-/// let router = Router::new().method("echo", |_ctx, text: String| async move { Ok(text) });
+/// let router = Router::new().method("echo", |_ctx, words: Vec<String>| async move { Ok(words) });
 /// let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
 /// let peer = Peer::builder(dialect::ACP).attach(client)?;
-/// let answer: String = peer.call("echo", "hello").await?;
-/// assert_eq!(answer, "hello");
+/// let answer: Vec<String> = peer.call("echo", &["hello"]).await?;
+/// assert_eq!(answer, ["hello"]);
 /// # Ok(())
 /// # }
 /// ```
@@ -48,11 +48,13 @@ impl Peer {
         Self(Arc::clone(shared))
     }
 
+    #[cfg(feature = "tower")]
     pub(super) const fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
 
-    /// A call to the peer. Nothing happens until it is started or awaited.
+    /// A call to the peer. Nothing happens until it is started or awaited. Params are what serde writes as an object or
+    /// an array; `null`, as of `()`, is none at all.
     pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
         CallBuilder::new(&self.0, method.into(), params)
     }

@@ -19,10 +19,10 @@ use crate::transport::{Finish, Inbound, TransportEvent};
 
 impl Driver {
     /// Takes in one frame.
-    pub(super) fn recv(&mut self, inbound: Inbound) {
+    pub(super) fn recv(&mut self, inbound: &Inbound) {
         let shared = Arc::clone(&self.shared);
         match shared.dialect.codec().decode(&inbound.body) {
-            Incoming::Request(request) => self.recv_request(&inbound, request),
+            Incoming::Request(request) => self.recv_request(inbound, request),
             Incoming::Notification { method, params } => {
                 let params = params.map(|params| part_of(&inbound.body, params));
                 self.recv_notification(&method, params);
@@ -32,7 +32,7 @@ impl Driver {
                 self.recv_answer(&inbound.body, call, body);
                 self.accept(inbound.exchange);
             }
-            Incoming::Cancel(cancel) => self.recv_cancel(&inbound, cancel),
+            Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
             Incoming::Ack { cancel, cancelled, reason: _ } => {
                 shared.step(|core, now, _| core.session.recv_ack(now, cancel, cancelled));
                 self.accept(inbound.exchange);
@@ -65,7 +65,7 @@ impl Driver {
     pub(super) fn recv_event(&mut self, event: TransportEvent) {
         let shared = &self.shared;
         match event {
-            TransportEvent::Message(inbound) => self.recv(inbound),
+            TransportEvent::Message(inbound) => self.recv(&inbound),
             TransportEvent::Rejected { exchange, why } => {
                 tracing::debug!(%why, "a frame was rejected");
                 self.recv_bad(BadMessage::NotJson, exchange);
@@ -117,7 +117,7 @@ impl Driver {
             work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
             admission: shared.admission.admit(),
         };
-        shared.step(|core, now, _| {
+        shared.step(|core, now, deferred| {
             let Some(key) = core.session.recv_request(now, arrival) else { return };
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
@@ -126,14 +126,20 @@ impl Driver {
             let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
             let slot = InboundSlot {
                 request: Arc::new(Request::new(shared, arrived)),
-                waiting: Some(waiting),
-                answer: None,
+                waiting: None,
+                unserved: false,
                 frames: 0,
                 waits_for_room: None,
-                watches: Vec::new(),
+                watches: None,
                 task: Task::NotStarted,
             };
             core.inbound.insert(key.0, slot);
+            // Mostly it starts in this very step, and then nothing is kept for its start.
+            core.arriving = Some((key, waiting));
+            core.apply(shared, now, deferred);
+            if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
+                slot.waiting = Some(Box::new(waiting));
+            }
         });
     }
 
@@ -229,15 +235,15 @@ impl Driver {
 
 /// Gives a notification to the first reader it belongs to. The readers' own code runs here, without the lock; one that
 /// panics has no part in it.
-fn read_by(matchers: &[Matcher], method: &str, params: Option<&Bytes>) -> bool {
+fn read_by(readers: &[Matcher], method: &str, params: Option<&Bytes>) -> bool {
     let notification = Notification::new(Arc::from(method), params.cloned());
-    let matches = |matcher: &&Matcher| {
-        let matches = std::panic::AssertUnwindSafe(|| (matcher.matches)(&notification));
-        std::panic::catch_unwind(matches).unwrap_or(false)
+    let belongs = |reader: &&Matcher| {
+        let asked = std::panic::AssertUnwindSafe(|| (reader.belongs)(&notification));
+        std::panic::catch_unwind(asked).unwrap_or(false)
     };
-    match matchers.iter().find(matches) {
-        Some(matcher) => {
-            matcher.inbox.push(notification);
+    match readers.iter().find(belongs) {
+        Some(reader) => {
+            reader.inbox.push(notification);
             true
         }
         None => false,

@@ -30,10 +30,10 @@ pub(super) struct Request {
     pub(super) exchange: ExchangeId,
     pub(super) progress_token: Option<Box<RawValue>>,
     /// Its own name for the registry, where its exchange is the space of its id.
-    scope: Option<SessionId>,
+    scope: Option<Box<SessionId>>,
     /// Set before anyone is woken; reading it is all that `is_cancelled` does.
     cancelled: AtomicBool,
-    cause: OnceLock<Cause>,
+    cause: OnceLock<Box<Cause>>,
     signal: Notify,
     token: OnceLock<CancellationToken>,
     abort: OnceLock<AbortHandle>,
@@ -56,7 +56,8 @@ impl Request {
     pub(super) fn new(shared: &Arc<Shared>, arrived: Arrived) -> Self {
         let scope = shared
             .exchange_scoped
-            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), arrived.exchange.0)));
+            .then(|| format!("{}/{}", shared.session_id.as_str(), arrived.exchange.0))
+            .map(|scope| Box::new(SessionId::from(scope)));
         Self {
             shared: Arc::clone(shared),
             key: arrived.key,
@@ -77,7 +78,7 @@ impl Request {
     }
 
     pub(super) fn session(&self) -> &SessionId {
-        self.scope.as_ref().unwrap_or(&self.shared.session_id)
+        self.scope.as_deref().unwrap_or(&self.shared.session_id)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -85,12 +86,12 @@ impl Request {
     }
 
     pub(super) fn cause(&self) -> Option<&Cause> {
-        if self.is_cancelled() { self.cause.get() } else { None }
+        if self.is_cancelled() { self.cause.get().map(Box::as_ref) } else { None }
     }
 
     /// Records the signal; under the connection's lock, so that a token made at the same time is not missed.
     pub(super) fn set_cancelled(&self, cause: Cause) {
-        let _ = self.cause.set(cause);
+        let _ = self.cause.set(Box::new(cause));
         self.cancelled.store(true, Ordering::Release);
         self.shared.registry.record(self.session(), &self.id);
     }
@@ -158,7 +159,7 @@ impl Request {
             let mut core = self.shared.lock();
             match core.inbound.get_mut(self.key.0) {
                 Some(slot) => {
-                    slot.watches.push(watch);
+                    slot.watches.get_or_insert_default().push(watch);
                     None
                 }
                 None => Some(watch),
@@ -201,16 +202,16 @@ impl fmt::Debug for Request {
 /// What the driver keeps for a request beside the machine's slot.
 pub(super) struct InboundSlot {
     pub(super) request: Arc<Request>,
-    /// What starts it, until it is started. `None` inside: nobody serves the method.
-    pub(super) waiting: Option<Waiting>,
-    /// What its handler offers, in the step that offers it.
-    pub(super) answer: Option<Answer>,
+    /// What starts it, while it waits for a permit.
+    pub(super) waiting: Option<Box<Waiting>>,
+    /// Nobody serves its method.
+    pub(super) unserved: bool,
     /// Frames of it that wait in the outbox.
     pub(super) frames: u32,
     /// Its handler waits for room in the outbox.
     pub(super) waits_for_room: Option<Waker>,
     /// Tasks that end with it.
-    pub(super) watches: Vec<AbortHandle>,
+    pub(super) watches: Option<Box<Vec<AbortHandle>>>,
     /// Its task runs, and whether its request is settled.
     pub(super) task: Task,
 }
@@ -301,7 +302,7 @@ impl Request {
         answer: &mut Option<Answer>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        self.shared.step(|core, now, _| {
+        self.shared.step(|core, now, deferred| {
             let weight = answer.as_ref().map_or(0, Answer::weight);
             let settled = !core.session.may_notify(self.key);
             let has_room = core.outbox.has_room(core.session.limits(), weight);
@@ -312,9 +313,12 @@ impl Request {
                 }
                 return Poll::Pending;
             }
-            slot.answer = answer.take();
+            core.offered = answer.take();
             core.session.local_answer(now, self.key, end);
             core.end_task(self, now);
+            core.apply(&self.shared, now, deferred);
+            // What the machine did not take is dropped without the lock.
+            *answer = core.offered.take();
             Poll::Ready(())
         })
     }

@@ -25,8 +25,8 @@ use crate::transport::BoxFuture;
 /// use rescind_core::Router;
 ///
 /// let router = Router::new()
-///     .method("echo", |_ctx, text: String| async move { Ok(text) })
-///     .blocking("count", |ctx, to: u64| {
+///     .method("echo", |_ctx, words: Vec<String>| async move { Ok(words) })
+///     .blocking("count", |ctx, (to,): (u64,)| {
 ///         for _ in 0..to {
 ///             ctx.check()?;
 ///         }
@@ -242,12 +242,10 @@ where
         method: &Arc<str>,
         params: Option<Bytes>,
     ) -> BoxFuture<'static, ()> {
-        match read_params::<P>(params) {
-            Ok(params) => Box::pin((self.function)(Peer::new(shared), Arc::clone(method), params)),
-            Err(_) => {
-                tracing::debug!(rpc.method = %method, "a notification's params do not fit its handler");
-                Box::pin(std::future::ready(()))
-            }
-        }
+        let Ok(params) = read_params::<P>(params) else {
+            tracing::debug!(rpc.method = %method, "a notification's params do not fit its handler");
+            return Box::pin(std::future::ready(()));
+        };
+        Box::pin((self.function)(Peer::new(shared), Arc::clone(method), params))
     }
 }

@@ -17,7 +17,7 @@
 //! the outbox is cancelled and aborted like any other, and a wire that takes nothing holds up nobody who reads.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
@@ -31,8 +31,8 @@ use super::deferred::Deferred;
 use super::foreign::ForeignCall;
 use super::incoming::Matcher;
 use super::notices::Notices;
-use super::outbox::Outbox;
-use super::request::InboundSlot;
+use super::outbox::{Answer, Outbox};
+use super::request::{InboundSlot, Waiting};
 use super::router::Router;
 use super::slots::{SideTable, Slots, Ticket};
 use crate::dialect::{Dialect, Role};
@@ -65,6 +65,10 @@ pub(super) struct Shared {
     pub(super) on_event: Option<EventHook>,
     /// Handles that keep the connection open.
     pub(super) handles: AtomicUsize,
+    /// The connection is to be closed; read without the lock.
+    pub(super) closing: AtomicBool,
+    /// A cascade has descendants left to walk; read without the lock.
+    pub(super) walking: AtomicBool,
     /// Handlers that were started and not polled yet.
     pub(super) beginning: AtomicUsize,
     /// Told once, when the connection has closed.
@@ -98,6 +102,10 @@ pub(super) struct Core {
     pub(super) notifiers: Vec<Waker>,
     pub(super) calls: Slots<CallEntry>,
     pub(super) outbound: SideTable<Ticket>,
+    /// The request that is being taken in in this step, and what starts it.
+    pub(super) arriving: Option<(InboundKey, Waiting)>,
+    /// What a handler offers, in the step that offers it.
+    pub(super) offered: Option<Answer>,
     /// The answer that is being read in this step.
     pub(super) answer: Option<Said>,
     pub(super) matchers: Vec<Matcher>,
@@ -128,6 +136,8 @@ impl Shared {
                 notifiers: Vec::new(),
                 calls: Slots::new(),
                 outbound: SideTable::new(),
+                arriving: None,
+                offered: None,
                 answer: None,
                 matchers: Vec::new(),
                 progress_readers: 0,
@@ -156,6 +166,8 @@ impl Shared {
             serves: parts.serves,
             on_event: parts.on_event,
             handles: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            walking: AtomicBool::new(false),
             beginning: AtomicUsize::new(0),
             closed: Notify::new(),
         }
@@ -174,7 +186,7 @@ impl Shared {
             let mut core = self.lock();
             let result = act(&mut core, now, &mut deferred);
             core.apply(self, now, &mut deferred);
-            core.call_driver(&mut deferred);
+            core.call_driver(self, &mut deferred);
             result
         };
         deferred.run(self);
@@ -184,14 +196,21 @@ impl Shared {
 
 impl Core {
     /// Wakes the driver if what happened needs it.
-    fn call_driver(&mut self, deferred: &mut Deferred) {
+    fn call_driver(&mut self, shared: &Shared, deferred: &mut Deferred) {
         let earlier = match (self.session.next_timeout(), self.armed) {
             (Some(next), Some(armed)) => next < armed,
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let wanted = self.outbox.take_news() || earlier || self.close.is_some() || self.session.has_work();
-        if wanted {
+        let (closing, walking) = (self.close.is_some(), self.session.has_work());
+        if closing {
+            shared.closing.store(true, Ordering::Relaxed);
+        }
+        if walking != shared.walking.load(Ordering::Relaxed) {
+            shared.walking.store(walking, Ordering::Relaxed);
+        }
+        let over = self.end.is_some() && self.session.is_finished();
+        if self.outbox.take_news() || earlier || closing || walking || over {
             self.dirty = true;
             deferred.driver = self.driver.take();
         }

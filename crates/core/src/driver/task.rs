@@ -18,6 +18,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -101,12 +102,12 @@ impl Driver {
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..BATCH {
             if let Some(inbound) = self.pending.pop_front() {
-                self.recv(inbound);
+                self.recv(&inbound);
             } else {
                 let Some(rx) = &mut self.rx else { return false };
                 match rx.as_mut().poll_event(cx) {
                     Poll::Pending => return false,
-                    Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(inbound),
+                    Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
                     Poll::Ready(Some(Ok(event))) => self.recv_event(event),
                     Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
                         tracing::debug!(%error, "a message could not be read");
@@ -123,8 +124,7 @@ impl Driver {
                     }
                 }
             }
-            let has_work = self.shared.lock().session.has_work();
-            if has_work {
+            if self.shared.walking.load(Ordering::Relaxed) {
                 self.shared.step(|core, now, _| core.session.advance(now));
             }
         }
@@ -137,7 +137,7 @@ impl Driver {
 
     /// Begins to close, if the machine or the outbox wants it.
     fn begin_close(&mut self) {
-        if !matches!(self.phase, Phase::Open) {
+        if !matches!(self.phase, Phase::Open) || !self.shared.closing.load(Ordering::Relaxed) {
             return;
         }
         let (cause, waiting, flush) = {
@@ -268,13 +268,7 @@ impl Future for Driver {
             if more {
                 break;
             }
-            let walked = {
-                let mut core = self.shared.lock();
-                let walked = core.session.has_work();
-                core.dirty &= !walked;
-                walked
-            };
-            if walked {
+            if self.shared.walking.load(Ordering::Relaxed) {
                 self.shared.step(|core, now, _| core.session.advance(now));
                 break;
             }

@@ -22,7 +22,7 @@ const COPY: usize = 16 * 1024;
 
 /// A frame that was taken out of the outbox: it counts as written (T4).
 enum Outgoing {
-    Call { key: OutboundKey, number: CallNumber, call: StagedCall },
+    Call { key: OutboundKey, number: CallNumber, call: Box<StagedCall> },
     Cancel { number: CallNumber, cancel: CallNumber, cause: Cause },
     Control(Control),
     Answer { reply: Reply, answer: Option<Answer> },
@@ -35,14 +35,22 @@ impl Driver {
         if self.tx.is_none() {
             return Ok(());
         }
-        self.shared.lock().outbox.bulk_blocked = false;
-        loop {
-            let Some(lane) = self.shared.lock().outbox.next_lane() else { break };
+        let mut next = {
+            let mut core = self.shared.lock();
+            core.outbox.bulk_blocked = false;
+            // All that happened so far is looked at from here on.
+            core.dirty = false;
+            core.outbox.next_lane()
+        };
+        while let Some(lane) = next {
             if !self.poll_ready(lane, cx)? {
                 self.shared.lock().outbox.bulk_blocked = lane == Lane::Bulk;
                 break;
             }
-            let taken = self.shared.step(|core, now, deferred| core.take(lane, now, deferred));
+            let (taken, then) = self
+                .shared
+                .step(|core, now, deferred| (core.take(lane, now, deferred), core.outbox.next_lane()));
+            next = then;
             if let Some(outgoing) = taken {
                 self.send(outgoing)?;
             }
@@ -100,7 +108,7 @@ impl Driver {
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
             Outgoing::Control(control) => self.send_control(&shared, control),
-            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer),
+            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer.as_ref()),
             Outgoing::Notification(frame) => {
                 shared.dialect.codec().encode_notification(
                     shared.dialect.rules(),
@@ -153,13 +161,13 @@ impl Driver {
         &mut self,
         shared: &Shared,
         reply: &Reply,
-        answer: Option<Answer>,
+        answer: Option<&Answer>,
     ) -> Result<(), TransportError> {
         let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
-        let mut written = match (&reply.body, &answer) {
+        let mut written = match (&reply.body, answer) {
             (ReplyBody::Handler, Some(Answer::Value(value))) => {
                 codec.encode_value(rules, out, &to, value);
                 true
@@ -168,7 +176,9 @@ impl Driver {
                 codec.encode_error(rules, out, &to, error);
                 true
             }
-            (ReplyBody::Handler, Some(Answer::Refused(why))) => refuse(out, *why),
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                refuse(out, *why)
+            }
             (ReplyBody::Handler, None) => refuse(out, Refusal::Internal),
             (ReplyBody::Cancelled(cause), _) => {
                 codec.encode_cancelled(rules, out, &to, cause);
@@ -178,7 +188,6 @@ impl Driver {
                 codec.encode_graceful(rules, out, &to, result);
                 true
             }
-            (ReplyBody::Refused(why), _) => refuse(out, *why),
         };
         if self.scratch.len() > shared.max_frame {
             self.scratch.clear();
@@ -244,7 +253,7 @@ impl Core {
             Control::Cancel(ticket) => {
                 let entry = self.calls.get_mut(ticket)?;
                 let (key, number) = (entry.key, entry.number);
-                let (cancel, cause) = entry.cancel.take()?;
+                let (cancel, cause) = *entry.cancel.take()?;
                 let settled = entry.settled.is_some();
                 let wanted = self.session.wants_cancel(key);
                 if wanted {

@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use super::Session;
-use super::inbound::State;
+use super::inbound::{Reach, State};
 use super::input::Arrival;
 use super::lifecycle;
 use super::memory::{Name, Settled};
 use super::output::{Event, Output};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
-use crate::id::ExchangeId;
-use crate::message::CancelKey;
+use crate::id::{ExchangeId, Principal};
+use crate::message::{CancelKey, Exempt};
 
 /// Why a request gets no slot.
 pub(super) enum NotAdmitted {
@@ -42,11 +42,8 @@ impl Session {
                 refused(Refusal::Overloaded("draining"))
             };
         }
-        let cancel_name = match &arrival.cancel_key {
-            CancelKey::SameAsId => Some(name),
-            CancelKey::Named(key) => Some((arrival.origin.scope, key.clone())),
-            CancelKey::None => None,
-        };
+        self.note_highest(arrival);
+        let cancel_name = cancel_name(arrival);
         if let (CancelKey::Named(_), Some(name)) = (&arrival.cancel_key, &cancel_name) {
             let holder = self.cancel_keys.get(name).and_then(|key| self.requests.get(key.0));
             if holder.is_some_and(|holder| holder.state.is_open()) {
@@ -54,22 +51,19 @@ impl Session {
                 return refused(Refusal::DuplicateKey);
             }
         }
+        let early = self.take_early(now, arrival, cancel_name.as_ref());
         let rules = self.rules();
         if rules.reserved_prefix.is_some_and(|prefix| arrival.method.starts_with(prefix)) {
             return refused(Refusal::MethodNotFound);
         }
-        let is_handshake = rules.handshake == Some(arrival.method);
-        if rules.session_required && !is_handshake && !self.agreement.is_over() {
+        if rules.session_required && self.reach_of(arrival) != Reach::Handshake && !self.agreement.is_over() {
             return refused(Refusal::NotInitialized);
         }
         if self.lifecycle.refuses_requests() {
             return Err(NotAdmitted::Cancelled(Cause::new(CauseKind::Shutdown)));
         }
-        if let Some(name) = cancel_name.filter(|_| !is_handshake) {
-            if let Some(cause) = self.parked.take(now, &name, arrival.origin.principal.as_ref()) {
-                self.remember_at(now, Some(name), Settled::Cancelled);
-                return Err(NotAdmitted::Cancelled(cause));
-            }
+        if let Some(cause) = early {
+            return Err(NotAdmitted::Cancelled(cause));
         }
         if let Err(limit) = arrival.admission {
             self.tell(Event::LimitReached(limit));
@@ -84,7 +78,53 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn refuse(&mut self, arrival: Arrival<'_>, why: NotAdmitted) {
+    /// The early cancel that waits for this request. It is spent by it in any case, so that it hits no later one
+    /// under the same id; it counts unless no message reaches the request.
+    fn take_early(&mut self, now: Instant, arrival: &Arrival<'_>, name: Option<&Name>) -> Option<Cause> {
+        let cause = self.parked.take(now, name?, arrival.origin.principal.as_ref())?;
+        match self.reach_of(arrival) {
+            Reach::All => Some(cause),
+            Reach::NoMessage | Reach::Handshake => {
+                self.tell(Event::IgnoredCancel);
+                None
+            }
+        }
+    }
+
+    /// What can cancel a request.
+    pub(super) fn reach_of(&self, arrival: &Arrival<'_>) -> Reach {
+        let rules = self.rules();
+        if rules.handshake == Some(arrival.method) {
+            Reach::Handshake
+        } else if arrival.exempt == Exempt::FromCancelMessages
+            || rules.uncancellable.contains(&arrival.method)
+        {
+            Reach::NoMessage
+        } else {
+            Reach::All
+        }
+    }
+
+    fn note_highest(&mut self, arrival: &Arrival<'_>) {
+        if let (CancelKey::SameAsId, Some(number)) = (&arrival.cancel_key, arrival.id.as_number()) {
+            self.highest_id = Some(self.highest_id.map_or(number, |highest| highest.max(number)));
+        }
+    }
+
+    pub(super) fn refuse(&mut self, now: Instant, arrival: Arrival<'_>, why: NotAdmitted) {
+        // A refusal is an answer too: a cancel that comes after it is late. A key in use keeps its own story.
+        let settled = match &why {
+            NotAdmitted::Lost | NotAdmitted::DuplicateId => None,
+            NotAdmitted::Refused(_) => Some(Settled::Completed),
+            NotAdmitted::Cancelled(_) => Some(Settled::Cancelled),
+        };
+        let name = cancel_name(&arrival).filter(|name| match &arrival.cancel_key {
+            CancelKey::Named(_) => !self.cancel_keys.contains_key(name),
+            CancelKey::SameAsId | CancelKey::None => !self.ids.contains_key(name),
+        });
+        if let Some(settled) = settled {
+            self.remember_at(now, name, arrival.origin.principal.clone(), settled);
+        }
         let exchange = arrival.origin.exchange;
         let to = Some((arrival.id.clone(), arrival.tag));
         match why {
@@ -117,18 +157,33 @@ impl Session {
     }
 
     /// Notes what became of a key, where that is ever asked.
-    pub(super) fn remember_at(&mut self, now: Instant, name: Option<Name>, settled: Settled) {
+    pub(super) fn remember_at(
+        &mut self,
+        now: Instant,
+        name: Option<Name>,
+        principal: Option<Principal>,
+        settled: Settled,
+    ) {
         let asked = match self.rules().settled_memory {
             SettledMemory::ForAcks => true,
             SettledMemory::ForParking => self.parks_early_cancels(),
         };
         if let (true, Some(name)) = (asked, name) {
-            self.memory.record(now, name, settled);
+            self.memory.record(now, name, principal, settled);
         }
     }
 
     /// The slot of a request that may still be cancelled or asked about.
     pub(super) fn state_of(&self, key: crate::id::InboundKey) -> Option<State> {
         self.requests.get(key.0).map(|request| request.state)
+    }
+}
+
+/// What a cancel will name a request by, if anything does.
+fn cancel_name(arrival: &Arrival<'_>) -> Option<Name> {
+    match &arrival.cancel_key {
+        CancelKey::SameAsId => Some((arrival.origin.scope, arrival.id.clone())),
+        CancelKey::Named(key) => Some((arrival.origin.scope, key.clone())),
+        CancelKey::None => None,
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use super::Session;
 use super::inbound::{Reach, State};
 use super::input::Origin;
 use super::memory::{Name, Settled};
-use super::output::{AckStatus, Event, Output, ReplyBody, Settlement};
-use super::timers::Timer;
+use super::output::{AckStatus, Event, Output, ReplyBody};
+use super::timers::{Timer, later};
+use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
-use crate::id::{CallNumber, ExchangeId, InboundKey, RequestId};
+use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
 
 /// An acknowledgement that is owed: the id it goes under and the exchange it goes on.
 type OwedAck = Option<(RequestId, ExchangeId)>;
@@ -46,7 +46,7 @@ impl Session {
             return;
         }
         if rules.cancel_from == CancelFrom::Client && self.config.role == Role::Client {
-            self.recv_end_of_call(now, &id);
+            self.recv_end_of_call(now, id, ack, origin);
             return;
         }
         if !self.agreement.hears_cancels(rules) {
@@ -81,32 +81,41 @@ impl Session {
         accepted
     }
 
-    /// The peer gave up the exchange a request came on. The dialect says whether that is a cancel.
+    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel.
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
-        let Some(key) = self.exchanges.get(&exchange).copied() else { return };
-        match self.rules().lost_stream {
-            LostStream::Cancel => {
-                if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
-                    self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
-                    self.advance(now);
+        for key in self.requests_on(exchange) {
+            match self.rules().lost_stream {
+                LostStream::Cancel => {
+                    if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+                        self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
+                    }
                 }
+                LostStream::Detach => self.start_detach(now, key),
             }
-            LostStream::Detach => {
-                let until = now + self.config.limits.detach_grace;
-                let Some(request) = self.requests.get_mut(key.0) else { return };
-                if request.alarms.detach.is_none() && request.state.is_open() {
-                    request.alarms.detach = Some(until);
-                    self.timers.set(until, Timer::Detach(key));
-                }
-            }
+        }
+        self.advance(now);
+    }
+
+    fn start_detach(&mut self, now: Instant, key: InboundKey) {
+        let until = later(now, self.config.limits.detach_grace);
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.alarms.detach.is_none() && request.state.is_open() {
+            request.alarms.detach = Some(until);
+            self.timers.set(until, Timer::Detach(key));
         }
     }
 
-    /// The peer took a lost exchange up again; its request goes on.
+    fn requests_on(&self, exchange: ExchangeId) -> Vec<InboundKey> {
+        let from = (exchange, InboundKey(CallKey { slot: 0, generation: 0 }));
+        self.exchanges.range(from..).take_while(|(on, _)| *on == exchange).map(|(_, key)| *key).collect()
+    }
+
+    /// The peer took a lost exchange up again; its requests go on.
     pub fn recv_exchange_resumed(&mut self, _now: Instant, exchange: ExchangeId) {
-        let Some(key) = self.exchanges.get(&exchange).copied() else { return };
-        let Some(request) = self.requests.get_mut(key.0) else { return };
-        self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+        for key in self.requests_on(exchange) {
+            let Some(request) = self.requests.get_mut(key.0) else { continue };
+            self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+        }
     }
 
     pub(super) fn detach_over(&mut self, now: Instant, key: InboundKey) {
@@ -148,8 +157,8 @@ impl Session {
             State::Held => request.held_acks.extend(ack),
             State::Cancelling => self.acknowledge(ack, Some(id), AckStatus::Cancelled),
             State::Draining { .. } | State::Ended => {
-                let name = request.cancel_name();
-                let settled = name.and_then(|name| self.memory.recall(now, &name));
+                let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
+                let settled = name.and_then(|name| self.memory.recall(now, &name, principal.as_ref()));
                 self.tell(Event::UnknownCancel);
                 self.acknowledge_settled(ack, id, settled);
             }
@@ -165,13 +174,13 @@ impl Session {
         origin: &Origin,
     ) {
         let name: Name = (origin.scope, id.clone());
-        let settled = self.memory.recall(now, &name);
-        if self.parks_early_cancels() && settled.is_none() && self.may_be_early(now, &id) {
-            let in_use = self.ids.contains_key(&name);
-            if !in_use && self.parked.park(now, name, origin.principal.clone(), cause) {
-                self.tell(Event::ParkedCancel);
-                return;
-            }
+        let settled = self.memory.recall(now, &name, origin.principal.as_ref());
+        let in_use = self.ids.contains_key(&name) || self.cancel_keys.contains_key(&name);
+        let is_late = in_use || self.memory.knows(now, &name);
+        let may_park = self.parks_early_cancels() && !is_late && self.may_be_early(now, &id);
+        if may_park && self.parked.park(now, (name, origin.principal.clone()), cause) {
+            self.tell(Event::ParkedCancel);
+            return;
         }
         self.tell(Event::UnknownCancel);
         self.acknowledge_settled(ack, id, settled);
@@ -190,18 +199,18 @@ impl Session {
     }
 
     /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).
-    fn recv_end_of_call(&mut self, now: Instant, id: &RequestId) {
+    fn recv_end_of_call(&mut self, now: Instant, id: RequestId, ack: OwedAck, origin: &Origin) {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
         let call = number.and_then(|number| self.numbers.get(&number).copied());
-        let may_end = call.and_then(|call| self.calls.get(call.0)).is_some_and(|call| call.peer_may_end);
-        match call {
-            Some(call) if may_end => {
-                let cause = Cause::new(CauseKind::Peer);
-                self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
-                self.after_end(now);
-            }
-            Some(_) | None => self.tell(Event::IgnoredCancel),
+        if !call.is_some_and(|call| self.end_by_peer(call)) {
+            let status = match self.find_cancellable(&id, origin) {
+                Some(_) => AckStatus::NotCancellable,
+                None => AckStatus::NotFound,
+            };
+            self.tell(Event::IgnoredCancel);
+            self.acknowledge(ack, Some(id), status);
         }
+        self.advance(now);
     }
 
     /// The one transition of an accepted cancel. Only for `Queued` and `Running`.
@@ -209,7 +218,6 @@ impl Session {
         let decides = self.is_decided_by(&cause);
         let silent =
             cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
-        let ignores_shields = self.lifecycle.ignores_shields();
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.cause = Some(cause.clone());
         self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
@@ -225,8 +233,7 @@ impl Session {
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
             return;
         }
-        let shielded = request.shields > 0 && !ignores_shields;
-        if !shielded {
+        if request.shields == 0 {
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.decide_and_signal(now, key, cause, decides);
         } else if decides && silent {
@@ -263,27 +270,54 @@ impl Session {
     }
 
     pub(super) fn start_grace(&mut self, now: Instant, key: InboundKey) {
-        let by_peer = self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer);
-        if by_peer && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished {
+        let waits = self.lifecycle.waits_for_values()
+            && self.rules().answer_after_cancel == AnswerAfterCancel::ResultIfFinished;
+        if waits && self.request_cause(key).is_some_and(|cause| cause.kind() == CauseKind::Peer) {
             return;
         }
-        let until = now + self.config.limits.cancel_grace;
+        let until = later(now, self.config.limits.cancel_grace);
         let Some(request) = self.requests.get_mut(key.0) else { return };
+        if request.aborted {
+            return;
+        }
         self.timers.clear(request.alarms.grace.replace(until), Timer::Grace(key));
         self.timers.set(until, Timer::Grace(key));
     }
 
+    /// Starts the grace of a handler that was signalled without one (002-15).
+    pub(super) fn start_missing_grace(&mut self, now: Instant, key: InboundKey) {
+        let Some(request) = self.requests.get(key.0) else { return };
+        let signalled = match request.state {
+            State::Cancelling => true,
+            State::Draining { owes_signal } => !owes_signal && request.cause.is_some(),
+            State::Queued | State::Running | State::Held | State::Ended => false,
+        };
+        if signalled && request.shields == 0 && request.alarms.grace.is_none() {
+            self.start_grace(now, key);
+        }
+    }
+
     pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.alarms.grace = None;
-        let cause = request.cause.clone();
+        self.timers.clear(request.alarms.grace.take(), Timer::Grace(key));
         match request.state {
             State::Queued | State::Running | State::Held | State::Ended => return,
-            State::Cancelling => self.settle_cancelled(now, key, cause),
+            State::Cancelling => {
+                let cause = request.cause.clone();
+                self.settle_cancelled(now, key, cause);
+            }
             State::Draining { .. } => {}
         }
-        self.tell(Event::Aborted(key));
-        self.push(Output::Abort(key));
+        self.abort(key);
+    }
+
+    /// Ends a handler's task, once.
+    fn abort(&mut self, key: InboundKey) {
+        let Some(request) = self.requests.get_mut(key.0) else { return };
+        if !std::mem::replace(&mut request.aborted, true) {
+            self.tell(Event::Aborted(key));
+            self.push(Output::Abort(key));
+        }
     }
 
     /// Whether a cancel of this cause settles the request by itself.
@@ -320,7 +354,8 @@ impl Session {
     }
 
     fn acknowledge(&mut self, ack: OwedAck, key: Option<RequestId>, status: AckStatus) {
-        if let (Some((ack, exchange)), AckStyle::Acknowledged) = (ack, self.rules().ack) {
+        let lost = self.lifecycle.state() == lifecycle::State::Lost;
+        if let (Some((ack, exchange)), AckStyle::Acknowledged, false) = (ack, self.rules().ack, lost) {
             self.push(Output::Ack { ack, key, exchange, status });
         }
     }

@@ -5,12 +5,12 @@ use std::time::Instant;
 use super::input::{Arrival, HandlerEnd, Origin, Work};
 use super::memory::{Name, Settled};
 use super::output::{Event, Output, Reply, ReplyBody};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
-use crate::id::{ExchangeId, InboundKey, RequestId};
-use crate::message::{CancelKey, Exempt};
+use crate::id::{ExchangeId, InboundKey, OutboundKey, RequestId};
+use crate::message::CancelKey;
 
 /// A request of the peer.
 #[derive(Debug)]
@@ -31,9 +31,12 @@ pub(super) struct Request {
     pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
     /// Critical sections entered and not left.
     pub(super) shields: u32,
+    /// Its task was told to end.
+    pub(super) aborted: bool,
     pub(super) alarms: Alarms,
-    /// The first of its children among the calls of this connection.
-    pub(super) first_child: Option<crate::id::OutboundKey>,
+    /// Its children among the calls of this connection: the eldest and the youngest of a linked list.
+    pub(super) first_child: Option<OutboundKey>,
+    pub(super) last_child: Option<OutboundKey>,
 }
 
 /// When each timer of a request is due, so that it can be taken out.
@@ -106,16 +109,13 @@ impl Session {
     /// outputs of this step or of a later one. `None`: the outputs say how it was refused.
     pub fn recv_request(&mut self, now: Instant, arrival: Arrival<'_>) -> Option<InboundKey> {
         if let Err(refusal) = self.admit(now, &arrival) {
-            self.refuse(arrival, refusal);
+            self.refuse(now, arrival, refusal);
             return None;
         }
         let work = arrival.work;
         let exchange = arrival.origin.exchange;
         let request = self.make_request(arrival);
         let (name, cancel_name) = (request.name(), request.cancel_name());
-        if let (CancelKey::SameAsId, Some(number)) = (&request.cancel_key, request.id.as_number()) {
-            self.highest_id = Some(self.highest_id.map_or(number, |highest| highest.max(number)));
-        }
         let named = matches!(request.cancel_key, CancelKey::Named(_));
         let key = InboundKey(self.requests.insert(request));
         self.ids.insert(name, key);
@@ -123,12 +123,12 @@ impl Session {
             self.cancel_keys.insert(name, key);
         }
         if exchange != ExchangeId::NONE {
-            self.exchanges.insert(exchange, key);
+            self.exchanges.insert((exchange, key));
         }
         if self.may_start_now(work) {
             self.start(key);
         } else {
-            let until = now + self.config.limits.queue_time;
+            let until = later(now, self.config.limits.queue_time);
             self.queue.push(work, key);
             self.timers.set(until, Timer::Queue(key));
             if let Some(request) = self.requests.get_mut(key.0) {
@@ -204,22 +204,17 @@ impl Session {
         self.permits.give_back(work);
         self.release(key);
         self.start_next();
-        self.after_end(now);
+        self.advance(now);
     }
 
     fn make_request(&self, arrival: Arrival<'_>) -> Request {
-        let rules = self.rules();
-        let reach = if rules.handshake == Some(arrival.method) {
-            Reach::Handshake
-        } else if arrival.exempt == Exempt::FromCancelMessages
-            || rules.uncancellable.contains(&arrival.method)
-        {
-            Reach::NoMessage
-        } else {
-            Reach::All
-        };
-        let graceful =
-            rules.graceful.iter().find(|(method, _)| *method == arrival.method).map(|(_, result)| *result);
+        let reach = self.reach_of(&arrival);
+        let graceful = self
+            .rules()
+            .graceful
+            .iter()
+            .find(|(method, _)| *method == arrival.method)
+            .map(|(_, result)| *result);
         Request {
             id: arrival.id,
             cancel_key: arrival.cancel_key,
@@ -233,8 +228,10 @@ impl Session {
             cause: None,
             held_acks: Vec::new(),
             shields: 0,
+            aborted: false,
             alarms: Alarms::default(),
             first_child: None,
+            last_child: None,
         }
     }
 
@@ -275,8 +272,9 @@ impl Session {
         self.write_answer(key, body);
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.state = State::Ended;
-        let name = request.cancel_name();
-        self.remember_at(now, name, settled);
+        let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
+        self.remember_at(now, name, principal, settled);
+        self.begin_cascade(key);
         self.release(key);
     }
 
@@ -297,11 +295,11 @@ impl Session {
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
         request.state = State::Draining { owes_signal: false };
-        let name = request.cancel_name();
+        let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
         let acks = std::mem::take(&mut request.held_acks);
         self.answer_held_acks(key, acks, settled);
         self.write_answer(key, body);
-        self.remember_at(now, name, settled);
+        self.remember_at(now, name, principal, settled);
         self.begin_cascade(key);
     }
 
@@ -358,7 +356,7 @@ impl Session {
             }
         }
         if exchange != ExchangeId::NONE {
-            self.exchanges.remove(&exchange);
+            self.exchanges.remove(&(exchange, key));
         }
         self.free_if_childless(key);
     }

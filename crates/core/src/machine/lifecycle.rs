@@ -6,7 +6,7 @@ use super::Session;
 use super::inbound::State as RequestState;
 use super::input::Lost;
 use super::output::{CloseCause, Output};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use crate::cause::{Cause, CauseKind};
 use crate::id::InboundKey;
 
@@ -39,8 +39,14 @@ pub(super) struct Lifecycle {
     state: State,
     /// When the next step is due.
     due: Option<Instant>,
-    /// What to do then, in `HalfClosed` and `Lost`.
+    /// What to do then, in `HalfClosed`.
     then: Then,
+    /// A cancelled handler may be waited for without a grace, where the dialect has that. Ends with the connection.
+    waits_for_values: bool,
+    /// Until when a shutdown lets handlers end by themselves. Holds on after a loss.
+    drained_by: Option<Instant>,
+    /// That time is over, or `Close` was output.
+    ignores_shields: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +57,18 @@ enum Then {
 
 impl Lifecycle {
     pub(super) const fn new() -> Self {
-        Self { state: State::Open, due: None, then: Then::CancelAll }
+        Self {
+            state: State::Open,
+            due: None,
+            then: Then::CancelAll,
+            waits_for_values: true,
+            drained_by: None,
+            ignores_shields: false,
+        }
+    }
+
+    pub(super) const fn waits_for_values(&self) -> bool {
+        self.waits_for_values
     }
 
     pub(super) const fn state(&self) -> State {
@@ -68,10 +85,7 @@ impl Lifecycle {
 
     /// No shield holds past shutdown's deadline.
     pub(super) const fn ignores_shields(&self) -> bool {
-        match self.state {
-            State::Shutdown(Step::Grace) | State::Closed => true,
-            State::Open | State::HalfClosed | State::Shutdown(Step::Drain) | State::Lost => false,
-        }
+        self.ignores_shields
     }
 }
 
@@ -84,13 +98,13 @@ impl Session {
             State::Open => {
                 self.lifecycle.state = State::HalfClosed;
                 self.lifecycle.then = Then::CancelAll;
-                self.schedule(now + self.config.limits.half_close_grace);
+                self.schedule(later(now, self.config.limits.half_close_grace));
             }
             State::Shutdown(_) => {}
             State::HalfClosed | State::Closed | State::Lost => return,
         }
         self.lose_all_calls();
-        self.after_end(now);
+        self.advance(now);
     }
 
     /// The connection is lost, or its output is broken. No answer is written any more and every call of ours is
@@ -102,13 +116,16 @@ impl Session {
         self.lifecycle.state = State::Lost;
         self.unschedule();
         self.lose_all_calls();
-        match lost {
-            Lost::CancelNow => self.cancel_all(now, CauseKind::Disconnected),
-            Lost::Detach => {
-                self.lifecycle.then = Then::CancelAll;
-                self.schedule(now + self.config.limits.detach_grace);
+        let detached_until = match lost {
+            Lost::CancelNow => {
+                self.cancel_all(now, CauseKind::Disconnected);
+                None
             }
-            Lost::Keep => {}
+            Lost::Detach => Some(later(now, self.config.limits.detach_grace)),
+            Lost::Keep => None,
+        };
+        if let Some(at) = [detached_until, self.lifecycle.drained_by].into_iter().flatten().min() {
+            self.schedule(at);
         }
         self.advance(now);
     }
@@ -120,14 +137,23 @@ impl Session {
     /// 4. [`Limits::cancel_grace`](crate::Limits::cancel_grace) later they are aborted;
     /// 5. our own calls are settled with `Shutdown`, without waiting for the peer;
     /// 6. `Close`: flush for [`Limits::flush`](crate::Limits::flush) at most and close.
+    ///
+    /// Handlers that outlived their connection are cancelled by the same deadline.
     pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {
+        let drained_by = later(now, drain);
         match self.lifecycle.state {
-            State::Open | State::HalfClosed => {}
+            State::Open | State::HalfClosed => {
+                self.lifecycle.state = State::Shutdown(Step::Drain);
+                self.schedule(drained_by);
+            }
+            // What outlived its connection has the same time; its own grace may be over before.
+            State::Lost if self.lifecycle.drained_by.is_none() => {
+                self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
+            }
             State::Shutdown(_) | State::Closed | State::Lost => return,
         }
-        self.lifecycle.state = State::Shutdown(Step::Drain);
-        self.schedule(now + drain);
-        self.after_end(now);
+        self.lifecycle.drained_by = Some(drained_by);
+        self.advance(now);
     }
 
     /// The connection is lost and nothing of it is left.
@@ -142,39 +168,54 @@ impl Session {
             (State::Open | State::Closed, _) => {}
             (State::HalfClosed, Then::CancelAll) => {
                 self.lifecycle.then = Then::Close;
-                self.schedule(now + self.config.limits.cancel_grace);
+                self.schedule(later(now, self.config.limits.cancel_grace));
                 self.cancel_all(now, CauseKind::Disconnected);
-                self.after_end(now);
             }
-            (State::HalfClosed, Then::Close) => self.close(CloseCause::InputEnded),
-            (State::Lost, _) => self.cancel_all(now, CauseKind::Disconnected),
+            (State::HalfClosed, Then::Close) => {
+                self.end_all(now);
+                self.close(CloseCause::InputEnded);
+            }
+            (State::Lost, _) => match self.lifecycle.drained_by {
+                Some(drained_by) if drained_by <= now => {
+                    self.lifecycle.ignores_shields = true;
+                    self.cancel_all(now, CauseKind::Shutdown);
+                }
+                later => {
+                    self.cancel_all(now, CauseKind::Disconnected);
+                    if let Some(drained_by) = later {
+                        self.schedule(drained_by);
+                    }
+                }
+            },
             (State::Shutdown(Step::Drain), _) => {
                 self.lifecycle.state = State::Shutdown(Step::Grace);
-                self.schedule(now + self.config.limits.cancel_grace);
+                self.lifecycle.ignores_shields = true;
+                self.schedule(later(now, self.config.limits.cancel_grace));
                 self.cancel_all(now, CauseKind::Shutdown);
-                self.after_end(now);
             }
             (State::Shutdown(Step::Grace), _) => {
-                // A handler signalled earlier may have a later grace of its own; a shutdown does not wait for it.
-                for key in self.requests.keys() {
-                    self.grace_over(now, InboundKey(key));
-                }
+                self.end_all(now);
                 self.close_shutdown(now);
             }
         }
     }
 
-    /// Something ended: whatever waited for that goes on.
+    /// Whatever waited for something to end goes on, if it has. The last thing each input does.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
-            State::Open | State::Closed | State::Lost => {}
+            State::Open | State::Closed => {}
+            State::Lost => {
+                if self.requests.len() == 0 {
+                    self.unschedule();
+                }
+            }
             State::HalfClosed => {
                 if self.has_idle_handlers() {
                     self.close(CloseCause::InputEnded);
                 }
             }
             State::Shutdown(Step::Drain) => {
-                if self.has_idle_handlers() && self.has_no_open_calls() {
+                if self.has_idle_handlers() && self.open_calls == 0 {
                     self.close_shutdown(now);
                 }
             }
@@ -194,23 +235,30 @@ impl Session {
     fn close(&mut self, cause: CloseCause) {
         self.unschedule();
         self.lifecycle.state = State::Closed;
+        self.lifecycle.ignores_shields = true;
         self.push(Output::Close(cause));
     }
 
     /// Cancels every request we serve, the handshake included.
     fn cancel_all(&mut self, now: Instant, kind: CauseKind) {
+        self.lifecycle.waits_for_values = false;
         for key in self.requests.keys().into_iter().map(InboundKey) {
-            match self.state_of(key) {
-                Some(RequestState::Queued | RequestState::Running) => {
-                    self.accept_cancel(now, key, Cause::new(kind), None);
-                }
-                Some(RequestState::Held | RequestState::Cancelling | RequestState::Draining { .. }) => {
-                    if self.lifecycle.ignores_shields() {
-                        self.drop_shields(now, key);
-                    }
-                }
-                Some(RequestState::Ended) | None => {}
+            if self.lifecycle.ignores_shields() {
+                self.drop_shields(now, key);
             }
+            if matches!(self.state_of(key), Some(RequestState::Queued | RequestState::Running)) {
+                self.accept_cancel(now, key, Cause::new(kind), None);
+            } else {
+                self.start_missing_grace(now, key);
+            }
+        }
+    }
+
+    /// Settles and aborts what still runs, shielded or not: nothing can be answered behind `Close`.
+    fn end_all(&mut self, now: Instant) {
+        for key in self.requests.keys().into_iter().map(InboundKey) {
+            self.drop_shields(now, key);
+            self.grace_over(now, key);
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::id::{RequestId, Scope};
+use super::timers::later;
+use crate::id::{Principal, RequestId, Scope};
 
 /// A key in its space.
 pub(super) type Name = (Scope, RequestId);
@@ -22,33 +23,74 @@ pub(super) enum Settled {
 pub(super) struct Memory {
     most: usize,
     longest: Duration,
-    known: HashMap<Name, (Settled, Instant)>,
-    order: VecDeque<(Name, Instant)>,
+    known: HashMap<Name, Known>,
+    order: VecDeque<Entry>,
+    /// How many were ever recorded.
+    recorded: u64,
     /// Until then something younger than `longest` is missing.
     incomplete_until: Option<Instant>,
 }
 
+#[derive(Clone, Debug)]
+struct Known {
+    settled: Settled,
+    principal: Option<Principal>,
+    number: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    name: Name,
+    number: u64,
+    at: Instant,
+}
+
 impl Memory {
     pub(super) fn new(most: usize, longest: Duration) -> Self {
-        Self { most, longest, known: HashMap::new(), order: VecDeque::new(), incomplete_until: None }
+        Self {
+            most,
+            longest,
+            known: HashMap::new(),
+            order: VecDeque::new(),
+            recorded: 0,
+            incomplete_until: None,
+        }
     }
 
-    pub(super) fn record(&mut self, now: Instant, name: Name, settled: Settled) {
+    pub(super) fn record(
+        &mut self,
+        now: Instant,
+        name: Name,
+        principal: Option<Principal>,
+        settled: Settled,
+    ) {
         self.forget_old(now);
-        if self.most == 0 {
-            return;
-        }
-        while self.order.len() >= self.most {
+        self.recorded += 1;
+        let number = self.recorded;
+        self.known.insert(name.clone(), Known { settled, principal, number });
+        self.order.push_back(Entry { name, number, at: now });
+        while self.order.len() > self.most {
             self.forget_first();
-            self.incomplete_until = Some(now + self.longest);
+            self.incomplete_until = Some(later(now, self.longest));
         }
-        self.known.insert(name.clone(), (settled, now));
-        self.order.push_back((name, now));
     }
 
-    pub(super) fn recall(&mut self, now: Instant, name: &Name) -> Option<Settled> {
+    /// What became of a key, for the principal whose it was: to others it is unknown (I4).
+    pub(super) fn recall(
+        &mut self,
+        now: Instant,
+        name: &Name,
+        principal: Option<&Principal>,
+    ) -> Option<Settled> {
         self.forget_old(now);
-        self.known.get(name).map(|(settled, _)| *settled)
+        let known = self.known.get(name)?;
+        (known.principal.as_ref() == principal).then_some(known.settled)
+    }
+
+    /// Whether a key was settled of late, whoever's it was.
+    pub(super) fn knows(&mut self, now: Instant, name: &Name) -> bool {
+        self.forget_old(now);
+        self.known.contains_key(name)
     }
 
     /// Whether every key settled within the memory's time is still known.
@@ -57,15 +99,16 @@ impl Memory {
     }
 
     fn forget_old(&mut self, now: Instant) {
-        while self.order.front().is_some_and(|(_, at)| *at + self.longest <= now) {
+        while self.order.front().is_some_and(|first| now.saturating_duration_since(first.at) >= self.longest)
+        {
             self.forget_first();
         }
     }
 
     fn forget_first(&mut self) {
-        if let Some((name, at)) = self.order.pop_front() {
+        if let Some(Entry { name, number, .. }) = self.order.pop_front() {
             // A key settled again since has a younger entry of its own.
-            if self.known.get(&name).is_some_and(|(_, known_at)| *known_at == at) {
+            if self.known.get(&name).is_some_and(|known| known.number == number) {
                 self.known.remove(&name);
             }
         }
@@ -84,15 +127,15 @@ mod tests {
     fn memory_is_bounded_in_number_and_age_and_says_when_it_overflowed() {
         let start = Instant::now();
         let mut memory = Memory::new(2, Duration::from_secs(60));
-        memory.record(start, name(1), Settled::Completed);
-        memory.record(start, name(2), Settled::Cancelled);
+        memory.record(start, name(1), None, Settled::Completed);
+        memory.record(start, name(2), None, Settled::Cancelled);
         assert!(memory.is_complete(start));
-        memory.record(start, name(3), Settled::Completed);
-        assert_eq!(memory.recall(start, &name(1)), None);
-        assert_eq!(memory.recall(start, &name(2)), Some(Settled::Cancelled));
+        memory.record(start, name(3), None, Settled::Completed);
+        assert_eq!(memory.recall(start, &name(1), None), None);
+        assert_eq!(memory.recall(start, &name(2), None), Some(Settled::Cancelled));
         assert!(!memory.is_complete(start));
         let later = start + Duration::from_secs(60);
-        assert_eq!(memory.recall(later, &name(2)), None);
+        assert_eq!(memory.recall(later, &name(2), None), None);
         assert!(memory.is_complete(later));
         assert!(memory.known.is_empty() && memory.order.is_empty());
     }
@@ -101,9 +144,19 @@ mod tests {
     fn a_key_settled_again_replaces_its_memory() {
         let start = Instant::now();
         let mut memory = Memory::new(8, Duration::from_secs(60));
-        memory.record(start, name(1), Settled::Completed);
-        memory.record(start + Duration::from_secs(30), name(1), Settled::Cancelled);
+        memory.record(start, name(1), None, Settled::Completed);
+        memory.record(start + Duration::from_secs(30), name(1), None, Settled::Cancelled);
         let when = start + Duration::from_secs(61);
-        assert_eq!(memory.recall(when, &name(1)), Some(Settled::Cancelled));
+        assert_eq!(memory.recall(when, &name(1), None), Some(Settled::Cancelled));
+    }
+
+    #[test]
+    fn a_key_settled_twice_in_one_step_is_known_while_its_younger_entry_is() {
+        let start = Instant::now();
+        let mut memory = Memory::new(2, Duration::from_secs(60));
+        for id in [1, 1, 2] {
+            memory.record(start, name(id), None, Settled::Completed);
+        }
+        assert_eq!(memory.recall(start, &name(1), None), Some(Settled::Completed));
     }
 }

@@ -51,7 +51,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
@@ -108,14 +108,16 @@ pub struct Session {
     ids: HashMap<memory::Name, InboundKey>,
     /// The same by the key a cancel names, where that is not the id.
     cancel_keys: HashMap<memory::Name, InboundKey>,
-    /// The request that came on each exchange, on wires that have exchanges.
-    exchanges: BTreeMap<ExchangeId, InboundKey>,
+    /// The requests that came on each exchange, on wires that have exchanges.
+    exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: queue::Queue,
     permits: queue::Permits,
     memory: memory::Memory,
     parked: parked::Parked,
     highest_id: Option<i64>,
     calls: table::Table<outbound::Call>,
+    /// How many of them are not settled.
+    open_calls: usize,
     /// Every call of ours that is open, by its number.
     numbers: HashMap<CallNumber, OutboundKey>,
     /// Every cancel of ours whose acknowledgement may still come, by its number.
@@ -139,13 +141,14 @@ impl Session {
             requests: table::Table::new(),
             ids: HashMap::new(),
             cancel_keys: HashMap::new(),
-            exchanges: BTreeMap::new(),
+            exchanges: BTreeSet::new(),
             queue: queue::Queue::default(),
             permits: queue::Permits::default(),
             memory: memory::Memory::new(limits.remembered, limits.remembered_time),
             parked: parked::Parked::new(limits.parked, limits.parked_time),
             highest_id: None,
             calls: table::Table::new(),
+            open_calls: 0,
             numbers: HashMap::new(),
             cancels: HashMap::new(),
             next_number: 1,

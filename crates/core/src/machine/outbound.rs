@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::input::{AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult};
 use super::output::{Event, Output, Settlement};
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
@@ -21,7 +21,7 @@ pub(super) struct Call {
     cancel: CancelFrame,
     /// No cancel message is sent for it.
     untold: bool,
-    pub(super) peer_may_end: bool,
+    peer_may_end: bool,
     after_cancel: AfterCancel,
     deadline: Option<Instant>,
     peer_wait: Option<Instant>,
@@ -92,6 +92,7 @@ impl Session {
             next: None,
         }));
         self.numbers.insert(number, call);
+        self.open_calls += 1;
         if let Some(at) = spec.deadline {
             self.timers.set(at.max(now), Timer::Deadline(call));
             if let Some(call) = self.calls.get_mut(call.0) {
@@ -123,7 +124,7 @@ impl Session {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         let result = self.cancel_call(now, call, cause, after);
-        self.after_end(now);
+        self.advance(now);
         result
     }
 
@@ -141,7 +142,7 @@ impl Session {
         }
         if open.state == State::Leaving {
             self.free_call(call);
-            self.after_end(now);
+            self.advance(now);
         }
     }
 
@@ -172,13 +173,13 @@ impl Session {
                 };
                 self.disarm(found);
                 self.settle_call(found, settlement);
-                self.after_end(now);
+                self.advance(now);
                 Some(found)
             }
             (Some(found), Some(State::Leaving)) => {
                 self.tell(Event::LateAnswer);
                 self.free_call(found);
-                self.after_end(now);
+                self.advance(now);
                 None
             }
             _ => {
@@ -190,14 +191,17 @@ impl Session {
         }
     }
 
-    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit: the answer is on its way.
+    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit, but for a call whose deadline is
+    /// over: the answer is on its way.
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
         let call = cancel.and_then(|number| self.cancels.remove(&number));
         let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
             self.tell(Event::LateAnswer);
             return;
         };
-        if !cancelled {
+        // A call with a deadline was promised an end, whatever the peer says.
+        let promised = open.cause.as_ref().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
+        if !cancelled && !promised {
             self.timers.clear(open.peer_wait.take(), Timer::PeerWait(key));
         }
         self.push(Output::Acked { call: key, cancelled });
@@ -206,7 +210,7 @@ impl Session {
     /// A call of ours failed on its way, on a wire where one can without the others.
     pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
         self.lose_call(call, Some(sent));
-        self.after_end(now);
+        self.advance(now);
     }
 
     /// The one transition of a cancel of a call of ours.
@@ -220,7 +224,7 @@ impl Session {
         let may_tell = self.agreement.may_send_cancels(self.rules());
         let acknowledged = self.rules().ack == AckStyle::Acknowledged;
         let next = CallNumber(self.next_number);
-        let peer_wait = now + self.config.limits.peer_wait;
+        let peer_wait = later(now, self.config.limits.peer_wait);
         let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
         let after = after.unwrap_or(open.after_cancel);
         match open.state {
@@ -290,8 +294,24 @@ impl Session {
             Some(cause) => Settlement::Cancelled { cause: cause.clone(), confirmed: false },
             None => Settlement::Disconnected { may_have_run: sent.unwrap_or(open.state != State::Staged) },
         };
+        if open.state == State::Staged {
+            self.push(Output::TakeBack(call));
+        }
         self.disarm(call);
         self.settle_call(call, settlement);
+    }
+
+    /// The peer ends a call that its dialect lets it end. `false`: it may not, or there is nothing to end.
+    pub(super) fn end_by_peer(&mut self, call: OutboundKey) -> bool {
+        let Some(open) = self.calls.get(call.0) else { return false };
+        match open.state {
+            State::Written | State::Cancelling if open.peer_may_end => {}
+            State::Staged | State::Written | State::Cancelling | State::Leaving => return false,
+        }
+        let cause = open.cause.clone().unwrap_or(Cause::new(CauseKind::Peer));
+        self.disarm(call);
+        self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
+        true
     }
 
     /// The one settlement of a call (I13). Its slot stays only while its cancel waits to be written.
@@ -305,6 +325,7 @@ impl Session {
         self.timers.clear(peer_wait, Timer::PeerWait(call));
         self.unlink_child(call);
         if was_open {
+            self.open_calls -= 1;
             self.push(Output::Settle { call, settlement });
         }
         if !waits {
@@ -368,10 +389,5 @@ impl Session {
             let after = Some(AfterCancel::ReturnNow);
             let _ = self.cancel_call(now, OutboundKey(call), Cause::new(kind), after);
         }
-    }
-
-    /// No call of ours is open.
-    pub(super) fn has_no_open_calls(&self) -> bool {
-        self.calls.iter().all(|(_, call)| call.state == State::Leaving)
     }
 }

@@ -11,14 +11,16 @@ use crate::id::Principal;
 pub(super) struct Parked {
     most: usize,
     longest: Duration,
-    waiting: HashMap<Name, Early>,
-    order: VecDeque<(Name, Instant)>,
+    waiting: HashMap<Wanted, Early>,
+    order: VecDeque<(Wanted, Instant)>,
 }
+
+/// A key and whose it is: a stranger's cancel takes nobody's place (I4).
+type Wanted = (Name, Option<Principal>);
 
 #[derive(Clone, Debug)]
 struct Early {
     cause: Cause,
-    principal: Option<Principal>,
     at: Instant,
 }
 
@@ -28,19 +30,13 @@ impl Parked {
     }
 
     /// Keeps a cancel for its request. `false`: there is no room, or one waits already.
-    pub(super) fn park(
-        &mut self,
-        now: Instant,
-        name: Name,
-        principal: Option<Principal>,
-        cause: Cause,
-    ) -> bool {
+    pub(super) fn park(&mut self, now: Instant, wanted: Wanted, cause: Cause) -> bool {
         self.forget_old(now);
-        if self.order.len() >= self.most || self.waiting.contains_key(&name) {
+        if self.order.len() >= self.most || self.waiting.contains_key(&wanted) {
             return false;
         }
-        self.order.push_back((name.clone(), now));
-        self.waiting.insert(name, Early { cause, principal, at: now });
+        self.order.push_back((wanted.clone(), now));
+        self.waiting.insert(wanted, Early { cause, at: now });
         true
     }
 
@@ -50,23 +46,21 @@ impl Parked {
             return None;
         }
         self.forget_old(now);
-        if self.waiting.get(name)?.principal.as_ref() != principal {
-            return None;
-        }
-        let early = self.waiting.remove(name)?;
-        if let Some(place) = self.order.iter().position(|(waiting, _)| waiting == name) {
+        let wanted = (name.clone(), principal.cloned());
+        let early = self.waiting.remove(&wanted)?;
+        if let Some(place) = self.order.iter().position(|(waiting, _)| *waiting == wanted) {
             self.order.remove(place);
         }
         Some(early.cause)
     }
 
     fn forget_old(&mut self, now: Instant) {
-        while let Some((name, at)) = self.order.front() {
-            if *at + self.longest > now {
+        while let Some((wanted, at)) = self.order.front() {
+            if now.saturating_duration_since(*at) < self.longest {
                 return;
             }
-            if self.waiting.get(name).is_some_and(|early| early.at == *at) {
-                self.waiting.remove(name);
+            if self.waiting.get(wanted).is_some_and(|early| early.at == *at) {
+                self.waiting.remove(wanted);
             }
             self.order.pop_front();
         }

@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use super::Session;
 use super::inbound::State;
-use super::timers::Timer;
+use super::timers::{Timer, later};
 use crate::id::InboundKey;
 
 impl Session {
     /// A critical section begins: signal, grace and abort wait for its end, [`Limits::shield`](crate::Limits::shield)
     /// at most and never past shutdown's deadline. Sections nest.
     pub fn local_shield(&mut self, now: Instant, key: InboundKey) {
-        let until = now + self.config.limits.shield;
+        let until = later(now, self.config.limits.shield);
         if self.lifecycle.ignores_shields() {
             return;
         }

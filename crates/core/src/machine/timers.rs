@@ -1,7 +1,7 @@
 //! What is due when. Every entry can be taken out again, so the set is as large as what waits, never larger (I3).
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::id::{InboundKey, OutboundKey};
 
@@ -22,6 +22,14 @@ pub(super) enum Timer {
     PeerWait(OutboundKey),
     /// The connection's own: half-close, drain, grace, detach. One at a time.
     Lifecycle,
+}
+
+/// What is further off than this never comes: a limit may be as long as a `Duration` can be.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// The end of a time that begins now.
+pub(super) fn later(now: Instant, time: Duration) -> Instant {
+    now.checked_add(time).unwrap_or(now + NEVER)
 }
 
 #[derive(Clone, Debug, Default)]

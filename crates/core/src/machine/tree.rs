@@ -1,6 +1,6 @@
 //! Parent and child: the calls a handler makes belong to the request it serves.
 //!
-//! A cascade takes children off their parent one by one, at most [`Limits::cascade_slice`](crate::Limits) a step, and
+//! A cascade takes children off their parent one by one, the eldest first, at most [`Limits::cascade_slice`](crate::Limits) a step, and
 //! cancels each as it comes off, so none is signalled twice (I5) and no step is long. It needs no recursion: the
 //! children of a child live on the peer's side, which is told by the child's own cancel.
 
@@ -42,14 +42,17 @@ impl Session {
     /// Makes a call on another connection a child of a request of this one.
     ///
     /// # Errors
-    /// As for [`local_call`](Self::local_call): the child would be born cancelled.
+    /// As for [`local_call`](Self::local_call), but that this connection may have ended.
     pub fn local_adopt(
         &mut self,
         _now: Instant,
         parent: InboundKey,
         child: ForeignChild,
     ) -> Result<(), CallRefused> {
-        self.may_call(Some(parent))?;
+        // The other connection may well be open when this one has ended.
+        if !self.may_have_children(parent) {
+            return Err(CauseKind::Parent.into());
+        }
         if self.tree.foreign.len() >= self.config.limits.calls {
             return Err(CallRefused::TooMany);
         }
@@ -72,12 +75,14 @@ impl Session {
     /// Walks one slice of the cascades under way. Every input does so once; call it between frames while
     /// [`has_work`](Self::has_work).
     pub fn advance(&mut self, now: Instant) {
-        let mut left = self.config.limits.cascade_slice;
-        while let Some(parent) = self.tree.parents.front().copied() {
-            if left == 0 {
-                return;
-            }
-            left -= 1;
+        self.walk(now);
+        self.after_end(now);
+    }
+
+    fn walk(&mut self, now: Instant) {
+        // A slice of nothing would never get to the end (L4).
+        for _ in 0..self.config.limits.cascade_slice.max(1) {
+            let Some(parent) = self.tree.parents.front().copied() else { return };
             let child = self.requests.get(parent.0).and_then(|request| request.first_child);
             if let Some(child) = child {
                 self.unlink_child(child);
@@ -110,13 +115,14 @@ impl Session {
 
     pub(super) fn link_child(&mut self, parent: InboundKey, child: OutboundKey) {
         let Some(request) = self.requests.get_mut(parent.0) else { return };
-        let next = request.first_child.replace(child);
+        let previous = request.last_child.replace(child);
+        request.first_child.get_or_insert(child);
         if let Some(call) = self.calls.get_mut(child.0) {
             call.parent = Some(parent);
-            call.next = next;
+            call.previous = previous;
         }
-        if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
-            call.previous = Some(child);
+        if let Some(call) = previous.and_then(|previous| self.calls.get_mut(previous.0)) {
+            call.next = Some(child);
         }
     }
 
@@ -127,12 +133,15 @@ impl Session {
         if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
             call.previous = previous;
         }
-        match previous.and_then(|previous| self.calls.get_mut(previous.0)) {
-            Some(call) => call.next = next,
-            None => {
-                if let Some(request) = self.requests.get_mut(parent.0) {
-                    request.first_child = next;
-                }
+        if let Some(call) = previous.and_then(|previous| self.calls.get_mut(previous.0)) {
+            call.next = next;
+        }
+        if let Some(request) = self.requests.get_mut(parent.0) {
+            if previous.is_none() {
+                request.first_child = next;
+            }
+            if next.is_none() {
+                request.last_child = previous;
             }
         }
         self.free_if_childless(parent);

@@ -6,6 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Batches, CancelName, JsonRpc, ReasonPlace, TokenPlace};
 use crate::dialect::json::{self, Picked, Shape};
+use crate::dialect::scan::{self, Part};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::message::{
     AnswerBody, BadMessage, CancelKey, ErrorObject, Exempt, Incoming, IncomingCancel, IncomingRequest,
@@ -23,18 +24,16 @@ impl JsonRpc {
             Shape::Array => return self.read_batch(text),
             Shape::Other => return Err(json::not_an_object(text)),
         }
-        let members = Picked::read(text, ["jsonrpc", "method", "params", "id", "result", "error"])?;
-        if members.twice {
-            return Err(BadMessage::DuplicateMember);
-        }
-        let [version, method, params, id, result, error] = members.values;
-        if version.map(RawValue::get) != Some("\"2.0\"") {
+        let [version, method, params, id, result, error] = envelope(text)?;
+        if version.map(Part::get) != Some("\"2.0\"") {
             return Err(BadMessage::WrongVersion);
         }
         match (method, result, error) {
-            (Some(method), None, None) => self.read_asked(method_name(method)?, params, id),
+            (Some(method), None, None) => {
+                self.read_asked(method_name(method)?, params.and_then(Part::raw), id)
+            }
             (None, None, None) | (Some(_), _, _) => Err(BadMessage::NoKind),
-            (None, _, _) => self.read_answer(id, result, error),
+            (None, _, _) => self.read_answer(id, result.and_then(Part::raw), error.and_then(Part::raw)),
         }
     }
 
@@ -51,7 +50,7 @@ impl JsonRpc {
         &self,
         method: Cow<'a, str>,
         params: Option<&'a RawValue>,
-        id: Option<&'a RawValue>,
+        id: Option<Part<'a>>,
     ) -> Result<Incoming<'a>, BadMessage> {
         let Some(id) = id else {
             return match self.cancel_named(&method) {
@@ -81,12 +80,12 @@ impl JsonRpc {
     fn read_cancel(&self, name: CancelName, params: Option<&RawValue>) -> IncomingCancel {
         let (found, reason) = match self.reason {
             ReasonPlace::Nowhere => {
-                let Picked { values: [key], twice } = Picked::of(params, [name.key]);
-                (key.filter(|_| !twice), None)
+                let [key] = named(params, [name.key]);
+                (key, None)
             }
             ReasonPlace::Param(place) => {
-                let Picked { values: [key, reason], twice } = Picked::of(params, [name.key, place]);
-                (key.filter(|_| !twice), reason)
+                let [key, reason] = named(params, [name.key, place]);
+                (key, reason.and_then(Part::raw))
             }
         };
         IncomingCancel {
@@ -121,7 +120,7 @@ impl JsonRpc {
 
     fn read_answer<'a>(
         &self,
-        id: Option<&'a RawValue>,
+        id: Option<Part<'a>>,
         result: Option<&'a RawValue>,
         error: Option<&'a RawValue>,
     ) -> Result<Incoming<'a>, BadMessage> {
@@ -133,8 +132,8 @@ impl JsonRpc {
             (_, Some(error)) => self.read_error(error),
             (None, None) => AnswerBody::Malformed("the answer has neither a result nor an error"),
         };
-        match (json::present(id), body) {
-            (Some(id), body) => Ok(Incoming::Answer { call: call_number(id), body }),
+        match (id.filter(|id| id.get() != "null"), body) {
+            (Some(id), body) => Ok(Incoming::Answer { call: call_number(id.get()), body }),
             (None, AnswerBody::Error(error)) => Ok(Incoming::PeerError(error)),
             // An error about nothing that says "cancelled" is still an error about nothing.
             (None, AnswerBody::Cancelled) => {
@@ -158,16 +157,42 @@ impl JsonRpc {
 
     pub(super) fn told_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
         let progress = self.progress.filter(|progress| progress.notification == method)?;
-        call_number(json::member(params, progress.told_under)?)
+        call_number(json::member(params, progress.told_under)?.get())
     }
 }
 
-fn method_name(method: &RawValue) -> Result<Cow<'_, str>, BadMessage> {
+/// The members of an envelope.
+fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
+    let names = ["jsonrpc", "method", "params", "id", "result", "error"];
+    if let Some(members) = scan::members(text, names) {
+        return Ok(members);
+    }
+    let Picked { values, twice } = Picked::read(text, names)?;
+    if twice { Err(BadMessage::DuplicateMember) } else { Ok(values.map(|value| value.map(Part::Raw))) }
+}
+
+/// Members of a cancel's params; the first, which names the request, only if it stands there once.
+fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<Part<'a>>; N] {
+    if let Some(members) = params.and_then(|params| scan::members(params.get(), names)) {
+        return members;
+    }
+    let Picked { values, twice } = Picked::of(params, names);
+    let mut members = values.map(|value| value.map(Part::Raw));
+    if let Some(first) = members.first_mut().filter(|_| twice) {
+        *first = None;
+    }
+    members
+}
+
+fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
     if !method.get().starts_with('"') {
         return Err(BadMessage::InvalidMethod);
     }
-    // A string that is no text holds a lone surrogate.
-    json::string(method).ok_or(BadMessage::NotJson)
+    match method {
+        Part::Plain(text) => Ok(Cow::Borrowed(text.trim_matches('"'))),
+        // A string that is no text holds a lone surrogate.
+        Part::Raw(value) => json::string(value).ok_or(BadMessage::NotJson),
+    }
 }
 
 /// Params as they may stand. `null` is taken for "none": common LSP clients write it, and it says nothing else.
@@ -179,8 +204,7 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
 }
 
 /// The call a numeric id names. A text, a fraction or a number below zero was never an id of ours.
-fn call_number(id: &RawValue) -> Option<CallNumber> {
-    let digits = id.get();
+fn call_number(digits: &str) -> Option<CallNumber> {
     let plain =
         digits == "0" || (!digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit()));
     if plain { digits.parse().ok().map(CallNumber) } else { None }

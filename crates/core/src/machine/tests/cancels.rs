@@ -1,36 +1,7 @@
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ABP, ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
+use crate::dialect::{ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
 use crate::id::ExchangeId;
-
-fn abp() -> Bench {
-    let mut bench = Bench::new(ABP);
-    bench.session.handshake(HandshakePart::Result, &Handshake::default());
-    bench
-}
-
-impl Bench {
-    fn running_call(&mut self, id: i64, call_id: &str) -> InboundKey {
-        let named = CancelKey::Named(RequestId::text(call_id).unwrap());
-        let arrival = Arrival { cancel_key: named, ..Self::arrival(id, "test/wait") };
-        let key = self.session.recv_request(self.now, arrival).unwrap();
-        let _ = self.outputs();
-        key
-    }
-
-    fn cancel_call_id(&mut self, call_id: &str, ack: i64) -> Vec<Output> {
-        let key = RequestId::text(call_id).unwrap();
-        self.session.recv_cancel(self.now, Some(key), None, Some(ack.into()), &Origin::STREAM);
-        self.outputs()
-    }
-}
-
-fn ack(outputs: &[Output]) -> Option<AckStatus> {
-    outputs.iter().find_map(|output| match output {
-        Output::Ack { status, .. } => Some(*status),
-        _ => None,
-    })
-}
 
 #[test]
 fn where_the_handler_decides_a_cancel_only_signals() {

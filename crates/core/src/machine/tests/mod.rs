@@ -1,8 +1,11 @@
 //! The machine by itself: each test names the transition and cites the invariant it would break.
 
+mod bounds;
 mod calls;
 mod cancels;
+mod early;
 mod ending;
+mod races;
 mod requests;
 mod tree;
 
@@ -10,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::cause::Cause;
-use crate::dialect::Dialect;
+use crate::dialect::{ABP, Dialect, Handshake};
 use crate::id::{Principal, RequestId, Scope};
 use crate::message::{CancelKey, Exempt};
 
@@ -130,4 +133,33 @@ fn signals(outputs: &[Output]) -> usize {
 
 fn principal(name: &str) -> Origin {
     Origin { principal: Some(Principal(name.into())), ..Origin::STREAM }
+}
+
+fn abp() -> Bench {
+    let mut bench = Bench::new(ABP);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    bench
+}
+
+impl Bench {
+    fn running_call(&mut self, id: i64, call_id: &str) -> InboundKey {
+        let named = CancelKey::Named(RequestId::text(call_id).unwrap());
+        let arrival = Arrival { cancel_key: named, ..Self::arrival(id, "test/wait") };
+        let key = self.session.recv_request(self.now, arrival).unwrap();
+        let _ = self.outputs();
+        key
+    }
+
+    fn cancel_call_id(&mut self, call_id: &str, ack: i64) -> Vec<Output> {
+        let key = RequestId::text(call_id).unwrap();
+        self.session.recv_cancel(self.now, Some(key), None, Some(ack.into()), &Origin::STREAM);
+        self.outputs()
+    }
+}
+
+fn ack(outputs: &[Output]) -> Option<AckStatus> {
+    outputs.iter().find_map(|output| match output {
+        Output::Ack { status, .. } => Some(*status),
+        _ => None,
+    })
 }

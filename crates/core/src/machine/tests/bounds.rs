@@ -1,0 +1,89 @@
+//! Limits at their ends: nothing at all, and for ever.
+
+use super::*;
+use crate::cause::CauseKind;
+use crate::dialect::{ACP, MCP};
+use crate::message::BadMessage;
+
+#[test]
+fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
+    // L4
+    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 0);
+    let parent = bench.running(1);
+    let child = CallSpec { parent: Some(parent), ..CallSpec::new("child") };
+    let _ = bench.written(&child);
+    let _ = bench.written(&child);
+    let _ = bench.cancel(1);
+    for _ in 0..10 {
+        bench.session.advance(bench.now);
+    }
+    assert!(!bench.session.has_work(), "L4: the cascade never ends");
+}
+
+#[test]
+fn a_time_that_never_ends_is_no_panic() {
+    let mut bench = Bench::with(MCP, |config| {
+        let limits = &mut config.limits;
+        limits.running = 1;
+        for time in [
+            &mut limits.queue_time,
+            &mut limits.parked_time,
+            &mut limits.remembered_time,
+            &mut limits.cancel_grace,
+            &mut limits.half_close_grace,
+            &mut limits.detach_grace,
+            &mut limits.peer_wait,
+            &mut limits.shield,
+        ] {
+            *time = Duration::MAX;
+        }
+    });
+    let _ = bench.cancel(9);
+    let key = bench.running(1);
+    let _queued = bench.session.recv_request(bench.now, Bench::arrival(2, "a")).unwrap();
+    bench.session.local_shield(bench.now, key);
+    let call = bench.written(&CallSpec::new("a"));
+    let wait = Some(AfterCancel::WaitForPeer);
+    let _ = bench.session.local_cancel_call(bench.now, call, CauseKind::Caller.into(), wait);
+    bench.session.recv_half_close(bench.now);
+    let _ = bench.cancel(1);
+    bench.session.local_unshield(bench.now, key);
+    bench.session.local_shutdown(bench.now, Duration::MAX);
+    let _ = bench.outputs();
+    assert_eq!(signals(&bench.pass(Duration::from_secs(86_400 * 365))), 0);
+    bench.session.recv_lost(bench.now, Lost::Detach);
+}
+
+#[test]
+fn with_no_permits_at_all_a_half_closed_connection_closes_with_its_last_request() {
+    let mut bench = Bench::with(ACP, |config| {
+        config.limits.blocking = 0;
+        config.limits.queue_time = Duration::from_secs(10);
+    });
+    let blocking = Arrival { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
+    let _queued = bench.session.recv_request(bench.now, blocking).unwrap();
+    bench.session.recv_half_close(bench.now);
+    let outputs = bench.pass(Duration::from_secs(10));
+    assert!(outputs.contains(&Output::Close(CloseCause::InputEnded)), "{outputs:?}");
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_drained_connection_closes_when_its_last_queued_request_is_cancelled() {
+    let mut bench = Bench::with(ACP, |config| config.limits.running = 0);
+    let _queued = bench.session.recv_request(bench.now, Bench::arrival(1, "a")).unwrap();
+    bench.session.local_shutdown(bench.now, Duration::from_secs(10));
+    let outputs = bench.cancel(1);
+    assert!(outputs.contains(&Output::Close(CloseCause::Shutdown)), "{outputs:?}");
+}
+
+#[test]
+fn a_bad_frame_with_an_exchange_of_its_own_is_always_answered_there() {
+    // I3: each exchange ends; it is the peer that pays for it
+    let mut bench = Bench::new(ACP);
+    for exchange in 1..=1000 {
+        bench.session.recv_bad(bench.now, BadMessage::NotJson, ExchangeId(exchange));
+    }
+    let refused = bench.outputs().iter().filter(|output| matches!(output, Output::Refuse { .. })).count();
+    assert_eq!(refused, 1000);
+}

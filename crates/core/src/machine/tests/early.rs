@@ -1,0 +1,160 @@
+//! Cancels that come before their request, and those that only look so.
+
+use super::*;
+use crate::cause::CauseKind;
+use crate::dialect::{ACP, MCP};
+
+impl Bench {
+    fn arrive(&mut self, arrival: Arrival<'_>) -> (Option<InboundKey>, Vec<Output>) {
+        let key = self.session.recv_request(self.now, arrival);
+        (key, self.outputs())
+    }
+
+    fn cancel_as(&mut self, id: i64, who: &str) -> Vec<Output> {
+        self.session.recv_cancel(self.now, Some(id.into()), None, None, &principal(who));
+        self.outputs()
+    }
+}
+
+#[test]
+fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() {
+    // MCP: task-augmented requests are out of a message's reach
+    let mut bench = Bench::new(MCP);
+    let _ = bench.cancel(1);
+    let exempt = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
+    let (key, outputs) = bench.arrive(exempt);
+    let key = key.expect("the task was cancelled by a message");
+    assert_eq!(outputs, [Output::Event(Event::IgnoredCancel), Output::Start(key)]);
+    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.ended(key);
+    let _runs = bench.running(1);
+}
+
+#[test]
+fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
+    // I9, 002-18
+    let mut bench = Bench::new(MCP);
+    let _ = bench.cancel(1);
+    let (key, _) = bench.arrive(Bench::arrival(1, "initialize"));
+    let key = key.expect("I9");
+    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.ended(key);
+    let _runs = bench.running(1);
+}
+
+#[test]
+fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
+    // I4
+    let mut bench = Bench::new(MCP);
+    let _ = bench.cancel_as(1, "mallory");
+    assert_eq!(bench.cancel_as(1, "alice"), [Output::Event(Event::ParkedCancel)], "I4");
+    let (key, _) = bench.arrive(Arrival { origin: principal("alice"), ..Bench::arrival(1, "tools/call") });
+    assert_eq!(key, None, "alice's cancel was lost");
+}
+
+#[test]
+fn a_strangers_early_cancel_waits_for_the_strangers_request_only() {
+    // I4
+    let mut bench = Bench::new(MCP);
+    let _ = bench.cancel_as(1, "mallory");
+    let (key, _) = bench.arrive(Arrival { origin: principal("alice"), ..Bench::arrival(1, "tools/call") });
+    assert!(key.is_some(), "I4");
+}
+
+#[test]
+fn a_late_cancel_of_a_refused_request_does_not_hit_its_retry() {
+    // I14: the refusal was the answer to the first
+    let mut bench = Bench::new(MCP);
+    let refused = Arrival { admission: Err("server"), ..Bench::arrival(1, "tools/call") };
+    assert_eq!(bench.arrive(refused).0, None);
+    assert_eq!(bench.cancel(1), [Output::Event(Event::UnknownCancel)]);
+    let _runs = bench.running(1);
+}
+
+#[test]
+fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
+    let mut bench = Bench::with(ACP, |config| config.ordered = false);
+    assert_eq!(bench.cancel(1), [Output::Event(Event::ParkedCancel)]);
+    assert_eq!(bench.arrive(Bench::arrival(1, "$/reserved")).0, None);
+    let _runs = bench.running(1);
+}
+
+#[test]
+fn a_memory_of_nothing_parks_only_ids_above_all_seen() {
+    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
+    let key = bench.running(5);
+    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.ended(key);
+    assert_eq!(bench.cancel(5), [Output::Event(Event::UnknownCancel)], "a late cancel was kept");
+    assert_eq!(bench.cancel(6), [Output::Event(Event::ParkedCancel)]);
+}
+
+#[test]
+fn a_refused_id_counts_among_the_highest_seen() {
+    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
+    let refused = Arrival { admission: Err("server"), ..Bench::arrival(5, "tools/call") };
+    assert_eq!(bench.arrive(refused).0, None);
+    assert_eq!(bench.cancel(5), [Output::Event(Event::UnknownCancel)]);
+}
+
+#[test]
+fn the_ack_for_a_call_refused_as_cancelled_says_cancelled() {
+    // 004-25: ack true if and only if the result is cancelled
+    let mut bench = abp();
+    let _busy = bench.running_call(1, "c1");
+    bench.session.local_shutdown(bench.now, Duration::from_secs(10));
+    let named = CancelKey::Named(RequestId::text("c2").unwrap());
+    let (key, outputs) = bench.arrive(Arrival { cancel_key: named, ..Bench::arrival(2, "a") });
+    assert_eq!(key, None);
+    let cause = Cause::new(CauseKind::Shutdown);
+    let (id, exchange) = (RequestId::number(2), ExchangeId::NONE);
+    assert_eq!(outputs, [Output::RefuseCancelled { id, tag: 0, exchange, cause }]);
+    assert_eq!(ack(&bench.cancel_call_id("c2", 9)), Some(AckStatus::Cancelled));
+}
+
+#[test]
+fn a_refused_second_use_of_a_call_id_changes_nothing_about_the_first() {
+    // I4, I7
+    let mut bench = abp();
+    let first = bench.running_call(1, "c1");
+    let _ = bench.cancel_call_id("c1", 8);
+    let named = CancelKey::Named(RequestId::text("c1").unwrap());
+    let again = Arrival { cancel_key: named, admission: Err("server"), ..Bench::arrival(2, "a") };
+    assert_eq!(bench.arrive(again).0, None);
+    assert_eq!(ack(&bench.cancel_call_id("c1", 9)), Some(AckStatus::Cancelled), "I7");
+    let _ = bench.ended(first);
+}
+
+#[test]
+fn a_call_id_is_used_again_while_the_old_handler_drains() {
+    // 004-22, I14
+    let mut bench = abp();
+    let old = bench.running_call(1, "c1");
+    let _ = bench.cancel_call_id("c1", 8);
+    let new = bench.running_call(2, "c1");
+    let _ = bench.ended(old);
+    let outputs = bench.cancel_call_id("c1", 9);
+    assert!(outputs.contains(&Output::Signal { key: new, cause: peer() }), "I14: {outputs:?}");
+    let _ = bench.ended(new);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_stranger_learns_nothing_of_what_became_of_a_call() {
+    // SEMANTICS, Keys: a cancel from another principal is a cancel for an unknown id
+    let mut bench = abp();
+    let named = CancelKey::Named(RequestId::text("c1").unwrap());
+    let of_alice = Arrival { cancel_key: named, origin: principal("alice"), ..Bench::arrival(1, "a") };
+    let key = bench.arrive(of_alice).0.unwrap();
+    let ask = |bench: &mut Bench, who: &str| {
+        let id = RequestId::text("c1").unwrap();
+        bench.session.recv_cancel(bench.now, Some(id), None, Some(9.into()), &principal(who));
+        ack(&bench.outputs())
+    };
+    assert_eq!(ask(&mut bench, "mallory"), Some(AckStatus::NotFound));
+    assert_eq!(ask(&mut bench, "alice"), Some(AckStatus::Cancelled));
+    assert_eq!(ask(&mut bench, "mallory"), Some(AckStatus::NotFound), "I4");
+    let _ = bench.ended(key);
+    assert_eq!(ask(&mut bench, "mallory"), Some(AckStatus::NotFound), "I4");
+    assert_eq!(ask(&mut bench, "alice"), Some(AckStatus::Cancelled), "I7");
+}

@@ -1,0 +1,326 @@
+//! Calls over a real connection: how they are cancelled, and what their callers see.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use rescind_core::dialect::ACP;
+use rescind_core::{
+    CallContext, CallError, CancelResult, CauseKind, Link, Outcome, Peer, Router, memory_pair,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+fn router(told: &mpsc::UnboundedSender<String>) -> Router {
+    let (waits, deaf) = (told.clone(), told.clone());
+    Router::new()
+        .method("echo", |_ctx: CallContext, params: Value| async move { Ok(params) })
+        .method("wait", move |ctx: CallContext, _: Value| {
+            let told = waits.clone();
+            async move {
+                told.send("started".to_owned()).unwrap();
+                let cause = ctx.cancelled().await;
+                told.send(format!("{:?}", cause.kind())).unwrap();
+                ctx.stopped::<Value>(cause)
+            }
+        })
+        .method("deaf", move |_ctx: CallContext, (ms,): (u64,)| {
+            let told = deaf.clone();
+            async move {
+                told.send("started".to_owned()).unwrap();
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                Ok("done")
+            }
+        })
+        .method("panic", |_ctx: CallContext, _: Value| async move {
+            panic!("as asked");
+            #[expect(unreachable_code, reason = "it tells the type of the value")]
+            Ok(())
+        })
+}
+
+struct Pair {
+    client: Peer,
+    server: Peer,
+    told: mpsc::UnboundedReceiver<String>,
+}
+
+fn pair() -> Pair {
+    let (tell, told) = mpsc::unbounded_channel();
+    let (near, far): (Link, Link) = memory_pair();
+    let server = Peer::builder(ACP).serve(router(&tell)).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    Pair { client, server, told }
+}
+
+impl Pair {
+    async fn next(&mut self) -> String {
+        self.told.recv().await.unwrap()
+    }
+
+    /// Every trace of a request is gone on both sides (I3).
+    async fn settle(&self) {
+        for _ in 0..1000 {
+            let (near, far) = (self.client.stats(), self.server.stats());
+            if near.calls == 0 && far.slots == 0 {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("I3: residue: {:?} {:?}", self.client.stats(), self.server.stats());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_returns_what_its_handler_returns() {
+    let pair = pair();
+    let answer: Value = pair.client.call("echo", &json!({"a": 1})).await.unwrap();
+    assert_eq!(answer, json!({"a": 1}));
+    pair.settle().await;
+}
+
+// covers: 000-09, 003-06, 004-04
+#[tokio::test(start_paused = true)]
+async fn dropping_a_call_cancels_its_request() {
+    let mut pair = pair();
+    let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    assert_eq!(pair.next().await, "started");
+    drop(call);
+    assert_eq!(pair.next().await, "Peer");
+    pair.settle().await;
+    assert_eq!(pair.server.stats().cancelled, 1);
+}
+
+// covers: 004-31
+#[tokio::test(start_paused = true)]
+async fn a_canceller_cancels_once_and_says_what_it_did() {
+    let mut pair = pair();
+    let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    let stop = call.canceller();
+    assert_eq!(pair.next().await, "started");
+    let other = stop.clone();
+    let result = std::thread::spawn(move || other.cancel("the user pressed stop")).join().unwrap();
+    assert_eq!(result, CancelResult::Sent);
+    assert_eq!(stop.cancel("again"), CancelResult::AlreadySettled, "I7");
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => {
+            assert!(cancelled.confirmed);
+            assert_eq!(cancelled.cause.kind(), CauseKind::Caller);
+            assert_eq!(cancelled.cause.reason(), Some("the user pressed stop"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(stop.cancel("late"), CancelResult::AlreadySettled);
+    assert_eq!(pair.next().await, "Peer");
+    pair.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_cancelled_before_it_is_written_never_reaches_the_wire() {
+    let pair = pair();
+    let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    assert_eq!(call.canceller().cancel(""), CancelResult::TakenBack);
+    assert!(call.outcome().await.is_cancelled());
+    let answer: Value = pair.client.call("echo", &json!([1])).await.unwrap();
+    assert_eq!(answer, json!([1]));
+    assert_eq!(pair.server.stats().started, 1);
+    pair.settle().await;
+}
+
+// covers: 000-09, 003-06, 004-04, 004-16
+#[tokio::test(start_paused = true)]
+async fn a_token_cancels_a_call_and_a_call_gives_a_token() {
+    let mut pair = pair();
+    let token = CancellationToken::new();
+    let call = pair.client.call::<_, Value>("wait", &json!({})).cancel_on(token.clone()).start().unwrap();
+    assert_eq!(pair.next().await, "started");
+    token.cancel();
+    assert!(call.outcome().await.is_cancelled());
+    assert_eq!(pair.next().await, "Peer");
+
+    let refused = pair.client.call::<_, Value>("wait", &json!({})).cancel_on(token).start().unwrap();
+    assert!(refused.outcome().await.is_cancelled(), "a cancelled token sends nothing");
+
+    let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    let token = call.canceller().to_token();
+    assert_eq!(pair.next().await, "started");
+    token.cancel();
+    assert!(call.outcome().await.is_cancelled());
+    assert_eq!(pair.next().await, "Peer");
+    pair.settle().await;
+    assert_eq!(pair.server.stats().started, 2);
+}
+
+// covers: 004-17
+#[tokio::test(start_paused = true)]
+async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let (near, far) = memory_pair();
+    let local = stop.clone();
+    let by_token = tell.clone();
+    let router = Router::new()
+        .method("token", move |ctx: CallContext, _: Value| {
+            let tell = by_token.clone();
+            async move {
+                let token: CancellationToken = ctx.token();
+                tell.send(token.is_cancelled()).unwrap();
+                token.cancelled().await;
+                tell.send(ctx.is_cancelled()).unwrap();
+                ctx.check()?;
+                Ok(())
+            }
+        })
+        .method("local", move |ctx: CallContext, _: Value| {
+            let (tell, stop) = (tell.clone(), local.clone());
+            async move {
+                ctx.cancel_on(stop);
+                tell.send(false).unwrap();
+                let cause = ctx.cancelled().await;
+                tell.send(cause.kind() == CauseKind::Local).unwrap();
+                ctx.stopped::<()>(cause)
+            }
+        });
+    let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+
+    let call = client.call::<_, ()>("token", &json!({})).start().unwrap();
+    assert_eq!(told.recv().await, Some(false));
+    let _ = call.canceller().cancel("");
+    assert_eq!(told.recv().await, Some(true));
+    assert!(call.outcome().await.is_cancelled());
+
+    let call = client.call::<_, ()>("local", &json!({})).start().unwrap();
+    assert_eq!(told.recv().await, Some(false));
+    stop.cancel();
+    assert_eq!(told.recv().await, Some(true));
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), CauseKind::Peer),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_cancels_with_the_cause_deadline() {
+    let mut pair = pair();
+    let call =
+        pair.client.call::<_, Value>("wait", &json!({})).timeout(Duration::from_secs(3)).start().unwrap();
+    let begun = tokio::time::Instant::now();
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => assert_eq!(cancelled.cause.kind(), CauseKind::Deadline),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(begun.elapsed(), Duration::from_secs(3));
+    assert_eq!(pair.next().await, "started");
+    assert_eq!(pair.next().await, "Peer");
+    pair.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deaf_handler_is_aborted_after_the_grace_and_its_caller_told() {
+    let mut pair = pair();
+    let call = pair.client.call::<_, Value>("deaf", &[60_000]).start().unwrap();
+    assert_eq!(pair.next().await, "started");
+    let begun = tokio::time::Instant::now();
+    let _ = call.canceller().cancel("");
+    assert!(call.outcome().await.is_cancelled());
+    assert_eq!(begun.elapsed(), Duration::from_secs(2));
+    pair.settle().await;
+    assert_eq!(pair.server.stats().aborted, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_comes_after_the_cancel_is_told_apart() {
+    let mut pair = pair();
+    let call = pair.client.call::<_, String>("deaf", &[500]).start().unwrap();
+    assert_eq!(pair.next().await, "started");
+    let _ = call.canceller().cancel("");
+    assert_eq!(call.outcome().await, Outcome::CompletedAfterCancel("done".to_owned()));
+    pair.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_answers_one_request_and_the_others_live() {
+    let mut pair = pair();
+    let waiting = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    assert_eq!(pair.next().await, "started");
+    match pair.client.call::<_, Value>("panic", &json!({})).await {
+        Err(CallError::Failed(error)) => assert_eq!(error.code.0, -32603),
+        other => panic!("{other:?}"),
+    }
+    let answer: Value = pair.client.call("echo", &json!([1])).await.unwrap();
+    assert_eq!(answer, json!([1]));
+    assert_eq!(pair.server.stats().panics, 1);
+    drop(waiting);
+    pair.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unknown_method_and_params_that_do_not_fit_are_told_so() {
+    let pair = pair();
+    for (method, params, code) in [("none", json!({}), -32601), ("deaf", json!({"x": 1}), -32602)] {
+        match pair.client.call::<_, Value>(method, &params).await {
+            Err(CallError::Failed(error)) => assert_eq!(error.code.0, code, "{method}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    pair.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn params_no_message_can_hold_are_refused_before_they_are_sent() {
+    let pair = pair();
+    match pair.client.call::<_, Value>("echo", &7).start() {
+        Err(CallError::Params { method, .. }) => assert_eq!(method, "echo"),
+        other => panic!("{other:?}"),
+    }
+    pair.settle().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_calls_are_told_so_and_nothing_waits_for_room() {
+    let (near, _far) = memory_pair();
+    let mut limits = rescind_core::Limits::default();
+    limits.calls = 3;
+    let client = Peer::builder(ACP).limits(limits).attach(near).unwrap();
+    let calls: Vec<_> =
+        (0..3).map(|_| client.call::<_, Value>("wait", &json!({})).start().unwrap()).collect();
+    match client.call::<_, Value>("wait", &json!({})).start() {
+        Err(CallError::TooMany { limit: 3 }) => {}
+        other => panic!("{other:?}"),
+    }
+    drop(calls);
+    assert!(client.call::<_, Value>("wait", &json!({})).start().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_dropped_outside_a_runtime_and_after_its_driver_takes_only_a_lock() {
+    let mut pair = pair();
+    let call = pair.client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    assert_eq!(pair.next().await, "started");
+    std::thread::spawn(move || drop(call)).join().unwrap();
+    assert_eq!(pair.next().await, "Peer");
+
+    let (call, other) = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let held = runtime.block_on(async {
+            let (near, far) = memory_pair();
+            let client = Peer::builder(ACP).attach(near).unwrap();
+            let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
+            let other = client.call::<_, Value>("wait", &json!({})).start().unwrap();
+            tokio::task::yield_now().await;
+            drop(far);
+            (call, other)
+        });
+        drop(runtime);
+        held
+    })
+    .join()
+    .unwrap();
+    drop(other);
+    match call.outcome().await {
+        Outcome::Disconnected { .. } => {}
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,44 @@
+// Compares what `rescind check --json` found broken with the [deviations] of the profile it ran with. They must be the same:
+// a new fault fails, and so does a known one that no longer shows.
+//   node deviations.mjs PROFILE.toml REPORT.json EXIT_CODE
+// Exit codes: 0 the same, 1 not, 2 wrong usage.
+
+import { readFileSync } from "node:fs";
+
+const [profile, report, exitCode] = process.argv.slice(2);
+if (exitCode === undefined) {
+  console.error("usage: node deviations.mjs PROFILE.toml REPORT.json EXIT_CODE");
+  process.exit(2);
+}
+
+/** The table [deviations] of a profile; its values are basic strings, which JSON reads alike. */
+function deviations(text) {
+  const known = new Map();
+  let inside = false;
+  for (const line of text.split("\n")) {
+    if (line.startsWith("[")) inside = line.trim() === "[deviations]";
+    const entry = inside && /^(\w+)\s*=\s*(".*")\s*$/.exec(line);
+    if (entry) known.set(entry[1], JSON.parse(entry[2]));
+  }
+  return known;
+}
+
+const known = deviations(readFileSync(profile, "utf8"));
+const { cells, summary } = JSON.parse(readFileSync(report, "utf8"));
+const broke = cells.filter((cell) => cell.outcome === "broke");
+const faults = [];
+for (const { scenario, why } of broke) {
+  if (!known.has(scenario)) faults.push(`${scenario} broke and is no known deviation: ${why}`);
+  else if (!why.includes(known.get(scenario))) faults.push(`${scenario}: the report does not say the known deviation: ${why}`);
+}
+for (const name of known.keys()) {
+  if (!broke.some((cell) => cell.scenario === name)) faults.push(`${name} is a known deviation and did not show`);
+}
+if (cells.length === 0 || summary.held === 0) faults.push("nothing held");
+const expected = broke.length === 0 ? 0 : 1;
+if (Number(exitCode) !== expected) faults.push(`the exit code is ${exitCode} and should be ${expected}`);
+
+for (const fault of faults) console.log(fault);
+const { held, not_asked } = summary;
+console.log(`${held} held, ${broke.length} broke (${known.size} known deviations), ${not_asked} not asked`);
+process.exitCode = faults.length === 0 ? 0 : 1;
