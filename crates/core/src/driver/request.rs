@@ -211,6 +211,7 @@ pub(super) struct InboundSlot {
     /// Its handler waits for room in the outbox.
     pub(super) waits_for_room: Option<Waker>,
     /// Tasks that end with it.
+    #[expect(clippy::box_collection, reason = "few requests are watched, and a word is paid by each")]
     pub(super) watches: Option<Box<Vec<AbortHandle>>>,
     /// Its task runs, and whether its request is settled.
     pub(super) task: Task,
