@@ -2,15 +2,16 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rescind::stdio::{ChildHandle, Command};
 use rescind::{BoxFuture, Framing, Link};
-use rescind_testkit::runner::{LinkSubject, Settings, play};
-use rescind_testkit::{Cell, CellOutcome, Part, Profile, Report, Scenario, scenarios_of};
+use rescind_testkit::runner::{Direction, LinkSubject, Played, Settings, Verdict, play};
+use rescind_testkit::{Cell, CellOutcome, Opening, Part, Profile, Report, Scenario, Summary, scenarios_of};
 
 use crate::args::Check;
-use crate::fixture::framing_named;
+use crate::fixture::{framing_named, told_to_stop};
 use crate::{Exit, Failure, matrix, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
@@ -31,29 +32,121 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     settings.profile = profile;
     let asked: Vec<&Scenario> =
         scenarios_of(args.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
-    let progress = matrix::progress(asked.len() as u64);
-    let mut cells = Vec::new();
-    for scenario in asked {
-        progress.set_message(scenario.vector.name.clone());
-        let mut subject = peer.subject();
-        let played = play(scenario, &mut subject, &settings).await;
-        cells.push(Cell::new(scenario, "stdio", played));
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    let report = Report::new(cells);
+    // The peer leads a process group of its own: a signal to ours is no signal to it.
+    let (report, silent) = tokio::select! {
+        played = play_all(&asked, &peer, &settings) => played,
+        () = told_to_stop() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
+    };
     if args.json {
         matrix::print(&report, &["stdio"], true)?;
     } else {
         print!("{}", lines(&report));
     }
-    Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
+    match silent.last_words(&args.command, report.summary) {
+        Some(words) => Err(words),
+        None if report.summary.broke == 0 => Ok(Exit::Held),
+        None => Ok(Exit::Broke),
+    }
+}
+
+async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (Report, Openings) {
+    let progress = matrix::progress(asked.len() as u64);
+    let mut openings = Openings::default();
+    let mut cells = Vec::new();
+    for scenario in asked {
+        progress.set_message(scenario.vector.name.clone());
+        cells.push(match openings.hopeless(settings.deadline) {
+            Some(why) => Cell::not_asked(scenario, "stdio", why),
+            None => {
+                let begun = Instant::now();
+                let (mut subject, child) = peer.subject();
+                let played = play(scenario, &mut subject, settings).await;
+                openings.note(scenario, &played, &child, begun.elapsed());
+                Cell::new(scenario, "stdio", played)
+            }
+        });
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    (Report::new(cells), openings)
+}
+
+/// Whether the peer can be talked to at all.
+#[derive(Default)]
+struct Openings {
+    /// It opened a session once.
+    opened: bool,
+    /// Openings that failed, and the time they took.
+    failed: usize,
+    spent: Duration,
+    /// Why the last one did.
+    why: String,
+    /// How it ended, if it never sent anything.
+    exit: Option<String>,
+    spoke: bool,
+}
+
+/// Fewer may be chance.
+const OPENINGS: usize = 3;
+
+impl Openings {
+    fn note(&mut self, scenario: &Scenario, played: &Played, child: &LastChild, took: Duration) {
+        self.spoke |= played.trace.iter().any(|line| line.direction == Direction::Received);
+        match &played.verdict {
+            Verdict::NotAsked { .. } => {}
+            Verdict::Broke { why, step } if *step == 0 || scenario.vector.handshake == Opening::None => {
+                self.failed += 1;
+                self.spent += took;
+                self.why.clone_from(why);
+                self.exit = child.epitaph();
+            }
+            Verdict::Broke { .. } | Verdict::Held => self.opened = true,
+        }
+    }
+
+    /// Why the rest is not asked: it would cost a deadline each, and say nothing new.
+    fn hopeless(&self, deadline: Duration) -> Option<String> {
+        let hopeless = !self.opened && self.failed >= OPENINGS && self.spent >= deadline;
+        hopeless.then(|| {
+            format!("no session could be opened in {} scenarios; in the last: {}", self.failed, self.why)
+        })
+    }
+
+    /// What is said of a peer that only ever ended.
+    fn last_words(&self, command: &[String], summary: Summary) -> Option<Failure> {
+        let (program, exit) = (command.first()?, self.exit.as_ref()?);
+        let only_ended = !self.opened && !self.spoke && summary.held == 0;
+        only_ended.then(|| {
+            format!("`{program}` starts and ends before it has sent a message, see whether it runs by hand: {exit}")
+        })
+    }
 }
 
 /// A peer that is started anew for each scenario.
 struct Foreign {
     command: Vec<String>,
     framing: Framing,
+}
+
+/// The process of the scenario that is played.
+#[derive(Clone, Default)]
+struct LastChild(Arc<Mutex<Option<ChildHandle>>>);
+
+impl LastChild {
+    fn is(&self, child: ChildHandle) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+    }
+
+    /// How it exited and what it last wrote to stderr, as the wire's own errors say it.
+    fn epitaph(&self) -> Option<String> {
+        let child = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let status = child.exit_status()?;
+        let tail = child.stderr_tail();
+        Some(match tail.trim_end() {
+            "" => format!("{status}; nothing on stderr"),
+            tail => format!("{status}; stderr ends: {tail}"),
+        })
+    }
 }
 
 impl Foreign {
@@ -65,23 +158,30 @@ impl Foreign {
             .framing(self.framing)
             .child_kill_grace(Duration::from_millis(500))
             .start()
-            .map_err(|error| error.to_string())
+            .map_err(|error| error.source.to_string())
     }
 
     async fn try_start(&self) -> Result<(), Failure> {
-        let (link, child) = self.start()?;
+        let (link, child) = self.start().map_err(|what| format!("the peer is not there: {what}"))?;
         drop(link);
         let _ended = child.wait().await;
         Ok(())
     }
 
-    fn subject(&self) -> LinkSubject {
+    fn subject(&self) -> (LinkSubject, LastChild) {
         let peer = Self { command: self.command.clone(), framing: self.framing };
+        let last = LastChild::default();
+        let (started, ended) = (last.clone(), last.clone());
         let connect = move || -> BoxFuture<'static, Result<Link, String>> {
-            let started = peer.start().map(|(link, _child)| link);
-            Box::pin(async move { started })
+            let link = peer.start().map(|(link, child)| {
+                started.is(child);
+                link
+            });
+            Box::pin(async move { link })
         };
-        LinkSubject::new(Box::new(connect)).with_half_close()
+        let subject =
+            LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph());
+        (subject, last)
     }
 }
 
@@ -104,15 +204,50 @@ fn lines(report: &Report) -> String {
         let source = cell.sources.first().map_or("", String::as_str);
         let _ = writeln!(text, "{word}  {}: {source}", cell.scenario);
         if !cell.why.is_empty() {
-            let _ = writeln!(text, "           {}", cell.why);
+            let _ = writeln!(text, "           {}", shown(&cell.why));
         }
         if cell.outcome != CellOutcome::NotAsked {
             for line in &cell.trace {
-                let _ = writeln!(text, "             {} {}", table::arrow(line.direction), line.text);
+                let _ = writeln!(text, "             {} {}", table::arrow(line.direction), shown(&line.text));
             }
         }
     }
     let summary = report.summary;
     let _ = writeln!(text, "{} held, {} broke, {} not asked", summary.held, summary.broke, summary.not_asked);
     text
+}
+
+/// The most characters of a frame that are shown; the JSON has all of them.
+const SHOWN: usize = 2_000;
+
+/// A stranger's text on one line: what would steer a terminal is escaped, and what is too long is cut.
+fn shown(text: &str) -> String {
+    let mut shown = String::new();
+    for (at, character) in text.chars().enumerate() {
+        if at == SHOWN {
+            let _ = write!(shown, "... ({} bytes in all)", text.len());
+            break;
+        }
+        // Control characters, and the marks that turn the direction of writing.
+        let steers = character.is_control()
+            || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if steers {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_sent_cannot_steer_the_terminal_and_is_cut() {
+        assert_eq!(shown("a\u{1b}[31mé\n\u{202e}"), "a\\u{1b}[31mé\\n\\u{202e}");
+        let long = shown(&"x".repeat(1 << 20));
+        assert!(long.len() < 2_100 && long.ends_with("(1048576 bytes in all)"), "{long}");
+    }
 }

@@ -56,7 +56,7 @@ fn read_options(file: &Path) -> Result<Options, Failure> {
 }
 
 /// SIGINT or SIGTERM; on Windows Ctrl-C.
-async fn told_to_stop() {
+pub(crate) async fn told_to_stop() {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};

@@ -130,7 +130,7 @@ impl Driver {
                 unserved: false,
                 frames: 0,
                 waits_for_room: None,
-                watches: None,
+                watches: Vec::new(),
                 task: Task::NotStarted,
             };
             core.inbound.insert(key.0, slot);

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rescind_core::{
-    BoxFuture, CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError, TransportEvent,
+    BoxFuture, CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError,
+    TransportErrorKind, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
@@ -73,7 +74,8 @@ impl LinkSubject {
     fn closed(&mut self, how: Option<String>) -> Seen {
         let epitaph = self.epitaph.as_mut().and_then(|epitaph| epitaph());
         Seen::Closed(match (how, epitaph) {
-            (Some(how), Some(epitaph)) => Some(format!("{how}; {epitaph}")),
+            // A wire that knows its peer may have said all of it.
+            (Some(how), Some(epitaph)) if !how.contains(&epitaph) => Some(format!("{how}; {epitaph}")),
             (how, epitaph) => how.or(epitaph),
         })
     }
@@ -109,7 +111,7 @@ impl Subject for LinkSubject {
         match timeout(WRITE_LIMIT, write(open, frames)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                let Seen::Closed(how) = self.closed(Some(error.to_string())) else { return Ok(()) };
+                let Seen::Closed(how) = self.closed(Some(cause(&error))) else { return Ok(()) };
                 Err(Trouble::Failed(format!("the peer could not be written to: {}", how.unwrap_or_default())))
             }
             Err(_) => Err(Trouble::Failed(format!("the peer read nothing for {WRITE_LIMIT:?}"))),
@@ -130,7 +132,7 @@ impl Subject for LinkSubject {
                 }
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, .. }))) => Seen::Noise(why.to_string()),
-            Ok(Some(Err(error))) => self.closed(Some(error.to_string())),
+            Ok(Some(Err(error))) => self.closed(Some(cause(&error))),
             // Its output has ended, or an exchange has, which carried all there was.
             Ok(Some(Ok(_)) | None) => self.closed(None),
         }
@@ -168,6 +170,14 @@ async fn write(link: &mut Link, frames: Vec<String>) -> Result<(), TransportErro
         link.tx.as_mut().start_send(Outbound { body, exchange, lane: Lane::Bulk, head, last: false })?;
     }
     poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
+}
+
+/// What happened, without the words for the kind where the reader is told that the connection has ended.
+fn cause(error: &TransportError) -> String {
+    match error.kind {
+        TransportErrorKind::Closed | TransportErrorKind::Io => error.source.to_string(),
+        _ => error.to_string(),
+    }
 }
 
 /// What a frame seems to be, for wires that want to know.

@@ -205,7 +205,9 @@ impl<'a, S: Subject> Play<'a, S> {
     pub(crate) async fn counters_become(&mut self, wanted: Work) -> Result<(), Stop> {
         let until = self.subject.now() + self.settings.deadline;
         let shown = if self.is_foreign() { work::Shown::Some } else { work::Shown::All };
+        let mut looks: u32 = 0;
         loop {
+            let before = self.trace.len();
             let difference = match self.stats().await? {
                 Some(now) => {
                     let counted = work::since(now, self.baseline, self.echoes);
@@ -222,6 +224,11 @@ impl<'a, S: Subject> Play<'a, S> {
             };
             if self.subject.now() >= until {
                 return Err(Stop::Broke(format!("after {:?} {difference}", self.settings.deadline)));
+            }
+            // Between the first look and the last one, those that came to the same are not worth reading.
+            looks += 1;
+            if looks > 1 && self.trace.len() == before + 2 {
+                self.trace.truncate(before);
             }
             self.subject.pause().await;
         }

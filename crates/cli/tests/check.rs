@@ -1,0 +1,205 @@
+//! `rescind check` against peers of every kind: what a person and a script are told, and what is left behind.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn check(options: &[&str], peer: &[&str]) -> Output {
+    let rescind = env!("CARGO_BIN_EXE_rescind");
+    Command::new(rescind)
+        .arg("check")
+        .args(options)
+        .arg("--")
+        .args(peer)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// The cells that were asked for in JSON.
+fn cells(output: &Output) -> Vec<Value> {
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["cells"].as_array().unwrap().clone()
+}
+
+fn outcomes<'a>(cells: &'a [Value], outcome: &str) -> Vec<&'a str> {
+    cells.iter().filter(|cell| cell["outcome"] == outcome).map(|cell| cell["why"].as_str().unwrap()).collect()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const JSON: [&str; 3] = ["--dialect", "acp", "--json"];
+const QUICK: [&str; 5] = ["--dialect", "acp", "--json", "--step-timeout", "300"];
+
+/// A place for the process id of a peer.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("rescind-check-{name}-{}", std::process::id())))
+    }
+
+    /// Each start adds a line.
+    fn script(&self, then: &str) -> String {
+        format!("echo $$ >> '{}'; {then}", self.0.display())
+    }
+
+    fn pids(&self) -> Vec<String> {
+        std::fs::read_to_string(&self.0).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    fn nobody_is_left(&self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        let pids = self.pids();
+        assert!(!pids.is_empty(), "the peer was never started");
+        for pid in pids {
+            while is_running(&pid) {
+                assert!(Instant::now() < until, "the peer {pid} is left behind");
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+fn is_running(pid: &str) -> bool {
+    let state = Command::new("ps").args(["-o", "stat=", "-p", pid]).output().unwrap();
+    let state = String::from_utf8_lossy(&state.stdout).trim().to_owned();
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+#[test]
+fn a_peer_that_does_not_exist_is_named_in_one_sentence_and_is_wrong_usage() {
+    let output = check(&["--dialect", "acp"], &["no-such-program-here", "--stdio"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("no-such-program-here") && said.trim_end().lines().count() == 1, "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_peer_that_exits_at_once_is_told_for_each_scenario_and_at_the_end() {
+    let output = check(&JSON, &["sh", "-c", "echo no licence >&2; exit 3"]);
+    assert_eq!(output.status.code(), Some(2));
+    let last = stderr(&output).trim_end().lines().last().unwrap().to_owned();
+    for word in ["`sh`", "exit status: 3", "no licence"] {
+        assert!(last.contains(word), "{last}");
+    }
+    let cells = cells(&output);
+    assert!(outcomes(&cells, "held").is_empty());
+    let broke = outcomes(&cells, "broke");
+    assert!(broke.len() >= 3);
+    for why in broke {
+        assert!(why.contains("exit status: 3") && why.contains("no licence"), "{why}");
+        assert_eq!(why.matches("no licence").count(), 1, "said twice: {why}");
+    }
+}
+
+#[test]
+fn a_peer_that_prints_noise_is_told_so_and_shown() {
+    for peer in [["yes", "Starting..."].as_slice(), &["cat", "/dev/zero"]] {
+        let output = check(&QUICK, peer);
+        assert_eq!(output.status.code(), Some(1), "{peer:?}: {}", stderr(&output));
+        let cells = cells(&output);
+        assert!(outcomes(&cells, "held").is_empty());
+    }
+    let output = check(&["--dialect", "lsp", "--step-timeout", "300"], &["yes", "Starting..."]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("no frame"), "{text}");
+}
+
+#[test]
+fn a_peer_that_hangs_costs_three_deadlines_and_is_not_left_behind() {
+    let file = PidFile::new("hangs");
+    let begun = Instant::now();
+    let output = check(&QUICK, &["sh", "-c", &file.script("exec sleep 1000")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let cells = cells(&output);
+    let (broke, not_asked) = (outcomes(&cells, "broke"), outcomes(&cells, "not-asked"));
+    assert_eq!(broke.len(), 3);
+    assert!(broke.iter().all(|why| why.contains("waited 300ms") && why.contains("initialize")), "{broke:?}");
+    assert!(not_asked.iter().any(|why| why.contains("no session could be opened")), "{not_asked:?}");
+    file.nobody_is_left();
+}
+
+#[test]
+fn a_peer_that_echoes_what_it_is_sent_is_not_taken_for_one_that_answers() {
+    let output = check(&QUICK, &["cat"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(outcomes(&cells(&output), "held").is_empty());
+}
+
+#[test]
+fn a_peer_that_closes_after_the_handshake_is_told_with_its_status() {
+    let script = r#"read l; echo '{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":1}}'; exit 4"#;
+    let output = check(&JSON, &["sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(1));
+    let cells = cells(&output);
+    let broke = outcomes(&cells, "broke");
+    assert!(broke.iter().any(|why| why.contains("exit status: 4")), "{broke:?}");
+}
+
+#[test]
+fn a_check_that_is_told_to_stop_takes_its_peer_with_it() {
+    let file = PidFile::new("stopped");
+    let rescind = env!("CARGO_BIN_EXE_rescind");
+    let mut check = Command::new(rescind)
+        .args(["check", "--dialect", "acp", "--step-timeout", "600000", "--", "sh", "-c"])
+        .arg(file.script("exec sleep 1000"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    // The first start, which shows that it can be started, may be over before the script wrote anything.
+    while !file.pids().iter().any(|pid| is_running(pid)) {
+        assert!(Instant::now() < until, "the peer was never started");
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").arg(check.id().to_string()).status().unwrap().success());
+    assert_eq!(check.wait().unwrap().code(), Some(2));
+    file.nobody_is_left();
+}
+
+#[test]
+fn our_own_fixture_holds_what_is_asked_of_it() {
+    let rescind = env!("CARGO_BIN_EXE_rescind");
+    for dialect in ["acp", "lsp"] {
+        let output = check(
+            &["--dialect", dialect, "--json"],
+            &[rescind, "fixture", "--dialect", dialect, "--listen", "stdio"],
+        );
+        let cells = cells(&output);
+        assert!(outcomes(&cells, "broke").is_empty(), "{:?}", outcomes(&cells, "broke"));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(outcomes(&cells, "held").len() > 30);
+    }
+}
+
+#[test]
+fn a_peer_cannot_steer_the_terminal() {
+    let script = r"printf '\033[31mred\n'; exec cat";
+    let output = check(&["--dialect", "acp", "--step-timeout", "300"], &["sh", "-c", script]);
+    assert!(!output.stdout.contains(&0x1b), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_profile_that_is_not_there_is_wrong_usage() {
+    let output = check(&["--dialect", "acp", "--profile", "no/such/profile.toml"], &["cat"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("no/such/profile.toml"), "{}", stderr(&output));
+}
