@@ -68,7 +68,7 @@ impl Driver {
             TransportEvent::Message(inbound) => self.recv(&inbound),
             TransportEvent::Rejected { exchange, why } => {
                 tracing::debug!(%why, "a frame was rejected");
-                self.recv_bad(BadMessage::NotJson, exchange);
+                self.recv_bad(BadMessage::Frame(why), exchange);
             }
             TransportEvent::HalfClosed => {
                 shared.step(|core, now, _| core.session.recv_half_close(now));
