@@ -274,7 +274,7 @@ impl<'a, S: Subject> Play<'a, S> {
         let text = match seen {
             Seen::Frame(text) => text,
             Seen::Noise(what) => {
-                self.trace.push(TraceLine::new(Direction::Received, what.clone()));
+                self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
                 return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
             }
             Seen::Closed(how) => return Ok(Next::Closed(how)),
