@@ -50,7 +50,7 @@ impl Core {
             }
             Output::SendCancel { call, number: _, cancel, cause } => {
                 if let Some((ticket, entry)) = self.entry_of(call) {
-                    tracing::debug!(call = entry.number.0, cancel.source = %cause, "a call is cancelled");
+                    tracing::debug!(call = entry.number.0, cancel.source = cause.kind().name(), "a call is cancelled");
                     entry.cancel = Some(Box::new((cancel, cause)));
                     self.outbox.push_control(Control::Cancel(ticket));
                 }
@@ -106,7 +106,7 @@ impl Core {
         tracing::debug!(
             rpc.method = %slot.request.method,
             jsonrpc.request.id = %slot.request.id,
-            cancel.source = %cause,
+            cancel.source = cause.kind().name(),
             "a request is cancelled"
         );
         slot.request.set_cancelled(cause);
