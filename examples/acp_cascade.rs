@@ -186,9 +186,9 @@ impl Log {
         let mut parts = PARTS.iter().peekable();
         for line in self.lines().iter() {
             if let Some((_, title)) = parts.next_if(|(words, _)| line.contains(words)) {
-                text.push_str(&format!("\n    Note over Client,Agent: {title}\n"));
+                text.extend(["\n    Note over Client,Agent: ", title, "\n"]);
             }
-            text.push_str(&format!("    {line}\n"));
+            text.extend(["    ", line, "\n"]);
         }
         text
     }

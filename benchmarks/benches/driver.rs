@@ -20,13 +20,14 @@ fn main() {
     let runtime = two_workers();
     let pair = runtime.block_on(async { in_memory() });
     compare(&mut criterion, "memory, two workers", &runtime, pair);
-    let mut criterion = pinned(move || {
+    // Criterion stays on its thread, so the pinned one has its own.
+    pinned(|| {
+        let mut criterion = Criterion::default().configure_from_args();
         let runtime = one_thread();
         let pair = runtime.block_on(over_pipes());
         compare(&mut criterion, "pipes, one core", &runtime, pair);
-        criterion
+        criterion.final_summary();
     });
-    criterion.final_summary();
 }
 
 fn compare(criterion: &mut Criterion, wire: &str, runtime: &Runtime, mut pair: Pair) {

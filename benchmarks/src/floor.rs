@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rescind_core::dialect::{ACP, CallFrame, ReplyTo};
 use rescind_core::{
     AnswerBody, CallNumber, ExchangeId, FrameKind, Head, Incoming, Lane, Link, Outbound, RequestId,
-    TransportEvent,
+    TransportError, TransportEvent,
 };
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -49,7 +49,7 @@ impl FloorClient {
 
     async fn ask(&mut self, kind: FrameKind) -> Box<RawValue> {
         let id = RequestId::number(self.next.cast_signed());
-        send(&mut self.link, &self.scratch, kind, id).await;
+        send(&mut self.link, &self.scratch, kind, id).await.expect("the wire is open");
         let frame = recv(&mut self.link).await.expect("the server answers");
         match ACP.codec().decode(&frame) {
             Incoming::Answer { call: Some(call), body: AnswerBody::Value(value) } if call.0 == self.next => {
@@ -81,18 +81,20 @@ pub async fn serve(mut link: Link) {
             }
             other => panic!("nothing to echo: {other:?}"),
         };
-        send(&mut link, &out, FrameKind::Answer, id).await;
+        if send(&mut link, &out, FrameKind::Answer, id).await.is_err() {
+            return;
+        }
     }
 }
 
-async fn send(link: &mut Link, frame: &[u8], kind: FrameKind, id: RequestId) {
+async fn send(link: &mut Link, frame: &[u8], kind: FrameKind, id: RequestId) -> Result<(), TransportError> {
     let lane = Lane::Bulk;
-    poll_fn(|cx| link.tx.as_mut().poll_ready(lane, cx)).await.expect("the wire is open");
+    poll_fn(|cx| link.tx.as_mut().poll_ready(lane, cx)).await?;
     let head = Head { kind, id: Some(id), method: None };
     let body = Bytes::copy_from_slice(frame);
     let out = Outbound { body, exchange: ExchangeId::NONE, lane, head, last: false };
-    link.tx.as_mut().start_send(out).expect("the wire takes it");
-    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await.expect("the wire is open");
+    link.tx.as_mut().start_send(out)?;
+    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
 }
 
 async fn recv(link: &mut Link) -> Option<Bytes> {

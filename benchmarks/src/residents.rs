@@ -62,7 +62,7 @@ pub fn measure(requests: usize) -> Resident {
         runtime.block_on(async {
             for _ in 0..requests {
                 calls.push(client.call("park", &*params).start().expect("a call starts"));
-                if calls.len() % 64 == 0 {
+                if calls.len().is_multiple_of(64) {
                     tokio::task::yield_now().await;
                 }
             }

@@ -55,7 +55,7 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
     let mut cells = Vec::new();
     for scenario in asked {
         progress.set_message(scenario.vector.name.clone());
-        let cell = if let Some(why) = openings.hopeless(settings.deadline) {
+        cells.push(if let Some(why) = openings.hopeless(settings.deadline) {
             Cell::not_asked(scenario, "stdio", why)
         } else {
             let begun = Instant::now();
@@ -63,8 +63,7 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
             let played = play(scenario, &mut subject, settings).await;
             openings.note(scenario, &played, &child, begun.elapsed());
             Cell::new(scenario, "stdio", played)
-        };
-        cells.push(cell);
+        });
         progress.inc(1);
     }
     progress.finish_and_clear();

@@ -191,6 +191,9 @@ pub enum AnswerBody<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadMessage {
+    /// The wire could not cut a frame out of what came.
+    #[error("{0}")]
+    Frame(crate::framing::BadFrame),
     /// Not UTF-8.
     #[error("the frame is not UTF-8")]
     NotUtf8,
@@ -234,7 +237,7 @@ impl BadMessage {
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
-            Self::NotUtf8 | Self::NotJson | Self::TooDeep => ErrorCode::PARSE_ERROR,
+            Self::Frame(_) | Self::NotUtf8 | Self::NotJson | Self::TooDeep => ErrorCode::PARSE_ERROR,
             Self::NotAnObject
             | Self::DuplicateMember
             | Self::WrongVersion

@@ -56,10 +56,10 @@ mod tests {
     fn places_keep_their_order_over_pages() {
         let mut pages = Pages::new();
         assert_eq!((pages.len(), pages.get(0)), (0, None));
-        (0..PAGE * 2 + 1).for_each(|value| pages.push(value));
+        (0..=PAGE * 2).for_each(|value| pages.push(value));
         assert_eq!(pages.len(), PAGE * 2 + 1);
         assert!((0..pages.len()).all(|place| pages.get(place) == Some(&place)));
         assert_eq!(pages.get_mut(pages.len()), None);
-        assert!(pages.iter().copied().eq(0..PAGE * 2 + 1));
+        assert!(pages.iter().copied().eq(0..=PAGE * 2));
     }
 }

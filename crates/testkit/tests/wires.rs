@@ -3,6 +3,8 @@
 //!
 //! `VECTOR=name cargo test -p rescind-testkit --test wires` plays only the vectors of that name.
 
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -150,7 +152,7 @@ fn told(scenario: &Scenario, played: &Played) -> Option<String> {
     };
     let mut text = format!("{}/{} {what}", scenario.dialect, scenario.vector.name);
     for line in &played.trace {
-        text.push_str(&format!("\n    {:?} {}", line.direction, line.text));
+        text.extend([format!("\n    {:?} ", line.direction), line.text.clone()]);
     }
     Some(text)
 }

@@ -34,7 +34,7 @@ impl Core {
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
-                    deferred.watches.extend(slot.watches.into_iter().flat_map(|watches| *watches));
+                    deferred.watches.extend(slot.watches);
                     deferred.gone.push(slot.request);
                 }
             }

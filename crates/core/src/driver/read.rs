@@ -68,7 +68,7 @@ impl Driver {
             TransportEvent::Message(inbound) => self.recv(&inbound),
             TransportEvent::Rejected { exchange, why } => {
                 tracing::debug!(%why, "a frame was rejected");
-                self.recv_bad(BadMessage::NotJson, exchange);
+                self.recv_bad(BadMessage::Frame(why), exchange);
             }
             TransportEvent::HalfClosed => {
                 shared.step(|core, now, _| core.session.recv_half_close(now));
@@ -130,7 +130,7 @@ impl Driver {
                 unserved: false,
                 frames: 0,
                 waits_for_room: None,
-                watches: None,
+                watches: Vec::new(),
                 task: Task::NotStarted,
             };
             core.inbound.insert(key.0, slot);

@@ -159,7 +159,7 @@ impl Request {
             let mut core = self.shared.lock();
             match core.inbound.get_mut(self.key.0) {
                 Some(slot) => {
-                    slot.watches.get_or_insert_default().push(watch);
+                    slot.watches.push(watch);
                     None
                 }
                 None => Some(watch),
@@ -211,7 +211,7 @@ pub(super) struct InboundSlot {
     /// Its handler waits for room in the outbox.
     pub(super) waits_for_room: Option<Waker>,
     /// Tasks that end with it.
-    pub(super) watches: Option<Box<Vec<AbortHandle>>>,
+    pub(super) watches: Vec<AbortHandle>,
     /// Its task runs, and whether its request is settled.
     pub(super) task: Task,
 }

@@ -71,8 +71,9 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                         return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
                     }
                     Ok(Some(Decoded::Bad(why))) => {
-                        if self.decoder.is_failed() && matches!(self.place, Place::Reading) {
-                            self.place = Place::Closed;
+                        // No more can be read after this, but what was accepted before is still answered.
+                        if self.decoder.is_failed() {
+                            self.place = Place::Ended;
                         }
                         return Poll::Ready(Some(Ok(TransportEvent::Rejected {
                             exchange: ExchangeId::NONE,
