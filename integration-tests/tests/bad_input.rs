@@ -1,5 +1,11 @@
 //! Bad input at every level, in one session over bytes: each bad frame gets an error of its own, and the session goes
 //! on as if it had not come. And children that are none.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "what the tests share is part of them"
+)]
 
 #![expect(
     clippy::unwrap_used,

@@ -2,9 +2,9 @@
 //! wire and over byte streams in both framings.
 //!
 //! `VECTOR=name cargo test -p rescind-testkit --test wires` plays only the vectors of that name.
-
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
+use std::fmt::Write as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ fn told(scenario: &Scenario, played: &Played) -> Option<String> {
     };
     let mut text = format!("{}/{} {what}", scenario.dialect, scenario.vector.name);
     for line in &played.trace {
-        text.extend([format!("\n    {:?} ", line.direction), line.text.clone()]);
+        let _ = write!(text, "\n    {:?} {}", line.direction, line.text);
     }
     Some(text)
 }
