@@ -7,13 +7,6 @@
     reason = "what the tests share is part of them"
 )]
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "what the tests share is part of them"
-)]
-
 use rescind::{ByteStream, CallContext, Decoded, Decoder, Framing, HandlerError, Peer};
 use rescind_testkit::Options;
 use rescind_testkit::fixture::Fixture;

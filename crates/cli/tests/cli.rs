@@ -1,5 +1,4 @@
 //! The binary as scripts use it: what it prints where, and how it exits.
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
