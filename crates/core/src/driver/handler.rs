@@ -170,7 +170,9 @@ where
         }
     })
     .await;
-    end_of(ended)
+    let ended = end_of(ended);
+    guard.record_cancel(&span, ended.0);
+    ended
 }
 
 /// A handler that runs on a thread of the blocking pool.
@@ -211,7 +213,11 @@ where
                             let span = guard.span();
                             let _entered = span.enter();
                             let context = guard.context();
-                            end_of(catch_unwind(AssertUnwindSafe(|| answer_of(function(context, params)))))
+                            let ended =
+                                catch_unwind(AssertUnwindSafe(|| answer_of(function(context, params))));
+                            let ended = end_of(ended);
+                            guard.record_cancel(&span, ended.0);
+                            ended
                         }
                         Err(error) => (HandlerEnd::Error, Answer::Error(error)),
                     };

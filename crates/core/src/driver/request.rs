@@ -248,14 +248,33 @@ impl Guard {
 
     pub(super) fn span(&self) -> tracing::Span {
         match &self.0 {
-            Some(request) => tracing::info_span!(
-                "rescind.request",
-                rpc.system.name = "jsonrpc",
-                rpc.method = %request.method,
-                jsonrpc.request.id = %request.id,
-            ),
+            Some(request) => {
+                let dialect = &request.shared.dialect;
+                let is_json_rpc = dialect.codec().as_json_rpc().is_some();
+                tracing::info_span!(
+                    "rescind.request",
+                    rpc.system.name = if is_json_rpc { "jsonrpc" } else { dialect.name() },
+                    rpc.method = %request.method,
+                    jsonrpc.request.id = %request.id,
+                    cancel.source = tracing::field::Empty,
+                    cancel.outcome = tracing::field::Empty,
+                )
+            }
             None => tracing::Span::none(),
         }
+    }
+
+    /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then.
+    pub(super) fn record_cancel(&self, span: &tracing::Span, end: HandlerEnd) {
+        let Some(cause) = self.0.as_ref().and_then(|request| request.cause()) else { return };
+        span.record("cancel.source", cause.kind().name());
+        let outcome = match end {
+            HandlerEnd::Value => "completed",
+            HandlerEnd::Error => "failed",
+            HandlerEnd::Stopped => "cancelled",
+            HandlerEnd::Panicked => "panicked",
+        };
+        span.record("cancel.outcome", outcome);
     }
 
     pub(super) fn begin(&self) {
