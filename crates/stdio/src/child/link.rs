@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
+    BadFrame, CloseReason, ExchangeId, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
     TransportErrorKind, TransportEvent, Unsupported,
 };
 
@@ -18,6 +18,7 @@ pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
         pipe: pipes.rx,
         process: Arc::clone(process),
         served: false,
+        torn: false,
         place: Place::Open,
         _guard: Arc::clone(&guard),
     };
@@ -47,6 +48,8 @@ struct ChildReceiver {
     process: Arc<Process>,
     /// It sent a frame.
     served: bool,
+    /// It wrote what no frame can be found after.
+    torn: bool,
     place: Place,
     _guard: Arc<Guard>,
 }
@@ -82,8 +85,18 @@ impl Receiver for ChildReceiver {
         loop {
             match self.place {
                 Place::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
+                    // Its output is still open, but nothing can be read from it any more.
+                    Some(Ok(TransportEvent::HalfClosed)) if self.torn && self.process.wish() == Wish::Run => {
+                        self.place = Place::Closed;
+                        let what = "it wrote what is no frame to its stdout";
+                        let error = self.process.error(TransportErrorKind::Framing, what);
+                        return Poll::Ready(Some(Err(error)));
+                    }
                     Some(Ok(TransportEvent::HalfClosed)) => self.place = Place::Settling,
                     Some(Ok(event)) => {
+                        if let TransportEvent::Rejected { why, .. } = &event {
+                            self.torn = !matches!(why, BadFrame::Truncated) && !why.is_recoverable();
+                        }
                         self.served |= matches!(event, TransportEvent::Message(_));
                         return Poll::Ready(Some(Ok(event)));
                     }
@@ -91,15 +104,7 @@ impl Receiver for ChildReceiver {
                         self.place = Place::Closed;
                         return Poll::Ready(Some(Err(self.process.error(error.kind, &error.to_string()))));
                     }
-                    None => {
-                        self.place = Place::Closed;
-                        // With our output open this is no end of input, but a frame nothing can be read after.
-                        if self.process.wish() == Wish::Run {
-                            let what = "it wrote what is no frame to its stdout";
-                            let error = self.process.error(TransportErrorKind::Framing, what);
-                            return Poll::Ready(Some(Err(error)));
-                        }
-                    }
+                    None => self.place = Place::Closed,
                 },
                 Place::Settling => {
                     if let Some(status) = ready!(self.process.poll_settled(cx)) {
