@@ -46,8 +46,14 @@
 
 pub use rescind_core::*;
 
+#[cfg(feature = "http")]
+pub use rescind_http as http;
+#[cfg(feature = "named-pipe")]
+pub use rescind_named_pipe as named_pipe;
 #[cfg(feature = "stdio")]
 pub use rescind_stdio as stdio;
+#[cfg(feature = "websocket")]
+pub use rescind_websocket as websocket;
 
 /// Runs the README's Rust as a test.
 #[cfg(all(doctest, feature = "stdio"))]

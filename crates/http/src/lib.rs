@@ -1,0 +1,1 @@
+//! HTTP as a wire: a module a binding, each with its client and its server.
