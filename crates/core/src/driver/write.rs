@@ -15,7 +15,7 @@ use crate::cause::Cause;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
-use crate::transport::{Finish, FrameKind, Head, Lane, Outbound, TransportError};
+use crate::transport::{Fault, Finish, FrameKind, Head, Lane, Outbound, TransportError};
 
 /// Over this a frame's buffer is given away and not copied.
 const COPY: usize = 16 * 1024;
@@ -125,11 +125,13 @@ impl Driver {
     fn send_control(&mut self, shared: &Shared, control: Control) -> Result<(), TransportError> {
         let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
         let out = &mut self.scratch;
+        let mut fault = None;
         let (written, exchange, id, otherwise) = match control {
             // Its details were taken with it; a mark without them was disarmed.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();
+                fault = Some(fault_of(why));
                 let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
                 let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
                 (written, exchange, to.map(|(id, _)| id.clone()), Finish::Refused)
@@ -146,6 +148,7 @@ impl Driver {
             Control::Finish { exchange, how } => (false, exchange, None, how),
         };
         if written {
+            self.note_fault(exchange, fault);
             let head = Head { kind: FrameKind::Answer, id, method: None };
             self.start_send(Lane::Control, exchange, head, Last::Yes).map(drop)
         } else {
@@ -167,6 +170,14 @@ impl Driver {
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
+        let mut fault = match (&reply.body, answer) {
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                Some(fault_of(*why))
+            }
+            (ReplyBody::Handler, None) => Some(Fault::Internal),
+            (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
+            | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
+        };
         let mut written = match (&reply.body, answer) {
             (ReplyBody::Handler, Some(Answer::Value(value))) => {
                 codec.encode_value(rules, out, &to, value);
@@ -192,12 +203,22 @@ impl Driver {
         if self.scratch.len() > shared.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
+            fault = Some(Fault::Internal);
+        }
+        if written {
+            self.note_fault(reply.exchange, fault);
         }
         let head = |id: &RequestId| Head { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
         if !written || !self.start_send(Lane::Bulk, reply.exchange, head(&reply.id), Last::Yes)? {
             tracing::warn!(jsonrpc.request.id = %reply.id, "an answer could not be written");
         }
         Ok(())
+    }
+
+    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<Fault>) {
+        if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange != ExchangeId::NONE) {
+            tx.as_mut().note_fault(exchange, fault);
+        }
     }
 
     /// Hands the scratch to the wire. `false`: the wire refused this frame alone.
@@ -231,6 +252,17 @@ impl Driver {
 enum Last {
     Yes,
     No,
+}
+
+const fn fault_of(why: Refusal) -> Fault {
+    match why {
+        Refusal::Bad(_) => Fault::BadMessage,
+        Refusal::DuplicateId | Refusal::DuplicateKey => Fault::DuplicateId,
+        Refusal::Overloaded(_) => Fault::Overloaded,
+        Refusal::MethodNotFound => Fault::MethodNotFound,
+        Refusal::NotInitialized => Fault::NotInitialized,
+        Refusal::Internal => Fault::Internal,
+    }
 }
 
 fn id_of(number: CallNumber) -> Option<RequestId> {

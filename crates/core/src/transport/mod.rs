@@ -229,6 +229,12 @@ pub trait Sender: Send {
     /// Ends an exchange the peer opened. Wires without exchanges do nothing.
     fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish);
 
+    /// The answer sent next on this exchange is a refusal, for this reason: for wires that say so outside of the body,
+    /// as HTTP does with a status. Other wires do nothing.
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+        let _ = (exchange, fault);
+    }
+
     /// Gives up an exchange we opened.
     ///
     /// # Errors
@@ -303,6 +309,24 @@ pub enum Finish {
     Silent,
     /// It was refused.
     Refused,
+}
+
+/// What a refusal is about, for wires that say so outside of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// What came is no message.
+    BadMessage,
+    /// Its id belongs to a request that has no answer yet.
+    DuplicateId,
+    /// A limit was reached.
+    Overloaded,
+    /// Nobody serves its method.
+    MethodNotFound,
+    /// The session is not open yet.
+    NotInitialized,
+    /// Something failed on this side.
+    Internal,
 }
 
 /// Why a connection closes.
