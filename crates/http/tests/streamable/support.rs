@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rescind_core::dialect::MCP;
-use rescind_core::{CallContext, Dialect, Listener, Peer, Router, Server};
+use rescind_core::dialect::{Dialect, MCP};
+use rescind_core::{CallContext, Listener, Peer, Router, Server};
 use rescind_http::{HttpClient, HttpListener, HttpServer, Streamable, StreamableTransport};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// Fails a test that hangs.
-pub async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
+pub async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
+        .await
+        .unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
 /// What the handlers saw.
