@@ -39,7 +39,7 @@ pub use message::{
 pub use registry::{Registry, SessionId};
 pub use transport::{
     BoxFuture, CloseReason, Endpoint, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits, Listener,
-    Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
+    Meta, Outbound, Receiver, Refused, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
     Unsupported,
 };
 #[cfg(feature = "tokio")]

@@ -226,14 +226,28 @@ pub trait Sender: Send {
     /// The connection is broken.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
 
-    /// Ends an exchange the peer opened. Wires without exchanges do nothing.
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish);
+    /// The request on this exchange, which the peer opened, has a handler that runs: its answer may take long, and a
+    /// refusal that a wire would spell in a way of its own no longer comes. A wrapper hands it on; a wire without
+    /// exchanges has nothing to do.
+    fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
+        let _ = exchange;
+    }
 
-    /// Gives up an exchange we opened.
+    /// Ends an exchange the peer opened, without a frame. Each of them is ended once: by this or by a frame that is
+    /// its last, also when the peer has closed it before. A wrapper hands it on; a wire without exchanges has nothing
+    /// to do.
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+        let _ = (exchange, how);
+    }
+
+    /// Gives up an exchange we opened. Nothing more is told of it. A wrapper hands it on.
     ///
     /// # Errors
-    /// The wire cannot.
-    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported>;
+    /// The wire cannot; so is it with wires without exchanges.
+    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        let _ = exchange;
+        Err(Unsupported)
+    }
 
     /// Flushes and closes.
     ///
@@ -251,13 +265,15 @@ pub trait Sender: Send {
 pub struct Outbound {
     /// The message, without framing and without a raw newline.
     pub body: Bytes,
-    /// What it goes out on; chosen by the driver.
+    /// What it goes out on; chosen by the driver. An exchange of ours ([`ExchangeId::call`]) is opened by this frame,
+    /// a request or a cancel. On one of the peer's that has ended there is no way any more: the frame goes by the
+    /// connection's own stream, if it has one. [`ExchangeId::NONE`]: the wire's choice.
     pub exchange: ExchangeId,
     /// Its lane.
     pub lane: Lane,
     /// What it is.
     pub head: Head,
-    /// It is the last of its exchange.
+    /// It is the last of an exchange the peer opened.
     pub last: bool,
 }
 
@@ -286,12 +302,32 @@ pub struct Head {
 pub enum FrameKind {
     /// A request.
     Request,
-    /// An answer, a refusal or an acknowledgement.
+    /// An answer or an acknowledgement.
     Answer,
+    /// The answer to what no handler was asked about, and why.
+    Refusal(Refused),
     /// A notification.
     Notification,
     /// A cancel.
     Cancel,
+}
+
+/// Why a frame or a request was refused, for wires that say so in a way of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refused {
+    /// It is no message.
+    Malformed,
+    /// Its id, or the key by which it would be cancelled, is in use.
+    Duplicate,
+    /// A limit was reached.
+    Overloaded,
+    /// Nobody serves its method.
+    UnknownMethod,
+    /// The session is not open yet.
+    NotInitialized,
+    /// Something failed on this side.
+    Internal,
 }
 
 /// How an exchange the peer opened ends without a frame.

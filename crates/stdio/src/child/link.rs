@@ -180,14 +180,6 @@ impl Sender for ChildSender {
         self.poll_pipe(cx, Sender::poll_flush)
     }
 
-    fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
-        self.pipe.as_mut().finish_exchange(exchange, how);
-    }
-
-    fn abort_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
-        self.pipe.as_mut().abort_exchange(exchange)
-    }
-
     /// Ends the child's input, then waits for its exit: at most two steps of grace.
     fn poll_close(
         mut self: Pin<&mut Self>,

@@ -77,8 +77,8 @@ fn the_six_steps_of_a_shutdown() {
     // 1: requests and top-level calls are refused, children are not.
     assert!(bench.session.recv_request(bench.now, Bench::arrival(2, "test/echo")).is_none());
     let cause = Cause::new(CauseKind::Shutdown);
-    let (id, exchange) = (RequestId::number(2), ExchangeId::NONE);
-    assert_eq!(bench.outputs(), [Output::RefuseCancelled { id, tag: 0, exchange, cause: cause.clone() }]);
+    let id = RequestId::number(2);
+    assert_eq!(bench.outputs(), [refused_cancelled(id, cause.clone())]);
     assert!(bench.session.local_call(bench.now, &CallSpec::new("a")).is_err());
     let child = CallSpec { parent: Some(key), ..CallSpec::new("child") };
     let _child = bench.written(&child);
