@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use rescind_core::{
-    CloseReason, ExchangeId, Finish, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Receiver,
-    Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    CloseReason, ExchangeId, Fault, Finish, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
+    Receiver, Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
 /// So many events wait for a side before its peer may write no more bulk; control has as many again.
@@ -68,6 +68,8 @@ pub struct PostRecord {
     pub kind: FrameKind,
     /// The server said that its handler runs.
     pub begun: bool,
+    /// What the server said its answer refuses it for.
+    pub fault: Option<Fault>,
     /// The client gave it up, or its stream was lost.
     pub closed: bool,
     /// How often and how the server ended it. Once is right.
@@ -187,7 +189,7 @@ impl State {
     fn post(&mut self, out: Outbound) {
         let number = u64::try_from(self.posts.len()).unwrap_or_default() + 1;
         let record =
-            PostRecord { kind: out.head.kind, begun: false, closed: false, ends: Vec::new() };
+            PostRecord { kind: out.head.kind, begun: false, fault: None, closed: false, ends: Vec::new() };
         let post = Post { exchange: out.exchange, record, lost: false, kept: VecDeque::new() };
         self.posts.insert(number, post);
         let event = message(out.body, ExchangeId(number));
@@ -365,6 +367,12 @@ impl Sender for End {
     fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
         if let Some(post) = self.wire.state().posts.get_mut(&exchange.0) {
             post.record.begun = true;
+        }
+    }
+
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+        if let Some(post) = self.wire.state().posts.get_mut(&exchange.0) {
+            post.record.fault = Some(fault);
         }
     }
 

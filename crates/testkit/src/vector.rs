@@ -67,15 +67,15 @@ impl Need {
     /// Why a vector with this need is not asked on a wire without it.
     pub(crate) const fn unmet(self, abilities: Abilities) -> Option<&'static str> {
         match self {
-            Self::Order if !abilities.ordered => {
-                Some("on this wire frames may overtake one another, and an early cancel waits for its request")
-            }
+            Self::Order if !abilities.ordered => Some(
+                "on this wire frames may overtake one another, and an early cancel waits for its request",
+            ),
             Self::Disorder if abilities.ordered => {
                 Some("this wire keeps the order of frames, and an early cancel is for nothing")
             }
-            Self::SessionIds if abilities.exchange_scoped => {
-                Some("on this wire closing a request's stream is its cancel, and nothing is answered after it")
-            }
+            Self::SessionIds if abilities.exchange_scoped => Some(
+                "on this wire closing a request's stream is its cancel, and nothing is answered after it",
+            ),
             Self::ExchangeIds if !abilities.exchange_scoped => {
                 Some("on this wire ids belong to the session, and a message cancels")
             }

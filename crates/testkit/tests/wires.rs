@@ -107,7 +107,8 @@ fn misended(watch: &ExchangeWatch, running: u64) -> Option<String> {
     if let Some(told) = told.first() {
         return Some(format!("a post that asks nothing was not ended: {told:?}"));
     }
-    (asked.len() as u64 > running).then(|| format!("{running} requests run, and these posts are open: {asked:?}"))
+    (asked.len() as u64 > running)
+        .then(|| format!("{running} requests run, and these posts are open: {asked:?}"))
 }
 
 fn piped(framing: Framing) -> (Link, Link) {
@@ -191,7 +192,7 @@ async fn play_over(
             let mut subject = served(fixture.clone(), pair);
             let played = play(scenario, &mut subject, &settings).await;
             let counts = fixture.counts();
-            look(["running", "queued"].iter().filter_map(|name| counts[name].as_u64()).sum());
+            look(["running", "queued"].iter().filter_map(|name| counts.get(name)?.as_u64()).sum());
             played
         }
         Part::Call => {

@@ -131,15 +131,14 @@ impl Core {
         Ok(ticket)
     }
 
-    /// Our calls open exchanges of their own where we can give them up again; a serving side's children go on the
-    /// exchange of their parent.
+    /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
+    /// exchange of its parent.
     fn exchange_of_call(&self, shared: &Shared, spec: &CallSpec<'_>, number: CallNumber) -> ExchangeId {
-        let parents = spec.parent.and_then(|parent| self.inbound.get(parent.0));
-        match parents.map(|parent| parent.request.exchange).filter(|exchange| exchange.is_peers()) {
-            Some(parents) => parents,
-            None if shared.traits.exchanges_abortable => ExchangeId::of_call(number),
-            None => ExchangeId::NONE,
+        if shared.traits.exchanges_abortable {
+            return ExchangeId::of_call(number);
         }
+        let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.exchange)
     }
 
     pub(super) fn cancel_call(

@@ -8,7 +8,7 @@ use crate::dialect::{Dialect, Negotiation, negotiate};
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::id::ExchangeId;
 use crate::transport::{
-    Finish, FrameKind, Head, Inbound, Lane, Link, Outbound, Refused, TransportError, TransportErrorKind,
+    Fault, Finish, FrameKind, Head, Inbound, Lane, Link, Outbound, TransportError, TransportErrorKind,
     TransportEvent,
 };
 
@@ -37,6 +37,7 @@ impl Opening {
             if self.refusal.is_some() {
                 ready!(link.tx.as_mut().poll_ready(Lane::Control, cx))?;
                 if let Some(refusal) = self.refusal.take() {
+                    link.tx.as_mut().note_fault(refusal.exchange, Fault::BadMessage);
                     link.tx.as_mut().start_send(refusal)?;
                 }
             }
@@ -83,7 +84,7 @@ impl Opening {
     }
 
     fn refuse(&mut self, body: Vec<u8>, exchange: ExchangeId) {
-        let head = Head { kind: FrameKind::Refusal(Refused::Malformed), id: None, method: None };
+        let head = Head { kind: FrameKind::Answer, id: None, method: None };
         let (body, lane, last) = (Bytes::from(body), Lane::Control, exchange.is_peers());
         self.refusal = Some(Outbound { body, exchange, lane, head, last });
     }

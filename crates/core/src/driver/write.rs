@@ -15,7 +15,7 @@ use crate::cause::Cause;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
-use crate::transport::{Finish, FrameKind, Head, Lane, Outbound, Refused, TransportError};
+use crate::transport::{Fault, Finish, FrameKind, Head, Lane, Outbound, TransportError};
 
 /// Over this a frame's buffer is given away and not copied.
 const COPY: usize = 16 * 1024;
@@ -140,14 +140,16 @@ impl Driver {
     fn send_control(&mut self, shared: &Shared, control: Control) -> Result<(), TransportError> {
         let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
         let out = &mut self.scratch;
-        let (written, exchange, kind, id, otherwise) = match control {
+        let mut fault = None;
+        let (written, exchange, id, otherwise) = match control {
             // Its details were taken with it; a mark without them was disarmed.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();
+                fault = Some(fault_of(why));
                 let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
                 let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
-                (written, exchange, refusal(why), to.map(|(id, _)| id.clone()), Finish::Refused)
+                (written, exchange, to.map(|(id, _)| id.clone()), Finish::Refused)
             }
             Control::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
                 let to = ReplyTo { id: &id, tag, server_cancellable };
@@ -155,13 +157,13 @@ impl Driver {
                     Some(result) => codec.encode_graceful(rules, out, &to, result),
                     None => codec.encode_cancelled(rules, out, &to, &cause),
                 }
-                (true, exchange, FrameKind::Answer, Some(id), Finish::Refused)
+                (true, exchange, Some(id), Finish::Refused)
             }
             Control::Ack { ack, key, exchange, status } => {
                 let written = codec.encode_ack(rules, out, &ack, key.as_ref(), status);
-                (written, exchange, FrameKind::Answer, Some(ack), Finish::Accepted)
+                (written, exchange, Some(ack), Finish::Accepted)
             }
-            Control::Finish { exchange, how } => (false, exchange, FrameKind::Answer, None, how),
+            Control::Finish { exchange, how } => (false, exchange, None, how),
             Control::Begin(exchange) => {
                 if let Some(tx) = &mut self.tx {
                     tx.as_mut().begin_exchange(exchange);
@@ -170,11 +172,18 @@ impl Driver {
                 return Ok(());
             }
         };
-        let head = Head { kind, id, method: None };
+        self.note_fault(exchange, fault.filter(|_| written));
+        let head = Head { kind: FrameKind::Answer, id, method: None };
         if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
             self.finish_exchange(exchange, otherwise);
         }
         Ok(())
+    }
+
+    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<Fault>) {
+        if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
+            tx.as_mut().note_fault(exchange, fault);
+        }
     }
 
     /// Ends an exchange of the peer without a frame.
@@ -195,9 +204,13 @@ impl Driver {
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
-        let mut kind = match (&reply.body, answer) {
-            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => refusal(*why),
-            (ReplyBody::Handler | ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => FrameKind::Answer,
+        let mut fault = match (&reply.body, answer) {
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                Some(fault_of(*why))
+            }
+            (ReplyBody::Handler, None) => Some(Fault::Internal),
+            (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
+            | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
         };
         let mut written = match (&reply.body, answer) {
             (ReplyBody::Handler, Some(Answer::Value(value))) => {
@@ -224,9 +237,10 @@ impl Driver {
         if self.scratch.len() > shared.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
-            kind = refusal(Refusal::Internal);
+            fault = Some(Fault::Internal);
         }
-        let head = |id: &RequestId| Head { kind, id: Some(id.clone()), method: None };
+        self.note_fault(reply.exchange, fault.filter(|_| written));
+        let head = |id: &RequestId| Head { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
         if !written || !self.start_send(Lane::Bulk, reply.exchange, head(&reply.id), Last::Yes)? {
             self.finish_exchange(reply.exchange, Finish::Refused);
             tracing::warn!(jsonrpc.request.id = %reply.id, "an answer could not be written");
@@ -253,7 +267,7 @@ impl Driver {
         // another way, and nothing but the peer's answer ends it.
         let exchange = match head.kind {
             FrameKind::Request | FrameKind::Cancel => exchange,
-            FrameKind::Answer | FrameKind::Refusal(_) | FrameKind::Notification => {
+            FrameKind::Answer | FrameKind::Notification => {
                 Some(exchange).filter(|exchange| exchange.is_peers()).unwrap_or(ExchangeId::NONE)
             }
         };
@@ -276,16 +290,15 @@ enum Last {
     No,
 }
 
-/// What the wire is told of a refusal.
-const fn refusal(why: Refusal) -> FrameKind {
-    FrameKind::Refusal(match why {
-        Refusal::Bad(_) => Refused::Malformed,
-        Refusal::DuplicateId | Refusal::DuplicateKey => Refused::Duplicate,
-        Refusal::Overloaded(_) => Refused::Overloaded,
-        Refusal::MethodNotFound => Refused::UnknownMethod,
-        Refusal::NotInitialized => Refused::NotInitialized,
-        Refusal::Internal => Refused::Internal,
-    })
+const fn fault_of(why: Refusal) -> Fault {
+    match why {
+        Refusal::Bad(_) => Fault::BadMessage,
+        Refusal::DuplicateId | Refusal::DuplicateKey => Fault::DuplicateId,
+        Refusal::Overloaded(_) => Fault::Overloaded,
+        Refusal::MethodNotFound => Fault::MethodNotFound,
+        Refusal::NotInitialized => Fault::NotInitialized,
+        Refusal::Internal => Fault::Internal,
+    }
 }
 
 fn id_of(number: CallNumber) -> Option<RequestId> {

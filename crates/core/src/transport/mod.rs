@@ -233,6 +233,12 @@ pub trait Sender: Send {
         let _ = exchange;
     }
 
+    /// The answer sent next on this exchange is a refusal, for this reason: for wires that say so outside of the body,
+    /// as HTTP does with a status. Other wires do nothing.
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+        let _ = (exchange, fault);
+    }
+
     /// Ends an exchange the peer opened, without a frame. Each of them is ended once: by this or by a frame that is
     /// its last, also when the peer has closed it before. A wrapper hands it on; a wire without exchanges has nothing
     /// to do.
@@ -302,32 +308,12 @@ pub struct Head {
 pub enum FrameKind {
     /// A request.
     Request,
-    /// An answer or an acknowledgement.
+    /// An answer, a refusal or an acknowledgement.
     Answer,
-    /// The answer to what no handler was asked about, and why.
-    Refusal(Refused),
     /// A notification.
     Notification,
     /// A cancel.
     Cancel,
-}
-
-/// Why a frame or a request was refused, for wires that say so in a way of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Refused {
-    /// It is no message.
-    Malformed,
-    /// Its id, or the key by which it would be cancelled, is in use.
-    Duplicate,
-    /// A limit was reached.
-    Overloaded,
-    /// Nobody serves its method.
-    UnknownMethod,
-    /// The session is not open yet.
-    NotInitialized,
-    /// Something failed on this side.
-    Internal,
 }
 
 /// How an exchange the peer opened ends without a frame.
@@ -339,6 +325,24 @@ pub enum Finish {
     Silent,
     /// It was refused.
     Refused,
+}
+
+/// What a refusal is about, for wires that say so outside of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// What came is no message.
+    BadMessage,
+    /// Its id belongs to a request that has no answer yet.
+    DuplicateId,
+    /// A limit was reached.
+    Overloaded,
+    /// Nobody serves its method.
+    MethodNotFound,
+    /// The session is not open yet.
+    NotInitialized,
+    /// Something failed on this side.
+    Internal,
 }
 
 /// Why a connection closes.

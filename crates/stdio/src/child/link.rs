@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    BadFrame, CloseReason, ExchangeId, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
-    TransportErrorKind, TransportEvent, Unsupported,
+    BadFrame, CloseReason, Lane, Link, Outbound, Receiver, Sender, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 
 use super::Process;

@@ -102,13 +102,11 @@ impl Exchanging {
 
     fn exchange_for(&mut self, sketch: &Sketch) -> (ExchangeId, bool) {
         match sketch.kind {
-            FrameKind::Answer | FrameKind::Refusal(_) => {
+            FrameKind::Answer => {
                 let named = take(&mut self.served, |(id, _)| Some(id) == sketch.id.as_ref());
                 named.map_or((self.open_exchange(), false), |(_, on)| (on, true))
             }
-            FrameKind::Notification if !self.link.traits.exchanges_abortable => {
-                (self.open_exchange(), false)
-            }
+            FrameKind::Notification if !self.link.traits.exchanges_abortable => (self.open_exchange(), false),
             FrameKind::Request | FrameKind::Cancel | FrameKind::Notification => {
                 if !self.link.traits.exchanges_abortable {
                     return (ExchangeId::NONE, false);
@@ -156,8 +154,9 @@ impl Sketch {
         let frame: Value = serde_json::from_str(frame).unwrap_or_default();
         let text = |pointer: &str| frame.pointer(pointer).and_then(Value::as_str);
         let id = frame.get("id").filter(|id| !id.is_null()).cloned();
-        let names =
-            ["/params/requestId", "/params/id", "/payload/callId"].into_iter().find_map(|at| frame.pointer(at));
+        let names = ["/params/requestId", "/params/id", "/payload/callId"]
+            .into_iter()
+            .find_map(|at| frame.pointer(at));
         let (kind, method) = match (text("/method"), text("/type")) {
             (Some(method @ ("$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")), _) => {
                 (FrameKind::Cancel, Some(method))
