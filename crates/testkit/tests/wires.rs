@@ -14,7 +14,7 @@ use rescind_core::{BoxFuture, ByteStream, FrameKind, Framing, Link, memory_pair}
 use rescind_testkit::exchanges::{ExchangeWatch, IdScope, exchange_pair};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{
-    CallingSubject, Connect, LinkSubject, PeerCaller, Played, Settings, Verdict, play,
+    CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, Verdict, differences, play,
 };
 use rescind_testkit::{Part, Scenario, scenarios};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -31,18 +31,22 @@ const PIPE: usize = 64;
 type Pair = fn() -> (Link, Link);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_memory() {
-    all_hold(memory_pair).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_bytes_by_line() {
-    all_hold(|| piped(Framing::Newline)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_bytes_by_length() {
-    all_hold(|| piped(Framing::ContentLength)).await;
+async fn i15_every_vector_holds_with_the_same_outcomes_over_memory_and_over_bytes() {
+    let by_line: Pair = || piped(Framing::Newline);
+    let by_length: Pair = || piped(Framing::ContentLength);
+    let memory = all_hold(memory_pair).await;
+    let others = [("bytes by line", all_hold(by_line).await), ("bytes by length", all_hold(by_length).await)];
+    let mut told = Vec::new();
+    for (scenario, outcomes) in &memory {
+        let name = (scenario.dialect, &scenario.vector.name);
+        let mut all = vec![("memory", outcomes)];
+        for (wire, plays) in &others {
+            let of_it = plays.iter().find(|(it, _)| (it.dialect, &it.vector.name) == name);
+            all.push((*wire, &of_it.unwrap().1));
+        }
+        told.extend(differences(scenario, &all).into_iter().map(|(_, told)| format!("{name:?} {told}")));
+    }
+    assert!(told.is_empty(), "{} differ:\n{}", told.len(), told.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,7 +164,8 @@ impl AsyncWrite for Pipe {
     }
 }
 
-async fn all_hold(pair: Pair) {
+/// Every vector holds; what came of the requests of each.
+async fn all_hold(pair: Pair) -> Vec<(&'static Scenario, Outcomes)> {
     let only = std::env::var("VECTOR").ok();
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut plays = JoinSet::new();
@@ -171,12 +176,14 @@ async fn all_hold(pair: Pair) {
         let permits = Arc::clone(&permits);
         plays.spawn(async move {
             let _permit = permits.acquire_owned().await.unwrap();
-            told(scenario, &play_over(scenario, pair, |_| {}).await)
+            (scenario, play_over(scenario, pair, |_| {}).await)
         });
     }
     assert!(!plays.is_empty(), "no vector has that name");
-    let broken: Vec<String> = plays.join_all().await.into_iter().flatten().collect();
+    let played = plays.join_all().await;
+    let broken: Vec<String> = played.iter().filter_map(|(scenario, played)| told(scenario, played)).collect();
     assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+    played.into_iter().map(|(scenario, played)| (scenario, played.outcomes)).collect()
 }
 
 /// `look` is told how many requests the fixture serves at the end, while the connections are still open.
@@ -186,10 +193,10 @@ async fn play_over(
     look: impl FnOnce(u64),
 ) -> Played {
     let settings = Settings::default();
+    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
     match scenario.vector.role {
         Part::Serve => {
-            let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
-            let mut subject = served(fixture.clone(), pair);
+            let mut subject = serving(fixture.clone(), pair);
             let played = play(scenario, &mut subject, &settings).await;
             let counts = fixture.counts();
             look(["running", "queued"].iter().filter_map(|name| counts.get(name)?.as_u64()).sum());
@@ -198,15 +205,17 @@ async fn play_over(
         Part::Call => {
             let (near, far) = pair();
             let ordered = far.traits.ordered;
-            let caller = PeerCaller::open(scenario, near).unwrap();
+            let caller = PeerCaller::open(fixture.clone(), near).unwrap();
             let wire = LinkSubject::new(only_once(far));
             let wire = if ordered { wire.with_half_close() } else { wire };
-            play(scenario, &mut CallingSubject::new(wire, caller), &settings).await
+            let mut played = play(scenario, &mut CallingSubject::new(wire, caller), &settings).await;
+            played.outcomes.handled(fixture.handled());
+            played
         }
     }
 }
 
-fn served(fixture: Fixture, pair: impl Fn() -> (Link, Link) + Send + 'static) -> LinkSubject {
+fn serving(fixture: Fixture, pair: impl Fn() -> (Link, Link) + Send + 'static) -> LinkSubject {
     let ordered = pair().0.traits.ordered;
     let connect = move || -> BoxFuture<'static, Result<Link, String>> {
         let (ours, theirs) = pair();
