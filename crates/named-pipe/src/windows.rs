@@ -35,6 +35,7 @@ pub(crate) fn directory_of_names() -> PathBuf {
 
 /// The first instance of the pipe, or an error: interprocess asks for it so, refuses remote clients, and makes the
 /// next instance before it hands one out.
+#[expect(clippy::unused_async, reason = "on Unix it waits to see whether a socket is stale")]
 pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
     let file = address.file();
     match bind(&file) {
@@ -51,6 +52,7 @@ fn bind(file: &Path) -> io::Result<Listener> {
     ListenerOptions::new().name(name).security_descriptor(admitted).create_tokio()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "on Unix it refuses a peer of another user")]
 pub(crate) fn accepted(stream: Stream, settings: Settings) -> Result<Link, TransportError> {
     let (reader, writer) = whole::halves(stream);
     Ok(settings.link(reader, writer, None))
