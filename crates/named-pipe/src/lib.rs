@@ -33,6 +33,10 @@
 //! next listener once it has the lock and a connection to the socket was refused. A listener that lives is never
 //! displaced: the second one is told [`PipeError::InUse`].
 //!
+//! # How connections end
+//! A peer that ended its output is still answered; one that is gone, which the socket tells, is gone at once, and what
+//! it had asked for is cancelled.
+//!
 //! # What was run where
 //! The tests ran on Linux. What is there for Windows was compiled for `x86_64-pc-windows-gnu` and not run. There,
 //! output cannot be ended alone, as shutting a pipe down does nothing: closing drops the whole stream, and what the

@@ -6,14 +6,18 @@ mod common;
 
 use std::io;
 
-use rescind_core::{BoxFuture, Framing, Link};
+use rescind_core::{BoxFuture, Framing, Link, Transport as _, TransportError};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind_testkit::conformance::{Harness, RawBytes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 
-use crate::common::{Place, accept, open};
+use crate::common::{Place, accept};
+
+async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
+    Box::new(transport).open().await
+}
 
 const MAX_FRAME: usize = 400 * 1024;
 

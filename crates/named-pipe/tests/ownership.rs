@@ -11,10 +11,17 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use bytes::Bytes;
-use rescind_core::{ExchangeId, FrameKind, Head, Lane, Link, Listener as _, Outbound, TransportEvent};
+use rescind_core::{
+    ExchangeId, FrameKind, Head, Lane, Link, Listener as _, Outbound, Transport as _, TransportError,
+    TransportEvent,
+};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
 
-use crate::common::{Place, accept, open};
+use crate::common::{Place, accept};
+
+async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
+    Box::new(transport).open().await
+}
 
 /// What goes in at one end comes out at the other.
 async fn passes(from: &mut Link, to: &mut Link, text: &str) {

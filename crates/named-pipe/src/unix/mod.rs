@@ -2,6 +2,7 @@
 
 mod claim;
 mod directory;
+mod hangup;
 mod peer;
 
 use std::io;
@@ -70,5 +71,7 @@ fn link(stream: UnixStream, settings: Settings) -> Result<Link, TransportError> 
     peer::must_be_us(peer.uid())?;
     let name = peer.pid().map(|pid| format!("process {pid}"));
     let (reader, writer) = stream.into_split();
-    Ok(settings.link(reader, writer, name))
+    let end = hangup::End::default();
+    let link = settings.link(hangup::Input::new(reader, end.clone()), writer, name);
+    Ok(hangup::watched(link, end))
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rescind_core::{Link, Listener as _, Transport, TransportError};
-use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
+use rescind_core::{Link, Listener as _, TransportError};
+use rescind_named_pipe::{NamedPipeListener, PipeAddress};
 
 /// A directory that is ours alone and gone when this is.
 #[derive(Debug)]
@@ -51,8 +51,4 @@ impl Drop for Place {
 
 pub(crate) async fn accept(listener: &mut NamedPipeListener) -> Result<Link, TransportError> {
     poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx)).await.unwrap()
-}
-
-pub(crate) async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
-    Box::new(transport).open().await
 }
