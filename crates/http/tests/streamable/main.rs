@@ -4,4 +4,6 @@
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod both_ways;
+mod raw;
+mod refusals;
 mod support;
