@@ -161,6 +161,20 @@ impl Raw {
         }
     }
 
+    /// The one message of a response, in JSON or as the first of a stream, which is read to its end.
+    pub async fn answer(&mut self) -> Value {
+        let head = self.head().await;
+        assert_eq!(head.status, 200);
+        let text = if head.header("content-type") == "application/json" {
+            self.body(&head).await
+        } else {
+            let (_, text) = self.event().await.expect("a message");
+            assert_eq!(self.event().await, None);
+            text
+        };
+        serde_json::from_str(&text).unwrap()
+    }
+
     /// The server has closed the connection.
     pub async fn is_closed(&mut self) {
         let mut rest = Vec::new();
