@@ -7,8 +7,6 @@ use rescind_testkit::wires::WIRES;
 
 use crate::endpoint::{Endpoint, Flags};
 
-use crate::endpoint::{Endpoint, Flags};
-
 /// Cancel any single request of a JSON-RPC style conversation, with the same outcome on every wire.
 #[derive(Debug, Parser)]
 #[command(name = "rescind", version, max_term_width = 110)]
@@ -181,12 +179,6 @@ pub(crate) struct Relay {
     pub(crate) address: std::net::SocketAddr,
 }
 
-<<<<<<< HEAD
-=======
-/// The wires of the matrix, in the order of its columns.
-pub(crate) const WIRES: [&str; 3] = ["memory", "stdio", "named-pipe"];
-
->>>>>>> main
 fn dialect(name: &str) -> Result<&'static str, String> {
     let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
     let found = names.into_iter().find(|known| *known == name);

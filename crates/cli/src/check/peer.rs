@@ -8,13 +8,8 @@ use rescind::{BoxFuture, Framing, Link};
 use rescind_testkit::runner::LinkSubject;
 
 use crate::Failure;
-<<<<<<< HEAD
 use crate::endpoint::{Endpoint, Place};
 use crate::open;
-=======
-use crate::endpoint::Place;
-use crate::{open, wires};
->>>>>>> main
 
 /// Somebody else's agent or server.
 #[derive(Clone)]
@@ -75,11 +70,7 @@ impl Foreign {
                 LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph())
             }
             Self::Running(place) => {
-<<<<<<< HEAD
                 let half_closes = half_closes(&place.endpoint);
-=======
-                let half_closes = wires::half_closes(&place.endpoint);
->>>>>>> main
                 let connect = move || -> BoxFuture<'static, Result<Link, String>> {
                     let place = place.clone();
                     Box::pin(async move { open::connect(&place).await })
@@ -92,7 +83,6 @@ impl Foreign {
     }
 }
 
-<<<<<<< HEAD
 /// Whether our side can be closed alone. A Windows pipe closes both ways, and so does a WebSocket.
 const fn half_closes(endpoint: &Endpoint) -> bool {
     match endpoint {
@@ -102,8 +92,6 @@ const fn half_closes(endpoint: &Endpoint) -> bool {
     }
 }
 
-=======
->>>>>>> main
 fn start(command: &[String], framing: Framing) -> Result<(Link, ChildHandle), String> {
     let (program, arguments) = command.split_first().ok_or("give the command of the peer after `--`")?;
     Command::new(program)
