@@ -112,7 +112,8 @@ impl StreamableServer {
                 self.events(feed, waiting.token, primed)
             }
         };
-        if opens && response.status() == StatusCode::OK {
+        // Whatever came of the message, what it opened can be used.
+        if opens {
             let id = HeaderValue::from_str(&conversation.id).map_err(|_| ended())?;
             response.headers_mut().insert(MCP_SESSION_ID, id);
         }

@@ -4,6 +4,8 @@
 //! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
 //! row of `ROWS`. A cell without a play is explicit: it says why.
 
+mod http_streamable;
+mod late;
 mod loopback;
 mod memory;
 mod named_pipe;
@@ -40,7 +42,7 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 4] = [
+const ROWS: [Row; 5] = [
     Row { name: "memory", carries: every_dialect, lacks: &[], wire: |_| Box::new(memory::Memory) },
     Row {
         name: "stdio",
@@ -56,6 +58,12 @@ const ROWS: [Row; 4] = [
             "a WebSocket closes in both directions at once: a close frame is answered by one",
         )],
         wire: |_| Box::new(websocket::WebSocket),
+    },
+    Row {
+        name: "http-streamable",
+        carries: |dialect| dialect != "mcp-2026",
+        lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
+        wire: |_| Box::new(http_streamable::HttpStreamable),
     },
     Row {
         name: "named-pipe",

@@ -66,7 +66,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         state.young.0 += out.body.len();
         state.young.1 += 1;
         let mut waits: Vec<Done> = Vec::new();
-        let opens = matches!(state.standing, Standing::Unopened) && kind == FrameKind::Request;
+        let opens = matches!(state.standing, Standing::Unopened);
         if opens {
             state.standing = Standing::Opening(begun.clone());
         } else if let Standing::Opening(done) = &state.standing {
@@ -158,16 +158,15 @@ async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<In
 
 /// The first request's response has begun, or has failed.
 fn settle_opening(client: &Client, response: Option<&Response<Incoming>>) {
-    let id = response.filter(|response| response.status().is_success()).map(|response| {
-        let id = response.headers().get(MCP_SESSION_ID).cloned();
-        id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic))
-    });
+    let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
+    let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
+    let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
         if matches!(state.standing, Standing::Closed) {
             return;
         }
-        state.standing = if id.is_some() { Standing::Open } else { Standing::Unopened };
-        state.id = id.flatten();
+        state.standing = if opened { Standing::Open } else { Standing::Unopened };
+        state.id = id;
     });
 }
 

@@ -46,11 +46,11 @@ pub(super) struct State {
 
 /// Where the session stands.
 pub(super) enum Standing {
-    /// No request was sent yet.
+    /// Nothing was sent yet.
     Unopened,
-    /// The first request's response has not begun.
+    /// The first frame's response has not begun.
     Opening(Done),
-    /// Requests may be sent.
+    /// Frames may be sent.
     Open,
     /// Nothing is sent any more.
     Closed,
