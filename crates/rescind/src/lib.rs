@@ -40,10 +40,11 @@
 //! |---|---|---|
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
+//! | `http` | client and server over HTTP, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `tower-service` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `full` | all of them | all of them |
 //!
-//! WebSocket and HTTP are to come, a feature each.
+//! WebSocket is to come, a feature of its own.
 
 pub use rescind_core::*;
 

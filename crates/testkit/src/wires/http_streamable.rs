@@ -1,5 +1,5 @@
 //! Streamable HTTP on a free port of the loopback interface. Any message opens a session here, so that what may be said
-//! before a handshake is asked of every protocol.
+//! before a handshake is asked of every protocol; and frames are sent in order, as the scenarios write them down.
 
 use std::pin::Pin;
 
@@ -17,7 +17,7 @@ async fn listen() -> Result<(HttpListener, StreamableTransport), String> {
     let server = HttpServer::new(Streamable::new().opened_by_any_message());
     let listener = server.bind("127.0.0.1:0").await.map_err(|error| error.to_string())?;
     let client = HttpClient::new(&listener.endpoint().0).map_err(|error| error.to_string())?;
-    Ok((listener, StreamableTransport::new(client)))
+    Ok((listener, StreamableTransport::new(client).in_order()))
 }
 
 impl Wire for HttpStreamable {

@@ -13,12 +13,15 @@ use rescind_core::{
 };
 use tokio::sync::watch;
 
-use super::listen;
 use super::state::{Client, Done, Flight, Standing};
 use super::stream;
+use super::{Order, listen};
 use crate::client::Failed;
 use crate::names::{EVENT_STREAM, JSON, MCP_SESSION_ID};
 use crate::streamable::peek;
+
+/// The first revision that has the header `MCP-Protocol-Version`.
+const HEADER_SINCE: &str = "2025-06-18";
 
 /// A frame's place among those on their way. Given back when its task ends, however that does.
 struct Place {
@@ -72,18 +75,24 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         } else if let Standing::Opening(done) = &state.standing {
             waits.push(done.clone());
         }
+        let order = client.settings.order;
+        if order == Order::AsSent {
+            waits.extend(state.latest.replace(begun.clone()));
+        }
         match kind {
             FrameKind::Request => {
                 state.requests += 1;
-                waits.extend(state.notified.clone());
+                waits.extend(state.notified.iter().cloned());
             }
             FrameKind::Notification => {
-                waits.extend(state.notified.clone());
+                waits.append(&mut state.notified);
                 let requests = state.flights.values().filter(|flight| flight.exchange.is_some());
                 waits.extend(requests.map(|flight| flight.begun.clone()).filter(is_open));
-                state.notified = Some(begun.clone());
+                state.notified.push(begun.clone());
             }
             FrameKind::Cancel => {
+                state.notified.retain(is_open);
+                state.notified.push(begun.clone());
                 let id = out.head.id.as_ref();
                 let request = state.flights.values_mut().find(|flight| flight.id.as_ref() == id);
                 if let Some(request) = request {
@@ -185,7 +194,7 @@ async fn take(
         (StatusCode::OK, Some(Media::Events)) => {
             stream::read(client, place.number, exchange, response.into_body(), opens, asked).await
         }
-        (StatusCode::OK, Some(Media::Json)) if asked => {
+        (StatusCode::OK, Some(Media::Json)) => {
             let body = whole(client, exchange, response).await?;
             recv(client, place.number, exchange, body, opens).await;
             Ok(())
@@ -199,10 +208,14 @@ async fn take(
             Err(refused(status, false))
         }
         (status, media) => {
-            if matches!(media, Some(Media::Json)) && asked {
+            // What was wrong is the driver's to read; under no id it answers no call.
+            if media == Some(Media::Json) {
                 let body = whole(client, exchange, response).await?;
-                if peek::answers_one(&body) {
+                let ends = peek::answers_one(&body);
+                if peek::answers(&body) {
                     recv(client, place.number, exchange, body, opens).await;
+                }
+                if ends {
                     return Ok(());
                 }
             }
@@ -220,10 +233,15 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     let settles = opens && peek::answers(&body);
     if settles {
         let version = peek::settled_version(&body);
+        // Older revisions do not know the header.
+        let version = version.filter(|version| version.as_str() >= HEADER_SINCE);
         let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
-        let waits = version.is_some();
+        if version.is_some() {
+            listen::begin_soon(client);
+        }
+        let known = version.is_some();
         client.step(|state| state.version = version);
-        if !waits {
+        if !known {
             listen::begin(client);
         }
     }

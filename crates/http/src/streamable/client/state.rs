@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
-use http::HeaderMap;
+use bytes::Bytes;
 use http::HeaderValue;
 use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, Method};
 use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -37,8 +39,10 @@ pub(super) struct State {
     pub(super) young: (usize, usize),
     /// Requests in flight.
     pub(super) requests: usize,
-    /// The newest notification's.
-    pub(super) notified: Option<Done>,
+    /// Of notifications and cancels that were not taken yet.
+    pub(super) notified: Vec<Done>,
+    /// The newest frame's, where all keep their order.
+    pub(super) latest: Option<Done>,
     pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
     pub(super) resets: usize,
@@ -80,7 +84,8 @@ impl Client {
             next: 0,
             young: (0, 0),
             requests: 0,
-            notified: None,
+            notified: Vec::new(),
+            latest: None,
             driver: None,
             listens: false,
             resets: 0,
@@ -140,6 +145,16 @@ impl Client {
         self.state().flights.get(&flight).is_some_and(|flight| flight.muted)
     }
 
+    /// Tells the server that the session is over, if it has named one.
+    pub(super) async fn say_farewell(requester: Requester, headers: HeaderMap) {
+        let end = requester.send(Method::DELETE, headers, Bytes::new());
+        match tokio::time::timeout(FAREWELL, end).await {
+            Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the session is ended"),
+            Ok(Err(failed)) => tracing::debug!(error = %failed.error, "the server did not hear of the end"),
+            Err(_) => tracing::debug!("the server did not hear of the end in time"),
+        }
+    }
+
     /// Ends all tasks. Nothing is sent any more.
     pub(super) fn close(&self) {
         let tasks = self.step(|state| {
@@ -153,5 +168,7 @@ impl Client {
     }
 }
 
+/// The time for the server to hear that the session is over.
+const FAREWELL: Duration = Duration::from_secs(1);
 const BOTH: &str = "application/json, text/event-stream";
 pub(super) const EVENTS: &str = EVENT_STREAM;
