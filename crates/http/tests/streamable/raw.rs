@@ -1,6 +1,7 @@
 //! Bare HTTP/1.1, byte by byte as a client would write it.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -38,8 +39,8 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    pub(crate) fn post(body: impl ToString) -> Self {
-        let ask = Self { method: "POST", headers: Vec::new(), body: body.to_string() };
+    pub(crate) fn post(body: impl Into<String>) -> Self {
+        let ask = Self { method: "POST", headers: Vec::new(), body: body.into() };
         ask.with("Content-Type", "application/json").with("Accept", BOTH)
     }
 
@@ -70,13 +71,13 @@ impl Ask {
         let mut text = format!("{} / HTTP/1.1\r\n", self.method);
         let has = |name: &str| self.headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
         if !has("Host") {
-            text += &format!("Host: {host}\r\n");
+            let _ = write!(text, "Host: {host}\r\n");
         }
         if self.method == "POST" && !has("Content-Length") && !has("Transfer-Encoding") && !has("No-Length") {
-            text += &format!("Content-Length: {}\r\n", self.body.len());
+            let _ = write!(text, "Content-Length: {}\r\n", self.body.len());
         }
         for (name, value) in &self.headers {
-            text += &format!("{name}: {value}\r\n");
+            let _ = write!(text, "{name}: {value}\r\n");
         }
         format!("{text}\r\n{}", self.body).into_bytes()
     }
@@ -189,12 +190,15 @@ pub(crate) fn initialize() -> Ask {
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> Ask {
-    Ask::post(serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
+    let message = serde_json::json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    Ask::post(message.to_string())
 }
 
 pub(crate) fn cancel(id: u64) -> Ask {
     let params = serde_json::json!({"requestId": id});
-    Ask::post(serde_json::json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
+    let message =
+        serde_json::json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
+    Ask::post(message.to_string())
 }
 
 /// Opens a session; gives its id.
