@@ -116,11 +116,7 @@ pub async fn play_on(
     settings: &Settings,
     program: &Program,
 ) -> Result<Cell, String> {
-    let row = ROWS.iter().find(|row| row.name == wire);
-    let row = row.ok_or_else(|| format!("there is no wire {wire}; the wires are {}", WIRES.join(", ")))?;
-    if !(row.carries)(scenario.dialect) {
-        return Ok(Cell::not_asked(scenario, wire, "this binding does not carry this dialect"));
-    }
+    let row = Row::named(wire)?;
     if let Some(why) = row.cannot(scenario) {
         return Ok(Cell::not_asked(scenario, wire, why));
     }
@@ -141,13 +137,29 @@ pub async fn play_on(
     Ok(Cell::new(scenario, row.name, played))
 }
 
+/// Why this scenario is not asked on this wire; `None`: it is.
+///
+/// # Errors
+/// There is no such wire.
+pub fn not_asked(wire: &str, scenario: &Scenario) -> Result<Option<&'static str>, String> {
+    Ok(Row::named(wire)?.cannot(scenario))
+}
+
 impl Row {
+    fn named(wire: &str) -> Result<&'static Self, String> {
+        let found = ROWS.iter().find(|row| row.name == wire);
+        found.ok_or_else(|| format!("there is no wire {wire}; the wires are {}", WIRES.join(", ")))
+    }
+
     fn has(&self, lack: Lack) -> bool {
         self.lacks.iter().any(|(it, _)| *it == lack)
     }
 
     /// Why this scenario cannot be asked here.
     fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
+        if !(self.carries)(scenario.dialect) {
+            return Some("this binding does not carry this dialect");
+        }
         let asks = scenario.vector.asks(scenario.dialect);
         let found = self.lacks.iter().find(|(lack, _)| match lack {
             Lack::HalfClose => asks.half_close,
