@@ -34,7 +34,7 @@ impl Core {
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
-                    deferred.watches.extend(slot.watches);
+                    deferred.watches.extend(slot.extras.into_iter().flat_map(|extras| extras.watches));
                     deferred.gone.push(slot.request);
                 }
             }
@@ -89,7 +89,7 @@ impl Core {
             Some((arriving, waiting)) if arriving == key => Some(waiting),
             other => {
                 self.arriving = other;
-                slot.waiting.take().map(|waiting| *waiting)
+                slot.extras.as_mut().and_then(|extras| extras.waiting.take())
             }
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {

@@ -133,7 +133,7 @@ impl Core {
     /// exchange of their parent.
     fn exchange_of_call(&self, shared: &Shared, spec: &CallSpec<'_>, number: CallNumber) -> ExchangeId {
         match spec.parent.and_then(|parent| self.inbound.get(parent.0)) {
-            Some(parent) => parent.request.exchange,
+            Some(parent) => parent.request.exchange(),
             None if shared.traits.exchanges_abortable => own_exchange(number),
             None => ExchangeId::NONE,
         }

@@ -106,7 +106,7 @@ impl CallContext {
     /// The progress token the request carries, as it stands: a peer that gave none wants no progress.
     #[must_use]
     pub fn progress_token(&self) -> Option<&RawValue> {
-        self.0.progress_token.as_deref()
+        self.0.progress_token()
     }
 
     /// Runs a critical section: signal, grace and abort wait for its end,

@@ -9,7 +9,7 @@ use super::handler::part_of;
 use super::incoming::{Matcher, Notification};
 use super::notices::Notice;
 use super::outbox::Control;
-use super::request::{Arrived, InboundSlot, Request, Task, Waiting};
+use super::request::{Arrived, InboundSlot, Request, Waiting};
 use super::task::{Driver, is_peers};
 use crate::dialect::HandshakePart;
 use crate::id::{CallNumber, ExchangeId, Scope};
@@ -124,21 +124,13 @@ impl Driver {
             }
             let exchange = inbound.exchange;
             let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
-            let slot = InboundSlot {
-                request: Arc::new(Request::new(shared, arrived)),
-                waiting: None,
-                unserved: false,
-                frames: 0,
-                waits_for_room: None,
-                watches: Vec::new(),
-                task: Task::NotStarted,
-            };
+            let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)));
             core.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
             core.arriving = Some((key, waiting));
             core.apply(shared, now, deferred);
             if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
-                slot.waiting = Some(Box::new(waiting));
+                slot.extras().waiting = Some(waiting);
             }
         });
     }

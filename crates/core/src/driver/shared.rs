@@ -233,7 +233,8 @@ impl Core {
 
     pub(super) fn give_room_to_all(&mut self, deferred: &mut Deferred) {
         for key in self.waiting_for_room.drain(..) {
-            let waker = self.inbound.get_mut(key.0).and_then(|slot| slot.waits_for_room.take());
+            let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+            let waker = extras.and_then(|extras| extras.waits_for_room.take());
             deferred.wakers.extend(waker);
         }
         deferred.wakers.append(&mut self.notifiers);
