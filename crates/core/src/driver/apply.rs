@@ -51,11 +51,11 @@ impl Core {
             Output::SendCancel { call, number: _, cancel, cause } => {
                 if let Some((ticket, entry)) = self.entry_of(call) {
                     tracing::debug!(
-                        call = entry.number.0,
+                        
                         cancel.source = cause.kind().name(),
                         "a call is cancelled"
                     );
-                    entry.cancel = Some(Box::new((cancel, cause)));
+                    entry.extras().cancel = Some((cancel, cause));
                     self.outbox.push_control(Control::Cancel(ticket));
                 }
             }

@@ -146,18 +146,18 @@ impl<R> CallBuilder<R> {
         let mut extras = (foreign.is_some() || inbox.is_some())
             .then(|| Box::new(Extras { parent: foreign, inbox: inbox.clone(), ..Extras::default() }));
         let started = self.shared.step(|core, now, _| {
-            let ticket = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
+            let (ticket, method) = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
             }
             core.progress_readers += usize::from(self.progress);
-            Ok(ticket)
+            Ok((ticket, method))
         });
         if let Some(parent) = extras.and_then(|extras| extras.parent) {
             parent.release();
         }
         match started {
-            Ok(ticket) => {
+            Ok((ticket, method)) => {
                 if let (Some(parent), Some(child)) = (&parent, child) {
                     parent.request().place_child(child, &self.shared, ticket);
                 }

@@ -21,17 +21,15 @@ use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
 use crate::message::{AnswerBody, ErrorCode, ErrorObject};
 
-/// A call of ours.
+/// A call of ours. One is kept for each in flight, so what stands in it is small.
 pub(super) struct CallEntry {
     pub(super) key: OutboundKey,
-    pub(super) number: CallNumber,
-    /// It opens the session.
-    pub(super) shakes: bool,
     /// Its frame, until it is written or taken back.
     pub(super) frame: Option<Box<StagedCall>>,
-    /// Its cancel, until that is written or disarmed: its number and why.
-    pub(super) cancel: Option<Box<(CallNumber, Cause)>>,
-    pub(super) settled: Option<Settled>,
+    /// How it ended, until its handle has read that.
+    pub(super) settled: Option<Box<Settled>>,
+    /// It has ended.
+    pub(super) ended: bool,
     /// A handle will read how it ended.
     pub(super) held: bool,
     pub(super) waker: Option<Waker>,
@@ -42,6 +40,10 @@ pub(super) struct CallEntry {
 /// What few calls have.
 #[derive(Default)]
 pub(super) struct Extras {
+    /// It opens the session.
+    pub(super) shakes: bool,
+    /// Its cancel, until that is written or disarmed: its number and why.
+    pub(super) cancel: Option<(CallNumber, Cause)>,
     pub(super) acknowledged: Option<bool>,
     pub(super) ack_waker: Option<Waker>,
     pub(super) inbox: Option<Arc<Inbox>>,
@@ -95,14 +97,29 @@ impl CallEntry {
         self.extras.get_or_insert_default()
     }
 
+    /// Its cancel is still to be written.
+    fn cancel_waits(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.cancel.is_some())
+    }
+
+    /// Its cancel, taken to be written.
+    pub(super) fn take_cancel(&mut self) -> Option<(CallNumber, Cause)> {
+        self.extras.as_mut()?.cancel.take()
+    }
+
+    /// It opens the session.
+    pub(super) fn shakes(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.shakes)
+    }
+
     /// Nobody will ask for it any more.
     fn is_done(&self) -> bool {
-        self.settled.is_some() && !self.held && self.cancel.is_none()
+        self.ended && !self.held && !self.cancel_waits()
     }
 }
 
 impl Core {
-    /// Stages a call, which takes `extras`; a call that is refused leaves them.
+    /// Stages a call, which takes `extras`; a call that is refused leaves them. Returns its method too, as others share it.
     pub(super) fn start_call(
         &mut self,
         shared: &Shared,
@@ -110,23 +127,27 @@ impl Core {
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
-    ) -> Result<Ticket, CallRefused> {
+    ) -> Result<(Ticket, Arc<str>), CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
         frame.exchange = self.exchange_of_call(shared, spec, number);
+        let method = self.methods.share(frame.method);
+        frame.method = Arc::clone(&method);
+        let mut extras = extras.take();
+        if shared.dialect.rules().handshake == Some(spec.method) {
+            extras.get_or_insert_default().shakes = true;
+        }
         let ticket = self.calls.insert(CallEntry {
             key,
-            number,
-            shakes: shared.dialect.rules().handshake == Some(spec.method),
             frame: Some(frame),
-            cancel: None,
             settled: None,
+            ended: false,
             held: true,
             waker: None,
-            extras: extras.take(),
+            extras,
         });
         self.outbound.insert(key.0, ticket);
         self.outbox.push_bulk(Bulk::Call(ticket));
-        Ok(ticket)
+        Ok((ticket, method))
     }
 
     /// Our calls open exchanges of their own where we can give them up again; a serving side's children go on the
@@ -147,7 +168,7 @@ impl Core {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         match self.calls.get(ticket) {
-            Some(entry) if entry.settled.is_none() => {
+            Some(entry) if !entry.ended => {
                 self.session.local_cancel_call(now, entry.key, cause, after)
             }
             Some(_) | None => CancelResult::AlreadySettled,
@@ -182,8 +203,9 @@ impl Core {
             Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
         };
         let Some((ticket, entry)) = self.entry_of(call) else { return };
-        tracing::trace!(call = entry.number.0, cancel.outcome = outcome(&settlement), "a call has ended");
-        entry.settled = Some(match (settlement, said) {
+        tracing::trace!(cancel.outcome = outcome(&settlement), "a call has ended");
+        entry.ended = true;
+        entry.settled = Some(Box::new(match (settlement, said) {
             (Settlement::Answered { cancelled }, Some(Said::Value(value))) => {
                 Settled::Value { value, after_cancel: cancelled.is_some() }
             }
@@ -195,10 +217,10 @@ impl Core {
                 Settled::Cancelled(Cancelled::new(cause, confirmed))
             }
             (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
-        });
+        }));
         entry.frame = None;
         deferred.wakers.extend(entry.waker.take());
-        let waits = entry.cancel.is_some();
+        let waits = entry.cancel_waits();
         let extras = entry.extras.as_mut();
         if let Some(extras) = extras {
             deferred.wakers.extend(extras.ack_waker.take());

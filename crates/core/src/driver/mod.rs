@@ -16,6 +16,7 @@ mod foreign;
 mod handler;
 mod incoming;
 mod load;
+mod methods;
 mod notices;
 mod notify;
 mod opening;

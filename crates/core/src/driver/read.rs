@@ -83,8 +83,7 @@ impl Driver {
                 tracing::debug!(%error, "an exchange failed");
                 let Some(number) = number_of(exchange) else { return };
                 shared.step(|core, now, _| {
-                    let call = core.calls.iter().find(|call| call.number == number).map(|call| call.key);
-                    if let Some(call) = call {
+                    if let Some(call) = core.session.call_of(number) {
                         core.session.recv_call_failed(now, call, sent);
                     }
                 });
@@ -161,7 +160,7 @@ impl Driver {
             let settled = core.session.recv_answer(now, call, kind);
             if handshake {
                 let shakes =
-                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes);
+                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes());
                 if let Some(value) = value.filter(|_| shakes) {
                     let said = codec.read_handshake(HandshakePart::Result, value);
                     core.session.handshake(HandshakePart::Result, &said);
@@ -199,9 +198,9 @@ impl Driver {
         let raw = params.and_then(|params| serde_json::from_slice(params).ok());
         let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
         let inbox = {
-            let core = self.shared.lock();
-            let call = core.calls.iter().find(|call| call.number == number && call.settled.is_none());
-            call.and_then(|call| call.extras.as_ref()?.inbox.clone())
+            let mut core = self.shared.lock();
+            let call = core.session.call_of(number).and_then(|call| core.entry_of(call));
+            call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
         let Some(inbox) = inbox else { return false };
         inbox.push(Notification::new(Arc::from(method), params.cloned()));

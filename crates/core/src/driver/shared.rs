@@ -30,6 +30,7 @@ use super::calls::{CallEntry, Said};
 use super::deferred::Deferred;
 use super::foreign::ForeignCall;
 use super::incoming::Matcher;
+use super::methods::Methods;
 use super::notices::Notices;
 use super::outbox::{Answer, Outbox};
 use super::request::{InboundSlot, Waiting};
@@ -101,6 +102,7 @@ pub(super) struct Core {
     /// Notifications of ours that wait for room.
     pub(super) notifiers: Vec<Waker>,
     pub(super) calls: Slots<CallEntry>,
+    pub(super) methods: Methods,
     pub(super) outbound: SideTable<Ticket>,
     /// The request that is being taken in in this step, and what starts it.
     pub(super) arriving: Option<(InboundKey, Waiting)>,
@@ -135,6 +137,7 @@ impl Shared {
                 waiting_for_room: Vec::new(),
                 notifiers: Vec::new(),
                 calls: Slots::new(),
+                methods: Methods::default(),
                 outbound: SideTable::new(),
                 arriving: None,
                 offered: None,

@@ -252,9 +252,10 @@ impl Core {
         match self.outbox.pop_control()? {
             Control::Cancel(ticket) => {
                 let entry = self.calls.get_mut(ticket)?;
-                let (key, number) = (entry.key, entry.number);
-                let (cancel, cause) = *entry.cancel.take()?;
-                let settled = entry.settled.is_some();
+                let key = entry.key;
+                let (cancel, cause) = entry.take_cancel()?;
+                let settled = entry.ended;
+                let number = self.session.call_number(key);
                 let wanted = self.session.wants_cancel(key);
                 if wanted {
                     self.session.local_cancel_written(now, key);
@@ -263,7 +264,8 @@ impl Core {
                     self.outbound.remove(key.0);
                     self.free_call(ticket);
                 }
-                wanted.then_some(Outgoing::Cancel { number, cancel, cause })
+                let number = number.filter(|_| wanted)?;
+                Some(Outgoing::Cancel { number, cancel, cause })
             }
             control => Some(Outgoing::Control(control)),
         }
@@ -275,7 +277,8 @@ impl Core {
                 let taken = self
                     .calls
                     .get_mut(ticket)
-                    .and_then(|entry| entry.frame.take().map(|call| (entry.key, entry.number, call)));
+                    .and_then(|entry| Some((entry.key, entry.frame.take()?)))
+                    .and_then(|(key, call)| Some((key, self.session.call_number(key)?, call)));
                 let Some((key, number, call)) = taken else {
                     self.outbox.found_empty();
                     return None;
