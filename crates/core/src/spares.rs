@@ -4,7 +4,6 @@
 const MOST: usize = 64;
 
 #[derive(Debug)]
-#[expect(clippy::vec_box, reason = "what is kept is the boxes")]
 pub(crate) struct Spares<T>(Vec<Box<T>>);
 
 impl<T: Default> Spares<T> {
@@ -13,13 +12,14 @@ impl<T: Default> Spares<T> {
     }
 
     /// An empty one.
+    #[expect(clippy::unnecessary_box_returns, reason = "the box is what is wanted")]
     pub(crate) fn take(&mut self) -> Box<T> {
         self.0.pop().unwrap_or_default()
     }
 
     /// Keeps a box that is done with, emptied.
-    pub(crate) fn keep(&mut self, mut used: Box<T>) {
-        if self.0.len() < MOST {
+    pub(crate) fn keep(&mut self, used: Option<Box<T>>) {
+        if let Some(mut used) = used.filter(|_| self.0.len() < MOST) {
             *used = T::default();
             self.0.push(used);
         }
@@ -34,7 +34,7 @@ mod tests {
     fn a_box_comes_back_empty_and_not_all_are_kept() {
         let mut spares = Spares::new();
         for value in 0..MOST * 2 {
-            spares.keep(Box::new(value));
+            spares.keep(Some(Box::new(value)));
         }
         assert_eq!(spares.0.len(), MOST);
         assert_eq!(*spares.take(), 0);

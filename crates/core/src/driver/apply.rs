@@ -50,11 +50,7 @@ impl Core {
             }
             Output::SendCancel { call, number: _, cancel, cause } => {
                 if let Some((ticket, entry)) = self.entry_of(call) {
-                    tracing::debug!(
-                        
-                        cancel.source = cause.kind().name(),
-                        "a call is cancelled"
-                    );
+                    tracing::debug!(cancel.source = cause.kind().name(), "a call is cancelled");
                     entry.extras().cancel = Some((cancel, cause));
                     self.outbox.push_control(Control::Cancel(ticket));
                 }

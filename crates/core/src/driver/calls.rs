@@ -168,9 +168,7 @@ impl Core {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         match self.calls.get(ticket) {
-            Some(entry) if !entry.ended => {
-                self.session.local_cancel_call(now, entry.key, cause, after)
-            }
+            Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
             Some(_) | None => CancelResult::AlreadySettled,
         }
     }
@@ -284,5 +282,16 @@ impl Shared {
                 core.session.local_shutdown(now, drain);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_in_flight_takes_little() {
+        let bytes = size_of::<CallEntry>();
+        assert!(bytes <= 56, "W8: a call's entry takes {bytes} bytes");
     }
 }

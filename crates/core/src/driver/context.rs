@@ -42,8 +42,8 @@ impl CallContext {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; the signal stays.
-    pub async fn cancelled(&self) -> Cause {
-        self.0.signalled().await
+    pub fn cancelled(&self) -> impl Future<Output = Cause> + Send {
+        self.0.signalled()
     }
 
     /// The cause, once the request is cancelled.

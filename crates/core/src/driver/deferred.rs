@@ -8,9 +8,10 @@ use std::task::Waker;
 use tokio::task::AbortHandle;
 
 use super::foreign::{ForeignCall, ForeignParent};
+use super::guard::Guard;
 use super::handler::{Handler, Job};
 use super::incoming::{Inbox, Matcher};
-use super::request::{Guard, Request};
+use super::request::Request;
 use super::shared::Shared;
 use crate::machine::Event;
 

@@ -19,8 +19,8 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::context::CallContext;
+use super::guard::Guard;
 use super::outbox::Answer;
-use super::request::Guard;
 use crate::cause::Cause;
 use crate::error::CallError;
 use crate::machine::{HandlerEnd, Work};
@@ -321,5 +321,26 @@ pub(super) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
         Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
         // A codec may lend what it made itself.
         Some(_) | None => Bytes::copy_from_slice(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beside<F, P, Fut>(_: &F) -> usize
+    where
+        F: Fn(CallContext, P) -> Fut,
+    {
+        size_of::<Running<F, P, Fut>>() - size_of::<Fut>()
+    }
+
+    #[test]
+    fn the_task_of_a_handler_is_the_users_future_and_two_words() {
+        let handler = |context: CallContext, _params: Box<RawValue>| async move {
+            context.cancelled().await;
+            Ok::<_, HandlerError>(())
+        };
+        assert!(beside(&handler) <= 16, "W8: {} bytes beside the user's future", beside(&handler));
     }
 }

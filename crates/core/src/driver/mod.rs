@@ -13,6 +13,7 @@ mod canceller;
 mod context;
 mod deferred;
 mod foreign;
+mod guard;
 mod handler;
 mod incoming;
 mod load;

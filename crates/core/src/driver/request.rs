@@ -1,23 +1,23 @@
 //! A request this side serves, as its handler, its context and the driver share it.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
+use pin_project_lite::pin_project;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::context::CallContext;
 use super::handler::Handler;
-use super::outbox::Answer;
-use super::shared::{Core, Shared};
+use super::shared::Shared;
 use crate::cause::Cause;
-use crate::dialect::HandshakePart;
 use crate::id::{ExchangeId, InboundKey, RequestId};
-use crate::machine::HandlerEnd;
 use crate::registry::SessionId;
 
 /// What a handler's contexts share. It lives until the last of them is dropped.
@@ -59,6 +59,10 @@ struct Late {
     token: OnceLock<CancellationToken>,
     /// Its span, but while its handler is in it.
     span: Mutex<Option<tracing::Span>>,
+}
+
+fn lock(span: &Mutex<Option<tracing::Span>>) -> MutexGuard<'_, Option<tracing::Span>> {
+    span.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of a request when it arrives.
@@ -130,15 +134,8 @@ impl Request {
         }
     }
 
-    pub(super) async fn signalled(&self) -> Cause {
-        loop {
-            let mut signal = std::pin::pin!(self.signal.notified());
-            signal.as_mut().enable();
-            if let Some(cause) = self.cause() {
-                return cause.clone();
-            }
-            signal.await;
-        }
+    pub(super) fn signalled(&self) -> Signalled<'_> {
+        Signalled { request: self, signal: self.signal.notified() }
     }
 
     pub(super) fn has_begun(&self) -> bool {
@@ -146,7 +143,7 @@ impl Request {
     }
 
     /// Its handler has been polled once, or never will be.
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         if self.begun.load(Ordering::Relaxed) || self.begun.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -179,6 +176,16 @@ impl Request {
         token
     }
 
+    pub(super) fn take_span(&self) -> Option<tracing::Span> {
+        self.late.get().and_then(|late| lock(&late.span).take())
+    }
+
+    pub(super) fn put_span(&self, span: Option<tracing::Span>) {
+        if span.is_some() {
+            *lock(&self.late().span) = span;
+        }
+    }
+
     fn late(&self) -> &Late {
         self.late.get_or_init(Box::default)
     }
@@ -198,6 +205,15 @@ impl Request {
         if let Some(watch) = late {
             watch.abort();
         }
+    }
+
+    /// Whether the end of its task was told. Its guard alone asks and tells, and it went with the task.
+    pub(super) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_told(&self) {
+        self.told.store(true, Ordering::Relaxed);
     }
 
     /// Keeps what ends the task. An abort asked before that is made up for.
@@ -226,6 +242,32 @@ impl fmt::Debug for Request {
             .field("method", &self.method)
             .field("cause", &self.cause())
             .finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// Waits for a request's cancel. Most handlers hold one, so it is no `async fn`, which takes half as much again.
+    #[must_use = "futures do nothing unless they are polled"]
+    pub(super) struct Signalled<'a> {
+        request: &'a Request,
+        // It hears what is told from its making on, so that the cause is always looked at after that.
+        #[pin]
+        signal: Notified<'a>,
+    }
+}
+
+impl Future for Signalled<'_> {
+    type Output = Cause;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Cause> {
+        let mut this = self.project();
+        loop {
+            if let Some(cause) = this.request.cause() {
+                return Poll::Ready(cause.clone());
+            }
+            ready!(this.signal.as_mut().poll(cx));
+            this.signal.set(this.request.signal.notified());
+        }
     }
 }
 
@@ -278,170 +320,13 @@ pub(super) enum Task {
     Ended,
 }
 
-/// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
-pub(super) struct Guard(Arc<Request>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Guard {
-    pub(super) const fn new(request: Arc<Request>) -> Self {
-        Self(request)
-    }
-
-    pub(super) fn context(&self) -> CallContext {
-        CallContext::new(Arc::clone(&self.0))
-    }
-
-    /// Opens the request's span, if anyone wants it.
-    pub(super) fn open_span(&self) {
-        let request = &self.0;
-        let dialect = &request.shared.dialect;
-        let is_json_rpc = dialect.codec().as_json_rpc().is_some();
-        let span = tracing::info_span!(
-            "rescind.request",
-            rpc.system.name = if is_json_rpc { "jsonrpc" } else { dialect.name() },
-            rpc.method = %request.method,
-            jsonrpc.request.id = %request.id,
-            cancel.source = tracing::field::Empty,
-            cancel.outcome = tracing::field::Empty,
-        );
-        if !span.is_disabled() {
-            request.put_span(Some(span));
-        }
-    }
-
-    /// Runs code of the handler in the request's span.
-    pub(super) fn enter<R>(&self, code: impl FnOnce() -> R) -> R {
-        let span = self.0.take_span();
-        let entered = span.as_ref().map(tracing::Span::enter);
-        let result = code();
-        drop(entered);
-        self.0.put_span(span);
-        result
-    }
-
-    /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then; and closes it.
-    pub(super) fn close_span(&self, end: HandlerEnd) {
-        let Some(span) = self.0.take_span() else { return };
-        let Some(cause) = self.0.cause() else { return };
-        span.record("cancel.source", cause.kind().name());
-        let outcome = match end {
-            HandlerEnd::Value => "completed",
-            HandlerEnd::Error => "failed",
-            HandlerEnd::Stopped => "cancelled",
-            HandlerEnd::Panicked => "panicked",
-        };
-        span.record("cancel.outcome", outcome);
-    }
-
-    pub(super) fn begin(&self) {
-        self.0.begin();
-    }
-
-    /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
-    /// becomes an internal error.
-    pub(super) fn fit(&self, answer: Answer) -> Answer {
-        self.0.shared.fit(&self.0.method, answer)
-    }
-
-    /// Offers the handler's end once there is room for it, and reports the task as gone.
-    ///
-    /// Dropped before it is done, the answer is lost and the task counts as gone without one: that is what an abort
-    /// after the grace does, when the machine has answered already.
-    pub(super) fn poll_offer(
-        &self,
-        end: HandlerEnd,
-        answer: &mut Option<Answer>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        let offered = self.0.poll_offer(end, answer, cx);
-        if offered.is_ready() {
-            self.0.told.store(true, Ordering::Relaxed);
-        }
-        offered
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let request = &self.0;
-        // Only the guard itself writes it, and it was moved here with the task.
-        if !request.told.load(Ordering::Relaxed) {
-            request.begin();
-            request.shared.step(|core, now, _| core.end_task(request, now));
-        }
-    }
-}
-
-impl Request {
-    fn take_span(&self) -> Option<tracing::Span> {
-        self.late.get()?.span.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn put_span(&self, span: Option<tracing::Span>) {
-        if span.is_some() {
-            *self.late().span.lock().unwrap_or_else(PoisonError::into_inner) = span;
-        }
-    }
-
-    /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
-    /// permit and can be cancelled.
-    fn poll_offer(
-        self: &Arc<Self>,
-        end: HandlerEnd,
-        answer: &mut Option<Answer>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        self.shared.step(|core, now, deferred| {
-            let weight = answer.as_ref().map_or(0, Answer::weight);
-            let settled = !core.session.may_notify(self.key);
-            let has_room = core.outbox.has_room(core.session.limits(), weight);
-            let Some(slot) = core.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
-            if !settled && !has_room {
-                if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
-                    core.waiting_for_room.push(self.key);
-                }
-                return Poll::Pending;
-            }
-            core.offered = answer.take();
-            core.session.local_answer(now, self.key, end);
-            core.end_task(self, now);
-            core.apply(&self.shared, now, deferred);
-            // What the machine did not take is dropped without the lock.
-            *answer = core.offered.take();
-            Poll::Ready(())
-        })
-    }
-}
-
-impl Core {
-    /// The task of a request is gone.
-    pub(super) fn end_task(&mut self, request: &Request, now: std::time::Instant) {
-        if request.is_cancelled() {
-            request.shared.registry.clear(request.session(), &request.id);
-        }
-        if let Some(slot) = self.inbound.get_mut(request.key.0) {
-            request.shared.admission.task_moved(slot.task, Task::Ended);
-            slot.task = Task::Ended;
-        }
-        self.session.local_ended(now, request.key);
-    }
-}
-
-impl Shared {
-    fn fit(&self, method: &str, answer: Answer) -> Answer {
-        let Answer::Value(mut value) = answer else { return answer };
-        if self.dialect.rules().handshake == Some(method) {
-            let declared = self.dialect.codec().declare(HandshakePart::Result, &value, self.handles_cancels);
-            value = declared.unwrap_or(value);
-        }
-        if value.get().len() > self.max_frame {
-            tracing::warn!(
-                rpc.method = method,
-                bytes = value.get().len(),
-                limit = self.max_frame,
-                "an answer is over the frame limit"
-            );
-            return Answer::Refused(crate::dialect::Refusal::Internal);
-        }
-        Answer::Value(value)
+    #[test]
+    fn a_request_in_flight_takes_little() {
+        let bytes = (size_of::<Request>(), size_of::<InboundSlot>());
+        assert!(bytes.0 <= 128 && bytes.1 <= 24, "W8: a request and its slot take {bytes:?} bytes");
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::Session;
-use super::request::{Reach, State};
 use super::input::Arrival;
 use super::lifecycle;
 use super::memory::{Name, Settled};
 use super::output::{Event, Output};
+use super::request::{Reach, State};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::id::{ExchangeId, Principal};

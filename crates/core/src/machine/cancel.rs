@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::request::{Reach, Request, State};
 use super::input::Origin;
 use super::memory::{Name, Settled};
 use super::output::{AckStatus, Event, Output, ReplyBody};
+use super::request::{Reach, Request, State};
 use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};

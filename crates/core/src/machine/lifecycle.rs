@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::Session;
-use super::request::State as RequestState;
 use super::input::Lost;
 use super::output::{CloseCause, Output};
+use super::request::State as RequestState;
 use super::timers::{Timer, later};
 use crate::cause::{Cause, CauseKind};
 use crate::id::InboundKey;

@@ -391,7 +391,7 @@ impl Session {
         if let Some(gone) = self.calls.remove(call.0) {
             self.numbers.remove(&gone.number, call.0.slot);
             let cancel = gone.cancel();
-            gone.extras.into_iter().for_each(|extras| self.call_extras.keep(extras));
+            self.call_extras.keep(gone.extras);
             match cancel {
                 CancelFrame::None => {}
                 CancelFrame::Waiting(number) | CancelFrame::Written(number) => {

@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::Session;
-use super::request::{Request, State};
 use super::input::CallRefused;
 use super::outbound::{Call, Extras};
 use super::output::{ForeignChild, Output};
+use super::request::{Request, State};
 use crate::cause::{Cause, CauseKind};
 use crate::id::{InboundKey, OutboundKey};
 
@@ -100,7 +100,8 @@ impl Session {
 
     /// Queues a walk over the children of a request that was signalled or settled.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
-        let has_own = self.requests.get(parent.0).is_some_and(|request| request.extras().first_child.is_some());
+        let has_own =
+            self.requests.get(parent.0).is_some_and(|request| request.extras().first_child.is_some());
         if has_own || self.tree.has_foreign(parent) {
             self.tree.parents.push_back(parent);
         }
