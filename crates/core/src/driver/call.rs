@@ -67,13 +67,15 @@ impl<R> Call<R> {
         Canceller::new(&self.shared, self.ticket())
     }
 
-    /// What the peer notifies for this call, matched by its progress token. The call must have been made with
-    /// [`progress`](super::CallBuilder::progress), else nothing comes.
+    /// What the peer notifies for this call, by its progress token or as its caller tells it apart. The call must have been
+    /// made with [`progress`](super::CallBuilder::progress) or
+    /// [`notifications_where`](super::CallBuilder::notifications_where), else nothing comes. Those who read share what comes.
     pub fn notifications(&self) -> Notifications {
         Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
     }
 
-    /// The notifications `belongs` says belong to this call, from now on. They go to this reader and not to the
+    /// The notifications `belongs` says belong to this call, from now on: one that came before is missed, which
+    /// [`CallBuilder::notifications_where`](super::CallBuilder::notifications_where) rules out. They go to this reader and not to the
     /// router; the first reader that matches has them. `belongs` sees every notification of the connection.
     pub fn notifications_where(
         &self,

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
+use tracing::Level;
 
 use super::deferred::Deferred;
 use super::foreign::ForeignParent;
 use super::handler::part_of;
 use super::incoming::Inbox;
+use super::log::{CallSpan, Entry, end_of_call};
 use super::outbox::Bulk;
 use super::shared::{Core, Shared};
 use super::slots::Ticket;
@@ -47,8 +49,17 @@ pub(super) struct Extras {
     pub(super) acknowledged: Option<bool>,
     pub(super) ack_waker: Option<Waker>,
     pub(super) inbox: Option<Arc<Inbox>>,
+    pub(super) span: CallSpan,
     pub(super) watches: Vec<AbortHandle>,
     pub(super) parent: Option<ForeignParent>,
+}
+
+/// A call that was staged.
+pub(super) struct Started {
+    pub(super) ticket: Ticket,
+    pub(super) number: CallNumber,
+    /// Its method, as other calls share it.
+    pub(super) method: Arc<str>,
 }
 
 /// The frame of a staged call, not encoded yet.
@@ -107,6 +118,10 @@ impl CallEntry {
         self.extras.as_mut()?.cancel.take()
     }
 
+    pub(super) fn span(&self) -> CallSpan {
+        self.extras.as_ref()?.span.clone()
+    }
+
     /// It opens the session.
     pub(super) fn shakes(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.shakes)
@@ -119,7 +134,7 @@ impl CallEntry {
 }
 
 impl Core {
-    /// Stages a call, which takes `extras`; a call that is refused leaves them. Returns its method too, as others share it.
+    /// Stages a call, which takes `extras`; a call that is refused leaves them.
     pub(super) fn start_call(
         &mut self,
         shared: &Shared,
@@ -127,7 +142,7 @@ impl Core {
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
-    ) -> Result<(Ticket, Arc<str>), CallRefused> {
+    ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
         frame.exchange = self.exchange_of_call(shared, spec, number);
         let method = self.methods.share(frame.method);
@@ -147,7 +162,7 @@ impl Core {
         });
         self.outbound.insert(key.0, ticket);
         self.outbox.push_bulk(Bulk::Call(ticket));
-        Ok((ticket, method))
+        Ok(Started { ticket, number, method })
     }
 
     /// Our calls open exchanges of their own where we can give them up again; a serving side's children go on the
@@ -201,7 +216,13 @@ impl Core {
             Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
         };
         let Some((ticket, entry)) = self.entry_of(call) else { return };
-        tracing::trace!(cancel.outcome = outcome(&settlement), "a call has ended");
+        let is_error = matches!(said, Some(Said::Error(_)));
+        let (outcome, source) = end_of_call(&settlement, is_error);
+        // A span that somebody opened is closed here, whatever the level is by now.
+        match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
+            Some(span) => deferred.log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            None => deferred.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
+        }
         entry.ended = true;
         entry.settled = Some(Box::new(match (settlement, said) {
             (Settlement::Answered { cancelled }, Some(Said::Value(value))) => {
@@ -225,24 +246,25 @@ impl Core {
             deferred.watches.append(&mut extras.watches);
             deferred.foreign_ends.extend(extras.parent.take());
             if let Some(inbox) = extras.inbox.take() {
-                self.stop_reading(ticket, &inbox, deferred);
+                self.progress_readers -= usize::from(inbox.reads_progress);
                 deferred.inboxes.push(inbox);
             }
         }
+        self.stop_matching(ticket, deferred);
         if !waits {
             self.outbound.remove(call.0);
         }
         self.free_call(ticket);
     }
 
-    fn stop_reading(&mut self, ticket: Ticket, inbox: &Inbox, deferred: &mut Deferred) {
-        if inbox.reads_progress {
-            self.progress_readers -= 1;
+    /// Nothing belongs to a call that has ended.
+    fn stop_matching(&mut self, ticket: Ticket, deferred: &mut Deferred) {
+        if self.matchers.iter().any(|matcher| matcher.ticket == ticket) {
+            let matchers = std::mem::take(&mut self.matchers).into_iter();
+            let (ended, open): (Vec<_>, _) = matchers.partition(|matcher| matcher.ticket == ticket);
+            self.matchers = open;
+            deferred.matchers.extend(ended);
         }
-        let (ended, open) =
-            std::mem::take(&mut self.matchers).into_iter().partition(|matcher| matcher.ticket == ticket);
-        self.matchers = open;
-        deferred.matchers = ended;
     }
 }
 
@@ -257,16 +279,6 @@ pub(super) const fn number_of(exchange: ExchangeId) -> Option<CallNumber> {
 }
 
 const OURS: u64 = 1 << 63;
-
-const fn outcome(settlement: &Settlement) -> &'static str {
-    match settlement {
-        Settlement::Answered { cancelled: None } => "completed",
-        Settlement::Answered { cancelled: Some(_) } => "completed_after_cancel",
-        Settlement::Cancelled { confirmed: true, .. } => "confirmed",
-        Settlement::Cancelled { confirmed: false, .. } => "unconfirmed",
-        Settlement::Disconnected { .. } => "disconnected",
-    }
-}
 
 impl Shared {
     /// One handle more keeps the connection open.

@@ -11,6 +11,7 @@ use super::foreign::{ForeignCall, ForeignParent};
 use super::guard::Guard;
 use super::handler::{Handler, Job};
 use super::incoming::{Inbox, Matcher};
+use super::log::Entry;
 use super::request::Request;
 use super::shared::Shared;
 use crate::machine::Event;
@@ -31,6 +32,7 @@ pub(super) struct Deferred {
     pub(super) events: Vec<Event>,
     /// The connection has closed.
     pub(super) closed: bool,
+    pub(super) log: Vec<Entry>,
     /// Slots of requests that are gone: the last hold on what their contexts share.
     pub(super) gone: Vec<Arc<Request>>,
 }
@@ -84,6 +86,9 @@ impl Deferred {
         }
         if self.closed {
             shared.closed.notify_waiters();
+        }
+        for entry in self.log {
+            entry.tell();
         }
         drop(self.gone);
     }

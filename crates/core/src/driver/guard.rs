@@ -25,11 +25,9 @@ impl Guard {
     /// Opens the request's span, if anyone wants it.
     pub(super) fn open_span(&self) {
         let request = &self.0;
-        let dialect = &request.shared.dialect;
-        let is_json_rpc = dialect.codec().as_json_rpc().is_some();
         let span = tracing::info_span!(
             "rescind.request",
-            rpc.system.name = if is_json_rpc { "jsonrpc" } else { dialect.name() },
+            rpc.system.name = request.shared.rpc_system(),
             rpc.method = %request.method,
             jsonrpc.request.id = %request.id,
             cancel.source = tracing::field::Empty,
@@ -95,6 +93,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let request = &self.0;
+        // Of a task that was aborted; contexts may outlive it.
+        drop(request.take_span());
         if !request.is_told() {
             request.begin();
             request.shared.step(|core, now, _| core.end_task(request, now));

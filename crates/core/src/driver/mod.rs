@@ -17,6 +17,7 @@ mod guard;
 mod handler;
 mod incoming;
 mod load;
+mod log;
 mod methods;
 mod notices;
 mod notify;

@@ -4,7 +4,7 @@
 //! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
 //!   step, in [`Shared::step`], and never across an await.
 //! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
-//!   tokens, inboxes and hooks are put into [`Deferred`] and done after it is released. A codec may be asked to read
+//!   tokens, inboxes, hooks and the log are put into [`Deferred`] and done after it is released. A codec may be asked to read
 //!   a handshake under it; codecs keep no state.
 //! - D3 No two connections' mutexes are held at once. What a step means for another connection (a child there, a
 //!   parent there) is deferred too. So no cycle of locks exists, and a program may call back in from anywhere.
@@ -178,6 +178,11 @@ impl Shared {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What speaks here, as a span names it.
+    pub(super) fn rpc_system(&self) -> &'static str {
+        if self.dialect.codec().as_json_rpc().is_some() { "jsonrpc" } else { self.dialect.name() }
     }
 
     /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
