@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rescind_testkit::runner::Settings;
-use rescind_testkit::{Report, Scenario, scenarios};
+use rescind_testkit::runner::{Outcomes, Settings, differences};
+use rescind_testkit::{Cell, CellOutcome, Report, Scenario, scenarios};
 
 use crate::args::{Matrix, WIRES};
 use crate::table::{self, Colour};
@@ -23,16 +23,36 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let progress = progress((wanted.len() * wires.len()) as u64);
     let mut cells = Vec::new();
     for scenario in wanted {
+        let mut row = Vec::new();
         for wire in &wires {
             progress.set_message(format!("{} {} over {wire}", scenario.dialect, scenario.vector.name));
-            cells.push(wires::play_on(wire, scenario, &Settings::default()).await?);
+            row.push(wires::play_on(wire, scenario, &Settings::default()).await?);
             progress.inc(1);
         }
+        same_on_every_wire(scenario, &mut row);
+        cells.append(&mut row);
     }
     progress.finish_and_clear();
     let report = Report::new(cells);
     print(&report, &wires, args.json)?;
     Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
+}
+
+/// Where a scenario held on several wires its outcomes are literally the same (I15); a wire with others broke.
+fn same_on_every_wire(scenario: &Scenario, row: &mut [Cell]) {
+    let held: Vec<(&str, &Outcomes)> = row
+        .iter()
+        .filter(|cell| cell.outcome == CellOutcome::Held)
+        .map(|cell| (cell.wire.as_str(), &cell.outcomes))
+        .collect();
+    let told: Vec<(String, String)> =
+        differences(scenario, &held).into_iter().map(|(wire, why)| (wire.to_owned(), why)).collect();
+    for (wire, why) in told {
+        for cell in row.iter_mut().filter(|cell| cell.wire == wire) {
+            cell.outcome = CellOutcome::Broke;
+            cell.why.clone_from(&why);
+        }
+    }
 }
 
 /// Prints the table to stdout, or to stderr beside the JSON.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rescind::stdio::{ChildHandle, Command};
 use rescind::{BoxFuture, ByteStream, Framing, Link, Transport, memory_pair};
 use rescind_testkit::fixture::Fixture;
-use rescind_testkit::runner::{CallingSubject, Connect, LinkSubject, PeerCaller, Settings, play};
+use rescind_testkit::runner::{CallingSubject, Connect, LinkSubject, PeerCaller, Played, Settings, play};
 use rescind_testkit::{Cell, Part, Scenario};
 use tokio::net::TcpListener;
 
@@ -20,12 +20,12 @@ use crate::Failure;
 pub(crate) async fn play_on(wire: &str, scenario: &Scenario, settings: &Settings) -> Result<Cell, Failure> {
     let played = match (wire, scenario.vector.role) {
         ("memory", Part::Serve) => {
-            let mut subject = memory_fixture(scenario)?;
+            let mut subject = in_memory(fixture(scenario)?);
             play(scenario, &mut subject, settings).await
         }
         ("memory", Part::Call) => {
             let (near, far) = memory_pair();
-            play(scenario, &mut calling(scenario, near, far)?, settings).await
+            play_calling(scenario, near, far, settings).await?
         }
         (_, Part::Serve) => {
             let mut fixture = ChildFixture::new(scenario)?;
@@ -37,16 +37,20 @@ pub(crate) async fn play_on(wire: &str, scenario: &Scenario, settings: &Settings
         }
         (_, Part::Call) => {
             let (near, far) = relayed_pair(framing_of(scenario)?).await?;
-            play(scenario, &mut calling(scenario, near, far)?, settings).await
+            play_calling(scenario, near, far, settings).await?
         }
     };
     Ok(Cell::new(scenario, wire, played))
 }
 
-/// The fixture in this process, behind the in-memory wire.
-fn memory_fixture(scenario: &Scenario) -> Result<LinkSubject, Failure> {
-    let fixture =
-        Fixture::new(scenario.dialect, scenario.vector.options.clone()).ok_or("there is no such dialect")?;
+/// The fixture in this process, set up as the scenario wants it.
+fn fixture(scenario: &Scenario) -> Result<Fixture, Failure> {
+    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone());
+    Ok(fixture.ok_or("there is no such dialect")?)
+}
+
+/// The fixture behind the in-memory wire.
+fn in_memory(fixture: Fixture) -> LinkSubject {
     let connect = move || -> BoxFuture<'static, Result<Link, String>> {
         let fixture = fixture.clone();
         Box::pin(async move {
@@ -54,13 +58,22 @@ fn memory_fixture(scenario: &Scenario) -> Result<LinkSubject, Failure> {
             fixture.serve(theirs).map(|_peer| ours).map_err(|error| error.to_string())
         })
     };
-    Ok(LinkSubject::new(Box::new(connect)).with_many_lines().with_half_close().with_options())
+    LinkSubject::new(Box::new(connect)).with_many_lines().with_half_close().with_options()
 }
 
 /// Our own `Peer` on the near end of a wire; the scenario plays the far end.
-fn calling(scenario: &Scenario, near: Link, far: Link) -> Result<CallingSubject<PeerCaller>, Failure> {
-    let caller = PeerCaller::open(scenario, near)?;
-    Ok(CallingSubject::new(LinkSubject::new(only(far)).with_half_close(), caller))
+async fn play_calling(
+    scenario: &Scenario,
+    near: Link,
+    far: Link,
+    settings: &Settings,
+) -> Result<Played, Failure> {
+    let fixture = fixture(scenario)?;
+    let caller = PeerCaller::open(fixture.clone(), near).map_err(|error| error.to_string())?;
+    let mut subject = CallingSubject::new(LinkSubject::new(only(far)).with_half_close(), caller);
+    let mut played = play(scenario, &mut subject, settings).await;
+    played.outcomes.handled(fixture.handled());
+    Ok(played)
 }
 
 /// Opens to this link, once.

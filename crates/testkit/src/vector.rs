@@ -22,6 +22,10 @@ pub struct Vector {
     pub source: String,
     /// Who is tested for what.
     pub role: Part,
+    /// Why two plays may end otherwise, where what happens is a race by nature: its outcomes are not compared between
+    /// wires (I15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub race: Option<String>,
     /// What the fixture is told beforehand. A foreign peer cannot be told.
     #[serde(default, skip_serializing_if = "Options::is_default")]
     pub options: Options,

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 use rescind_core::{BoxFuture, ByteStream, Framing, Link, memory_pair};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{
-    CallingSubject, Connect, LinkSubject, PeerCaller, Played, Settings, Verdict, play,
+    CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, Verdict, differences, play,
 };
 use rescind_testkit::{Part, Scenario, scenarios};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -30,18 +30,22 @@ const PIPE: usize = 64;
 type Pair = fn() -> (Link, Link);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_memory() {
-    all_hold(memory_pair).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_bytes_by_line() {
-    all_hold(|| piped(Framing::Newline)).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_bytes_by_length() {
-    all_hold(|| piped(Framing::ContentLength)).await;
+async fn i15_every_vector_holds_with_the_same_outcomes_over_memory_and_over_bytes() {
+    let by_line: Pair = || piped(Framing::Newline);
+    let by_length: Pair = || piped(Framing::ContentLength);
+    let memory = all_hold(memory_pair).await;
+    let others = [("bytes by line", all_hold(by_line).await), ("bytes by length", all_hold(by_length).await)];
+    let mut told = Vec::new();
+    for (scenario, outcomes) in &memory {
+        let name = (scenario.dialect, &scenario.vector.name);
+        let mut all = vec![("memory", outcomes)];
+        for (wire, plays) in &others {
+            let of_it = plays.iter().find(|(it, _)| (it.dialect, &it.vector.name) == name);
+            all.push((*wire, &of_it.unwrap().1));
+        }
+        told.extend(differences(scenario, &all).into_iter().map(|(_, told)| format!("{name:?} {told}")));
+    }
+    assert!(told.is_empty(), "{} differ:\n{}", told.len(), told.join("\n"));
 }
 
 fn piped(framing: Framing) -> (Link, Link) {
@@ -93,7 +97,8 @@ impl AsyncWrite for Pipe {
     }
 }
 
-async fn all_hold(pair: Pair) {
+/// Every vector holds; what came of the requests of each.
+async fn all_hold(pair: Pair) -> Vec<(&'static Scenario, Outcomes)> {
     let only = std::env::var("VECTOR").ok();
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut plays = JoinSet::new();
@@ -104,29 +109,33 @@ async fn all_hold(pair: Pair) {
         let permits = Arc::clone(&permits);
         plays.spawn(async move {
             let _permit = permits.acquire_owned().await.unwrap();
-            told(scenario, &play_over(scenario, pair).await)
+            (scenario, play_over(scenario, pair).await)
         });
     }
     assert!(!plays.is_empty(), "no vector has that name");
-    let broken: Vec<String> = plays.join_all().await.into_iter().flatten().collect();
+    let played = plays.join_all().await;
+    let broken: Vec<String> = played.iter().filter_map(|(scenario, played)| told(scenario, played)).collect();
     assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+    played.into_iter().map(|(scenario, played)| (scenario, played.outcomes)).collect()
 }
 
 async fn play_over(scenario: &'static Scenario, pair: Pair) -> Played {
     let settings = Settings::default();
+    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
     match scenario.vector.role {
-        Part::Serve => play(scenario, &mut fixture(scenario, pair), &settings).await,
+        Part::Serve => play(scenario, &mut serving(fixture, pair), &settings).await,
         Part::Call => {
             let (near, far) = pair();
-            let caller = PeerCaller::open(scenario, near).unwrap();
+            let caller = PeerCaller::open(fixture.clone(), near).unwrap();
             let wire = LinkSubject::new(only_once(far)).with_half_close();
-            play(scenario, &mut CallingSubject::new(wire, caller), &settings).await
+            let mut played = play(scenario, &mut CallingSubject::new(wire, caller), &settings).await;
+            played.outcomes.handled(fixture.handled());
+            played
         }
     }
 }
 
-fn fixture(scenario: &Scenario, pair: Pair) -> LinkSubject {
-    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
+fn serving(fixture: Fixture, pair: Pair) -> LinkSubject {
     let connect = move || -> BoxFuture<'static, Result<Link, String>> {
         let (ours, theirs) = pair();
         let served = fixture.serve(theirs).map(|_peer| ours).map_err(|error| error.to_string());

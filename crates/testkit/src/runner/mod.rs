@@ -7,6 +7,7 @@ mod calling;
 mod lines;
 mod link;
 mod opening;
+mod outcomes;
 mod peer;
 mod play;
 mod steps;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
+pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
 pub use verdict::{Direction, Played, TraceLine, Verdict};

@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
+use super::outcomes::Outcomes;
 use super::subject::{Seen, Subject, Trouble};
 use super::translate::Translator;
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
+use crate::fixture::Handled;
 use crate::pattern::Bindings;
 use crate::speech::{Shape, Speech};
 use crate::step::{Step, Work};
@@ -43,6 +46,7 @@ pub(crate) struct Play<'a, S> {
     pub(crate) current: usize,
     pub(crate) bindings: Bindings,
     pub(crate) trace: Vec<TraceLine>,
+    pub(crate) outcomes: Outcomes,
     /// Requests of the runner's own so far.
     own: u64,
     /// Echoes of the runner's own that the fixture counts as handlers.
@@ -68,6 +72,7 @@ impl<'a, S: Subject> Play<'a, S> {
             current: 0,
             bindings: Bindings::default(),
             trace: Vec::new(),
+            outcomes: Outcomes::default(),
             own: 0,
             echoes: 0,
             baseline: Work::default(),
@@ -83,7 +88,7 @@ impl<'a, S: Subject> Play<'a, S> {
             Err(Stop::Broke(why)) => Verdict::Broke { why: self.with_deviation(why), step },
             Err(Stop::NotAsked(why)) => Verdict::NotAsked { why },
         };
-        Played { verdict, trace: self.trace, cancel: self.cancel }
+        Played { verdict, trace: self.trace, cancel: self.cancel, outcomes: self.outcomes }
     }
 
     fn with_deviation(&self, why: String) -> String {
@@ -139,6 +144,20 @@ impl<'a, S: Subject> Play<'a, S> {
             if let Some(frame) = left {
                 return Err(Stop::Broke(format!("this came and nothing was to come: {frame}")));
             }
+        }
+        self.ask_for_handlers().await
+    }
+
+    /// The fixture's own word on which handlers ran, where it serves and can still be asked.
+    async fn ask_for_handlers(&mut self) -> Result<(), Stop> {
+        let serves = self.scenario.vector.role == Part::Serve && !self.is_foreign();
+        if !serves || self.line()?.closed != Closed::No || !self.can_barrier() {
+            return Ok(());
+        }
+        let answer = self.request("test/handlers", json!({})).await?;
+        let told = self.speech()?.value(&answer).and_then(|value| value.get("handlers"));
+        if let Some(Ok(handled)) = told.map(Vec::<Handled>::deserialize) {
+            self.outcomes.handled(handled);
         }
         Ok(())
     }
@@ -249,6 +268,11 @@ impl<'a, S: Subject> Play<'a, S> {
     pub(crate) async fn send_text(&mut self, texts: Vec<String>) -> Result<(), Stop> {
         self.trace.extend(texts.iter().map(|text| TraceLine::new(Direction::Sent, text.clone())));
         let line = self.line()?.line;
+        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+            for frame in texts.iter().filter_map(|text| serde_json::from_str(text).ok()) {
+                self.outcomes.sent(&on.name, speech, &frame);
+            }
+        }
         Ok(self.subject.send(line, texts).await?)
     }
 
@@ -281,9 +305,12 @@ impl<'a, S: Subject> Play<'a, S> {
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        serde_json::from_str(&text)
-            .map(Next::Frame)
-            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))
+        let frame: Value = serde_json::from_str(&text)
+            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+            self.outcomes.received(&on.name, speech, &frame);
+        }
+        Ok(Next::Frame(frame))
     }
 
     /// Waits for one frame and keeps the others.

@@ -199,6 +199,7 @@ impl<S: Subject> Play<'_, S> {
             return Err(self.timed_out(&format!("the end of the call `{name}`")));
         };
         self.cancel_showed();
+        self.outcomes.ended(name, &ended);
         match self.outcome_difference(wanted, &ended) {
             Some(why) => Err(Stop::Broke(format!("the call `{name}` ended otherwise: {why} ({ended:?})"))),
             None => Ok(()),
