@@ -25,7 +25,7 @@ impl Session {
         let request = self.make_request(arrival);
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         let key = InboundKey(self.requests.insert(request));
-        self.ids.insert(key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.name()));
+        self.ids.insert(key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.scoped_id()));
         if let Some(name) = cancel_name {
             self.cancel_keys.insert(name, key);
         }
@@ -124,7 +124,7 @@ impl Session {
     /// The request that has this id now, in its space.
     pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
         let name = (scope, id);
-        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.name() == name);
+        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
         let (key, request) = self.requests.at(self.ids.find(&name, is)?)?;
         Some((InboundKey(key), request))
     }
@@ -232,7 +232,7 @@ impl Session {
     fn release(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let alarms = request.take_alarms();
-        self.ids.remove(&request.name(), key.0.slot);
+        self.ids.remove(&request.scoped_id(), key.0.slot);
         let exchange = request.origin().exchange;
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         for (at, timer) in [

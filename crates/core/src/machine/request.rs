@@ -205,7 +205,7 @@ impl Request {
     }
 
     /// Its id in its space.
-    pub(super) fn name(&self) -> (Scope, &RequestId) {
+    pub(super) fn scoped_id(&self) -> (Scope, &RequestId) {
         (self.origin().scope, &self.id)
     }
 
