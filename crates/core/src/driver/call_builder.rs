@@ -26,7 +26,6 @@ use super::shared::{Shared, now};
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
 use crate::error::CallError;
-use crate::id::ExchangeId;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::Exempt;
 
@@ -173,7 +172,6 @@ impl<R> CallBuilder<R> {
             params: frame.params,
             timeout: self.timeout,
             progress: self.progress,
-            exchange: ExchangeId::NONE,
         });
         let inbox = (self.progress || self.belongs.is_some()).then(|| Inbox::new(self.progress));
         let span = open_span(&self.shared, &method);

@@ -30,6 +30,8 @@ pub(super) struct CallEntry {
     pub(super) frame: Option<Box<StagedCall>>,
     /// How it ended, until its handle has read that.
     pub(super) settled: Option<Box<Settled>>,
+    /// Its request goes out on an exchange that its number names.
+    own_exchange: bool,
     /// It has ended.
     pub(super) ended: bool,
     /// A handle will read how it ended.
@@ -42,6 +44,8 @@ pub(super) struct CallEntry {
 /// What few calls have.
 #[derive(Default)]
 pub(super) struct Extras {
+    /// What its request goes out on, if that is its parent's.
+    pub(super) exchange: Option<ExchangeId>,
     /// It opens the session.
     pub(super) shakes: bool,
     /// Its cancel, until that is written or disarmed: its number and why.
@@ -68,7 +72,6 @@ pub(super) struct StagedCall {
     pub(super) params: Option<Box<RawValue>>,
     pub(super) timeout: Option<Duration>,
     pub(super) progress: bool,
-    pub(super) exchange: ExchangeId,
 }
 
 /// What an answer says.
@@ -108,6 +111,14 @@ impl CallEntry {
         self.extras.get_or_insert_default()
     }
 
+    /// What the request of this call, which has this number, goes out on.
+    pub(super) fn exchange(&self, number: CallNumber) -> ExchangeId {
+        if self.own_exchange {
+            return ExchangeId::of_call(number);
+        }
+        self.extras.as_ref().and_then(|extras| extras.exchange).unwrap_or(ExchangeId::NONE)
+    }
+
     /// Its cancel is still to be written.
     fn cancel_waits(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.cancel.is_some())
@@ -144,15 +155,20 @@ impl Core {
         extras: &mut Option<Box<Extras>>,
     ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
-        frame.exchange = self.exchange_of_call(shared, spec, number);
+        let exchange = self.exchange_of_call(shared, spec, number);
         let method = self.methods.share(frame.method);
         frame.method = Arc::clone(&method);
         let mut extras = extras.take();
+        let own_exchange = exchange.call().is_some();
+        if exchange.is_peers() {
+            extras.get_or_insert_default().exchange = Some(exchange);
+        }
         if shared.dialect.rules().handshake == Some(spec.method) {
             extras.get_or_insert_default().shakes = true;
         }
         let ticket = self.calls.insert(CallEntry {
             key,
+            own_exchange,
             frame: Some(frame),
             settled: None,
             ended: false,
@@ -165,14 +181,14 @@ impl Core {
         Ok(Started { ticket, number, method })
     }
 
-    /// Our calls open exchanges of their own where we can give them up again; a serving side's children go on the
-    /// exchange of their parent.
+    /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
+    /// exchange of its parent.
     fn exchange_of_call(&self, shared: &Shared, spec: &CallSpec<'_>, number: CallNumber) -> ExchangeId {
-        match spec.parent.and_then(|parent| self.inbound.get(parent.0)) {
-            Some(parent) => parent.request.exchange(),
-            None if shared.traits.exchanges_abortable => own_exchange(number),
-            None => ExchangeId::NONE,
+        if shared.traits.exchanges_abortable {
+            return ExchangeId::of_call(number);
         }
+        let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.exchange())
     }
 
     pub(super) fn cancel_call(
@@ -267,18 +283,6 @@ impl Core {
         }
     }
 }
-
-/// The exchange a call of ours opens. The peer's exchanges never have the highest bit.
-pub(super) const fn own_exchange(number: CallNumber) -> ExchangeId {
-    ExchangeId(OURS | number.0)
-}
-
-/// The call that opened an exchange of ours.
-pub(super) const fn number_of(exchange: ExchangeId) -> Option<CallNumber> {
-    if exchange.0 & OURS == 0 { None } else { Some(CallNumber(exchange.0 & !OURS)) }
-}
-
-const OURS: u64 = 1 << 63;
 
 impl Shared {
     /// One handle more keeps the connection open.

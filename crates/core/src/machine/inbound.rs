@@ -116,8 +116,7 @@ impl Session {
 
     fn make_request(&mut self, arrival: Arrival<'_>) -> Request {
         let reach = self.reach_of(&arrival);
-        let graceful = self.rules().graceful.iter().find(|(method, _)| *method == arrival.method);
-        let graceful = graceful.map(|(_, result)| *result);
+        let graceful = self.graceful(arrival.method);
         Request::new(arrival, reach, graceful, &mut self.request_extras)
     }
 
@@ -127,6 +126,11 @@ impl Session {
         let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
         let (key, request) = self.requests.at(self.ids.find(&name, is)?)?;
         Some((InboundKey(key), request))
+    }
+
+    /// The fixed result for requests of this method that this side tears down in good order.
+    pub(super) fn graceful(&self, method: &str) -> Option<&'static str> {
+        self.rules().graceful.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
     }
 
     fn may_start_now(&self, work: Work) -> bool {

@@ -253,6 +253,14 @@ impl Session {
         self.push(Output::Acked { call: key, cancelled });
     }
 
+    /// The exchange that the message of this number opened has failed, or has ended without an answer; `sent`: the
+    /// message had reached the wire. One that carried a cancel only is told to nobody.
+    pub fn recv_exchange_failed(&mut self, now: Instant, number: CallNumber, sent: bool) {
+        if let Some(call) = self.call_of(number) {
+            self.recv_call_failed(now, call, sent);
+        }
+    }
+
     /// A call of ours failed on its way, on a wire where one can without the others.
     pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
         self.lose_call(call, Some(sent));
