@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rescind_testkit::wires::WIRES;
 
 use crate::endpoint::{Endpoint, Flags};
 
@@ -177,9 +178,6 @@ pub(crate) struct Relay {
     /// The address to connect to.
     pub(crate) address: std::net::SocketAddr,
 }
-
-/// The wires of the matrix, in the order of its columns.
-pub(crate) const WIRES: [&str; 3] = ["memory", "stdio", "named-pipe"];
 
 fn dialect(name: &str) -> Result<&'static str, String> {
     let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);

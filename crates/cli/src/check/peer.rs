@@ -8,8 +8,8 @@ use rescind::{BoxFuture, Framing, Link};
 use rescind_testkit::runner::LinkSubject;
 
 use crate::Failure;
-use crate::endpoint::Place;
-use crate::{open, wires};
+use crate::endpoint::{Endpoint, Place};
+use crate::open;
 
 /// Somebody else's agent or server.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl Foreign {
                 LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph())
             }
             Self::Running(place) => {
-                let half_closes = wires::half_closes(&place.endpoint);
+                let half_closes = half_closes(&place.endpoint);
                 let connect = move || -> BoxFuture<'static, Result<Link, String>> {
                     let place = place.clone();
                     Box::pin(async move { open::connect(&place).await })
@@ -80,6 +80,15 @@ impl Foreign {
             }
         };
         (subject, last)
+    }
+}
+
+/// Whether our side can be closed alone. A Windows pipe closes both ways, and so does a WebSocket.
+const fn half_closes(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Stdio => true,
+        Endpoint::Pipe(_) => cfg!(unix),
+        Endpoint::WebSocket(_) | Endpoint::Http(_) => false,
     }
 }
 
