@@ -22,8 +22,9 @@
 //!
 //! // A side that calls: dropping the call cancels it, and so does its canceller.
 //! let peer = Peer::builder(dialect::ACP).attach(client)?;
-//! let call = peer.call::<_, Value>("work", &json!({})).start()?;
-//! let mut started = call.notifications_where(|told| told.method() == "started");
+//! let call = peer.call::<_, Value>("work", &json!({}));
+//! let call = call.notifications_where(|told| told.method() == "started").start()?;
+//! let mut started = call.notifications();
 //! let stop = call.canceller();
 //! started.next().await;
 //! let _ = stop.cancel("the user pressed stop");
