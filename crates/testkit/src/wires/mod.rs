@@ -19,7 +19,7 @@ use rescind_core::{BoxFuture, Framing, Link};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
-    CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences, play,
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences, play,
 };
 use crate::vector::{Part, Scenario};
 
@@ -41,16 +41,18 @@ pub const WIRES: [&str; ROWS.len()] = {
 };
 
 const ROWS: [Row; 4] = [
-    Row { name: "memory", carries: every_dialect, lacks: &[], wire: |_| Box::new(memory::Memory) },
+    Row { name: "memory", carries: every_dialect, kind: Kind::Connection, lacks: &[], wire: |_| Box::new(memory::Memory) },
     Row {
         name: "stdio",
         carries: every_dialect,
+        kind: Kind::Connection,
         lacks: &[(Lack::ManySessions, "over stdio an agent is a process, and a process is one session")],
         wire: |program| Box::new(stdio::Stdio::new(program)),
     },
     Row {
         name: "websocket",
         carries: every_dialect,
+        kind: Kind::Connection,
         lacks: &[(
             Lack::HalfClose,
             "a WebSocket closes in both directions at once: a close frame is answered by one",
@@ -60,6 +62,7 @@ const ROWS: [Row; 4] = [
     Row {
         name: "named-pipe",
         carries: every_dialect,
+        kind: Kind::Connection,
         lacks: named_pipe::LACKS,
         wire: |_| Box::new(named_pipe::NamedPipe),
     },
@@ -69,9 +72,34 @@ const ROWS: [Row; 4] = [
 struct Row {
     name: &'static str,
     carries: fn(&str) -> bool,
+    kind: Kind,
     /// What no scenario can ask of it, and why.
     lacks: &'static [(Lack, &'static str)],
     wire: fn(&Program) -> Box<dyn Wire>,
+}
+
+/// What a wire makes of the order of frames and of ids; where protocols differ by it, a vector says what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Frames keep their order, and ids belong to the connection.
+    Connection,
+}
+
+impl Kind {
+    const fn abilities(self) -> Abilities {
+        let (ordered, exchange_scoped) = match self {
+            Self::Connection => (true, false),
+        };
+        Abilities {
+            many_lines: true,
+            half_close: true,
+            calls: true,
+            options: true,
+            ordered,
+            batches: ordered,
+            exchange_scoped,
+        }
+    }
 }
 
 /// What a wire may not be able to do.
@@ -159,6 +187,9 @@ impl Row {
     fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
         if !(self.carries)(scenario.dialect) {
             return Some("this binding does not carry this dialect");
+        }
+        if let Some(why) = scenario.vector.unlike(self.kind.abilities()) {
+            return Some(why);
         }
         let asks = scenario.vector.asks(scenario.dialect);
         let found = self.lacks.iter().find(|(lack, _)| match lack {
