@@ -37,9 +37,9 @@ fn help_has_an_example_for_each_command() {
 fn wrong_usage_exits_2_and_says_what_to_do() {
     for (arguments, word) in [
         (&["matrix", "--dialect", "acpp"][..], "the dialects are acp,"),
-        (&["matrix", "--wire", "carrier-pigeon"], "the wires here are memory, stdio"),
+        (&["matrix", "--wire", "carrier-pigeon"], "the wires are memory, stdio, websocket, "),
         (&["matrix", "--scenario", "no_such_scenario"], "without options runs all"),
-        (&["fixture", "--dialect", "acp", "--listen", "smoke"], "serves on `stdio`"),
+        (&["fixture", "--dialect", "acp", "--listen", "smoke"], "the endpoints are stdio, pipe:PATH-OR-NAME"),
         (&["fixture", "--dialect", "acp", "--listen", "stdio", "--options", "no-such.json"], "no-such.json"),
         (&["check", "--dialect", "acp", "--profile", "no-such.toml", "--", "peer"], "no-such.toml"),
         (&["check", "--dialect", "acp", "--", "no-such-program-here"], "no-such-program-here"),
