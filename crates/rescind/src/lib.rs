@@ -39,10 +39,13 @@
 //! | feature | brings | dependencies |
 //! |---|---|---|
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
+//! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper` |
+//! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
+//! | `rustls` | `wss` for it | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `full` | all of them | all of them |
 //!
-//! WebSocket, HTTP and named pipes are to come, a feature each.
+//! HTTP and named pipes are to come, a feature each.
 
 pub use rescind_core::*;
 
