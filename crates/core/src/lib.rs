@@ -38,9 +38,9 @@ pub use message::{
 };
 pub use registry::{Registry, SessionId};
 pub use transport::{
-    BoxFuture, CloseReason, Endpoint, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits, Listener,
-    Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
-    Unsupported,
+    BoxFuture, CloseReason, Endpoint, Fault, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits,
+    Listener, Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind,
+    TransportEvent, Unsupported,
 };
 #[cfg(feature = "tokio")]
 pub use transport::{ByteStream, FrameStream, MemoryListener, MemoryTransport, memory_listener, memory_pair};

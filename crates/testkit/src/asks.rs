@@ -99,6 +99,14 @@ impl Vector {
     }
 }
 
+impl Vector {
+    /// Why this vector is not asked on a wire with these abilities: the protocols themselves demand another course.
+    #[must_use]
+    pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
+        self.needs.iter().find_map(|need| need.unmet(abilities))
+    }
+}
+
 fn uses_what_was_bound(request: &ProfileRequest) -> bool {
     request.params.to_string().contains("${")
 }

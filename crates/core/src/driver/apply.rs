@@ -41,8 +41,15 @@ impl Core {
             Output::Refuse { to, exchange, why } => {
                 self.outbox.push_control(Control::Refuse { to, exchange, why });
             }
-            Output::RefuseCancelled { id, tag, exchange, cause } => {
-                self.outbox.push_control(Control::RefuseCancelled { id, tag, exchange, cause });
+            Output::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                self.outbox.push_control(Control::RefuseCancelled {
+                    id,
+                    tag,
+                    server_cancellable,
+                    exchange,
+                    graceful,
+                    cause,
+                });
             }
             Output::Finish { exchange, silent } => self.finish(exchange, silent),
             Output::Ack { ack, key, exchange, status } => {
@@ -96,6 +103,9 @@ impl Core {
             shared.admission.task_moved(slot.task, Task::Running);
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
+            if slot.request.exchange.is_peers() {
+                self.outbox.push_control(Control::Begin(slot.request.exchange));
+            }
             deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
             // Nobody serves the method: it is answered here, and no task is made.
@@ -175,7 +185,7 @@ impl Core {
     }
 
     fn finish(&mut self, exchange: ExchangeId, silent: bool) {
-        if exchange != ExchangeId::NONE {
+        if exchange.is_peers() {
             let how = if silent { Finish::Silent } else { Finish::Accepted };
             self.outbox.push_control(Control::Finish { exchange, how });
         }

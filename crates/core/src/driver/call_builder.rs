@@ -25,7 +25,6 @@ use super::shared::{Shared, now};
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
 use crate::error::CallError;
-use crate::id::ExchangeId;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::Exempt;
 
@@ -140,7 +139,6 @@ impl<R> CallBuilder<R> {
             params: frame.params,
             timeout: self.timeout,
             progress: self.progress,
-            exchange: ExchangeId::NONE,
         });
         let inbox = self.progress.then(|| Inbox::new(true));
         let mut extras = (foreign.is_some() || inbox.is_some())

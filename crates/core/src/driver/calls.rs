@@ -25,6 +25,8 @@ use crate::message::{AnswerBody, ErrorCode, ErrorObject};
 pub(super) struct CallEntry {
     pub(super) key: OutboundKey,
     pub(super) number: CallNumber,
+    /// What its request goes out on.
+    pub(super) exchange: ExchangeId,
     /// It opens the session.
     pub(super) shakes: bool,
     /// Its frame, until it is written or taken back.
@@ -55,7 +57,6 @@ pub(super) struct StagedCall {
     pub(super) params: Option<Box<RawValue>>,
     pub(super) timeout: Option<Duration>,
     pub(super) progress: bool,
-    pub(super) exchange: ExchangeId,
 }
 
 /// What an answer says.
@@ -108,14 +109,15 @@ impl Core {
         shared: &Shared,
         now: Instant,
         spec: &CallSpec<'_>,
-        mut frame: Box<StagedCall>,
+        frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
     ) -> Result<Ticket, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
-        frame.exchange = self.exchange_of_call(shared, spec, number);
+        let exchange = self.exchange_of_call(shared, spec, number);
         let ticket = self.calls.insert(CallEntry {
             key,
             number,
+            exchange,
             shakes: shared.dialect.rules().handshake == Some(spec.method),
             frame: Some(frame),
             cancel: None,
@@ -129,14 +131,14 @@ impl Core {
         Ok(ticket)
     }
 
-    /// Our calls open exchanges of their own where we can give them up again; a serving side's children go on the
-    /// exchange of their parent.
+    /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
+    /// exchange of its parent.
     fn exchange_of_call(&self, shared: &Shared, spec: &CallSpec<'_>, number: CallNumber) -> ExchangeId {
-        match spec.parent.and_then(|parent| self.inbound.get(parent.0)) {
-            Some(parent) => parent.request.exchange,
-            None if shared.traits.exchanges_abortable => own_exchange(number),
-            None => ExchangeId::NONE,
+        if shared.traits.exchanges_abortable {
+            return ExchangeId::of_call(number);
         }
+        let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.exchange)
     }
 
     pub(super) fn cancel_call(
@@ -225,18 +227,6 @@ impl Core {
         deferred.matchers = ended;
     }
 }
-
-/// The exchange a call of ours opens. The peer's exchanges never have the highest bit.
-pub(super) const fn own_exchange(number: CallNumber) -> ExchangeId {
-    ExchangeId(OURS | number.0)
-}
-
-/// The call that opened an exchange of ours.
-pub(super) const fn number_of(exchange: ExchangeId) -> Option<CallNumber> {
-    if exchange.0 & OURS == 0 { None } else { Some(CallNumber(exchange.0 & !OURS)) }
-}
-
-const OURS: u64 = 1 << 63;
 
 const fn outcome(settlement: &Settlement) -> &'static str {
     match settlement {

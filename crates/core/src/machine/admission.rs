@@ -137,8 +137,16 @@ impl Session {
                 let silent =
                     cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
                 if !silent {
-                    let (id, tag) = (arrival.id, arrival.tag);
-                    self.push(Output::RefuseCancelled { id, tag, exchange, cause });
+                    let graceful = self.graceful(arrival.method).filter(|_| cause.kind() != CauseKind::Peer);
+                    let Arrival { id, tag, server_cancellable, .. } = arrival;
+                    self.push(Output::RefuseCancelled {
+                        id,
+                        tag,
+                        server_cancellable,
+                        exchange,
+                        graceful,
+                        cause,
+                    });
                 } else if exchange != ExchangeId::NONE {
                     self.push(Output::Finish { exchange, silent: true });
                 }

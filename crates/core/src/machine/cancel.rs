@@ -30,7 +30,7 @@ impl Session {
         origin: &Origin,
     ) {
         let ack = ack.map(|ack| (ack, origin.exchange));
-        if ack.is_none() && origin.exchange != ExchangeId::NONE {
+        if ack.is_none() && origin.exchange.is_peers() {
             self.push(Output::Finish { exchange: origin.exchange, silent: false });
         }
         let Some(id) = key else {
@@ -180,6 +180,7 @@ impl Session {
         let may_park = self.parks_early_cancels() && !is_late && self.may_be_early(now, &id);
         if may_park && self.parked.park(now, (name, origin.principal.clone()), cause) {
             self.tell(Event::ParkedCancel);
+            self.acknowledge(ack, Some(id), AckStatus::Cancelled);
             return;
         }
         self.tell(Event::UnknownCancel);

@@ -209,12 +209,7 @@ impl Session {
 
     fn make_request(&self, arrival: Arrival<'_>) -> Request {
         let reach = self.reach_of(&arrival);
-        let graceful = self
-            .rules()
-            .graceful
-            .iter()
-            .find(|(method, _)| *method == arrival.method)
-            .map(|(_, result)| *result);
+        let graceful = self.graceful(arrival.method);
         Request {
             id: arrival.id,
             cancel_key: arrival.cancel_key,
@@ -233,6 +228,11 @@ impl Session {
             first_child: None,
             last_child: None,
         }
+    }
+
+    /// The fixed result for requests of this method that this side tears down in good order.
+    pub(super) fn graceful(&self, method: &str) -> Option<&'static str> {
+        self.rules().graceful.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
     }
 
     fn may_start_now(&self, work: Work) -> bool {

@@ -207,6 +207,20 @@ impl Session {
         self.push(Output::Acked { call: key, cancelled });
     }
 
+    /// The exchange that the message of this number opened has failed, or has ended without an answer; `sent`: the
+    /// message had reached the wire. One that carried a cancel only is told to nobody.
+    pub fn recv_exchange_failed(&mut self, now: Instant, number: CallNumber, sent: bool) {
+        if let Some(call) = self.call_of(number) {
+            self.recv_call_failed(now, call, sent);
+        }
+    }
+
+    /// The open call of this number.
+    #[must_use]
+    pub fn call_of(&self, number: CallNumber) -> Option<OutboundKey> {
+        self.numbers.get(&number).copied()
+    }
+
     /// A call of ours failed on its way, on a wire where one can without the others.
     pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
         self.lose_call(call, Some(sent));

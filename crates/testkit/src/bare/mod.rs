@@ -109,7 +109,15 @@ impl BareMachine {
 
 impl Subject for BareMachine {
     fn abilities(&self) -> Abilities {
-        Abilities { many_lines: true, half_close: true, calls: true, options: true }
+        Abilities {
+            many_lines: true,
+            half_close: true,
+            calls: true,
+            options: true,
+            ordered: true,
+            batches: true,
+            exchange_scoped: false,
+        }
     }
 
     fn now(&self) -> Instant {

@@ -4,6 +4,7 @@
 //! for. That a frame does *not* come is proved by a barrier, an echo of the runner's own, and not by sleeping.
 
 mod calling;
+mod exchange;
 mod lines;
 mod link;
 mod opening;

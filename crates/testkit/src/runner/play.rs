@@ -106,6 +106,9 @@ impl<'a, S: Subject> Play<'a, S> {
             return Err(Stop::NotAsked(why));
         }
         self.open_line("first").await?;
+        if let Some(why) = vector.unlike(self.subject.abilities()) {
+            return Err(Stop::NotAsked(why.to_owned()));
+        }
         match &vector.handshake {
             Opening::Default => self.open_session().await?,
             Opening::None => {}
@@ -278,9 +281,14 @@ impl<'a, S: Subject> Play<'a, S> {
 
     /// The next frame that came, kept or new. `None`: nothing within the deadline.
     pub(crate) async fn next(&mut self) -> Result<Next, Stop> {
-        match self.line_mut()?.inbox.pop_front() {
-            Some(frame) => Ok(Next::Frame(frame)),
-            None => self.receive(self.until).await,
+        if let Some(frame) = self.line_mut()?.inbox.pop_front() {
+            return Ok(Next::Frame(frame));
+        }
+        loop {
+            match self.receive(self.until).await? {
+                Next::Silence => {}
+                next => return Ok(next),
+            }
         }
     }
 
@@ -297,6 +305,19 @@ impl<'a, S: Subject> Play<'a, S> {
         let seen = self.subject.recv(line, within).await;
         let text = match seen {
             Seen::Frame(text) => text,
+            Seen::Unanswered(id) => {
+                let text = format!("(what {id} came on has ended without an answer)");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                return Ok(Next::Silence);
+            }
+            Seen::GivenUp(id) => {
+                let text = format!("(what {id} came on was given up)");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                if !self.subject.abilities().exchange_scoped {
+                    return Ok(Next::Silence);
+                }
+                return Ok(Next::Frame(self.speech()?.cancel(&id)));
+            }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
                 return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
@@ -322,6 +343,7 @@ impl<'a, S: Subject> Play<'a, S> {
         let until = self.subject.now() + self.settings.deadline;
         loop {
             match self.receive(until).await? {
+                Next::Silence => {}
                 Next::Frame(frame) if is_it(&frame) => return Ok(frame),
                 Next::Frame(frame) => self.keep(frame).await?,
                 Next::Closed(how) => return Err(closed(what, how)),
@@ -373,6 +395,8 @@ impl<'a, S: Subject> Play<'a, S> {
 pub(crate) enum Next {
     Frame(Value),
     Closed(Option<String>),
+    /// Something went on that is no frame.
+    Silence,
     Nothing,
 }
 
