@@ -46,7 +46,7 @@ pub(crate) async fn play_on(wire: &str, scenario: &Scenario, settings: &Settings
         (wire, Part::Serve) => Loopback::new(wire, scenario).await?.serve(scenario, settings).await?,
         (wire, Part::Call) => {
             let (near, far) = Loopback::new(wire, scenario).await?.pair().await?;
-            play(scenario, &mut calling(scenario, near, far)?, settings).await
+            play_calling(scenario, near, far, settings).await?
         }
     };
     Ok(Cell::new(scenario, wire, played))
