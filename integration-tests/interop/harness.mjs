@@ -110,7 +110,7 @@ export class Peer {
   #stderr = "";
 
   /** `over` is the wire: `stdio`, or the name of one whose endpoint the agent writes to its stderr. */
-  constructor(command, over) {
+  constructor(command, over = "stdio") {
     this.over = over;
     this.child = spawn(command[0], command.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     started.add(this.child);
@@ -226,7 +226,7 @@ export class Peer {
 const KNOWN = new URL("known-deviations.json", import.meta.url);
 
 function usage(program) {
-  console.error(`usage: node ${program} [--over WIRE] [--known NAME] [--only SCENARIO] -- COMMAND ARG...`);
+  console.error(`usage: node ${program} [--over WIRE] [--revision R] [--known NAME] [--only SCENARIO] -- COMMAND ARG...`);
   process.exit(2);
 }
 
@@ -240,6 +240,7 @@ function parse(program, words) {
     if (value === undefined) usage(program);
     if (flag === "--only") options.only = value;
     else if (flag === "--over") options.over = value;
+    else if (flag === "--revision") options.revision = value;
     else if (flag === "--known") {
       options.known = JSON.parse(readFileSync(KNOWN, "utf8"))[value];
       if (!options.known) usage(program);
@@ -248,8 +249,9 @@ function parse(program, words) {
   return options;
 }
 
-async function runOne(connect, { command, over, known }, { name, play }) {
-  const peer = connect(command, over);
+async function runOne(connect, options, { name, play }) {
+  const { command, known } = options;
+  const peer = connect(command, options);
   let deviation;
   try {
     // A command that cannot be started has no scenarios: that rejects `exited`.
@@ -276,12 +278,12 @@ async function runOne(connect, { command, over, known }, { name, play }) {
 
 /**
  * Runs every scenario against an agent of its own, prints a line for each and a summary, and ends the process.
- * `scenarios` are a list, or a function that gives the list for a wire (undefined: not spoken).
+ * `scenarios` are a list for stdio, or give one for the options (undefined: that is not spoken).
  */
 export async function main(program, connect, scenarios) {
   const options = parse(program, process.argv.slice(2));
-  const { only, over } = options;
-  const all = typeof scenarios === "function" ? scenarios(over) : over === "stdio" ? scenarios : undefined;
+  const { only } = options;
+  const all = typeof scenarios === "function" ? scenarios(options) : options.over === "stdio" ? scenarios : undefined;
   if (!all) usage(program);
   const chosen = all.filter(({ name }) => only === undefined || name === only);
   if (chosen.length === 0) usage(program);
