@@ -135,7 +135,10 @@ export class Peer {
 
   /** Where the agent listens; for wires that have an address. */
   endpoint() {
-    return within("the line that says where the agent listens", this.listening);
+    const ended = this.exited.then(({ code, signal }) => {
+      throw new Deviation(`the agent ended with ${signal ?? code} before it said where it listens: ${this.#stderr}`);
+    });
+    return within("the line that says where the agent listens", Promise.race([this.listening, ended]));
   }
 
   get stderr() {
