@@ -21,7 +21,8 @@ use rescind_core::{BoxFuture, Framing, Link};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
-    CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences, play,
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences,
+    play,
 };
 use crate::vector::{Part, Scenario};
 
@@ -43,16 +44,24 @@ pub const WIRES: [&str; ROWS.len()] = {
 };
 
 const ROWS: [Row; 5] = [
-    Row { name: "memory", carries: every_dialect, lacks: &[], wire: |_| Box::new(memory::Memory) },
+    Row {
+        name: "memory",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: &[],
+        wire: |_| Box::new(memory::Memory),
+    },
     Row {
         name: "stdio",
         carries: every_dialect,
+        kind: Kind::Connection,
         lacks: &[(Lack::ManySessions, "over stdio an agent is a process, and a process is one session")],
         wire: |program| Box::new(stdio::Stdio::new(program)),
     },
     Row {
         name: "websocket",
         carries: every_dialect,
+        kind: Kind::Connection,
         lacks: &[(
             Lack::HalfClose,
             "a WebSocket closes in both directions at once: a close frame is answered by one",
@@ -62,12 +71,14 @@ const ROWS: [Row; 5] = [
     Row {
         name: "http-streamable",
         carries: |dialect| dialect != "mcp-2026",
+        kind: Kind::Posts,
         lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
         wire: |_| Box::new(http_streamable::HttpStreamable),
     },
     Row {
         name: "named-pipe",
         carries: every_dialect,
+        kind: Kind::Connection,
         lacks: named_pipe::LACKS,
         wire: |_| Box::new(named_pipe::NamedPipe),
     },
@@ -77,9 +88,37 @@ const ROWS: [Row; 5] = [
 struct Row {
     name: &'static str,
     carries: fn(&str) -> bool,
+    kind: Kind,
     /// What no scenario can ask of it, and why.
     lacks: &'static [(Lack, &'static str)],
     wire: fn(&Program) -> Box<dyn Wire>,
+}
+
+/// What a wire makes of the order of frames and of ids; where protocols differ by it, a vector says what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Frames keep their order, and ids belong to the connection.
+    Connection,
+    /// Each frame is a post of its own, without order; ids belong to the session.
+    Posts,
+}
+
+impl Kind {
+    const fn abilities(self) -> Abilities {
+        let (ordered, exchange_scoped) = match self {
+            Self::Connection => (true, false),
+            Self::Posts => (false, false),
+        };
+        Abilities {
+            many_lines: true,
+            half_close: true,
+            calls: true,
+            options: true,
+            ordered,
+            batches: ordered,
+            exchange_scoped,
+        }
+    }
 }
 
 /// What a wire may not be able to do.
@@ -124,11 +163,7 @@ pub async fn play_on(
     settings: &Settings,
     program: &Program,
 ) -> Result<Cell, String> {
-    let row = ROWS.iter().find(|row| row.name == wire);
-    let row = row.ok_or_else(|| format!("there is no wire {wire}; the wires are {}", WIRES.join(", ")))?;
-    if !(row.carries)(scenario.dialect) {
-        return Ok(Cell::not_asked(scenario, wire, "this binding does not carry this dialect"));
-    }
+    let row = Row::named(wire)?;
     if let Some(why) = row.cannot(scenario) {
         return Ok(Cell::not_asked(scenario, wire, why));
     }
@@ -149,13 +184,32 @@ pub async fn play_on(
     Ok(Cell::new(scenario, row.name, played))
 }
 
+/// Why this scenario is not asked on this wire; `None`: it is.
+///
+/// # Errors
+/// There is no such wire.
+pub fn not_asked(wire: &str, scenario: &Scenario) -> Result<Option<&'static str>, String> {
+    Ok(Row::named(wire)?.cannot(scenario))
+}
+
 impl Row {
+    fn named(wire: &str) -> Result<&'static Self, String> {
+        let found = ROWS.iter().find(|row| row.name == wire);
+        found.ok_or_else(|| format!("there is no wire {wire}; the wires are {}", WIRES.join(", ")))
+    }
+
     fn has(&self, lack: Lack) -> bool {
         self.lacks.iter().any(|(it, _)| *it == lack)
     }
 
     /// Why this scenario cannot be asked here.
     fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
+        if !(self.carries)(scenario.dialect) {
+            return Some("this binding does not carry this dialect");
+        }
+        if let Some(why) = scenario.vector.unlike(self.kind.abilities()) {
+            return Some(why);
+        }
         let asks = scenario.vector.asks(scenario.dialect);
         let found = self.lacks.iter().find(|(lack, _)| match lack {
             Lack::HalfClose => asks.half_close,

@@ -31,6 +31,8 @@ struct Place {
     bytes: usize,
     /// Dropped once the response has begun, or has not for long.
     young: Option<watch::Sender<()>>,
+    /// Dropped with it.
+    _over: watch::Sender<()>,
 }
 
 impl Place {
@@ -61,6 +63,7 @@ impl Drop for Place {
 /// Sends a frame by a task of its own.
 pub(super) fn start(client: &Arc<Client>, out: Outbound) {
     let (young, begun) = watch::channel(());
+    let (over, ended) = watch::channel(());
     let kind = out.head.kind;
     let (number, waits, opens) = {
         let mut state = client.state();
@@ -97,6 +100,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
                 let request = state.flights.values_mut().find(|flight| flight.id.as_ref() == id);
                 if let Some(request) = request {
                     request.cancelled = true;
+                    request.cancel = Some(ended);
                     waits.push(request.begun.clone());
                 }
             }
@@ -108,13 +112,21 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
             exchange: is_request.then_some(out.exchange),
             id: out.head.id.clone().filter(|_| is_request),
             begun,
+            cancel: None,
             cancelled: false,
             muted: false,
         };
         state.flights.insert(number, flight);
         (number, waits, opens)
     };
-    let place = Place { client: Arc::clone(client), number, kind, bytes: out.body.len(), young: Some(young) };
+    let place = Place {
+        client: Arc::clone(client),
+        number,
+        kind,
+        bytes: out.body.len(),
+        young: Some(young),
+        _over: over,
+    };
     let task = tokio::spawn(fly(place, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().flights.get_mut(&number) {
         flight.task = Some(task.abort_handle());
@@ -230,6 +242,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     if client.is_muted(flight) {
         return;
     }
+    client.after_its_cancel(flight).await;
     let settles = opens && peek::answers(&body);
     if settles {
         let version = peek::settled_version(&body);

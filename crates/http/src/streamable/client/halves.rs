@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::flight;
-use super::state::{Client, EVENTS, Standing};
+use super::state::{Client, EVENTS, Standing, abort};
 use crate::intake::IntakeReceiver;
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
@@ -149,7 +149,13 @@ impl Drop for ClientSender {
         }
         let named = self.client.state().id.is_some();
         if let (true, None, Ok(runtime)) = (named, &self.farewell, Handle::try_current()) {
-            runtime.spawn(self.say_farewell());
+            // Before the streams end: the end of a session is another thing than the loss of its streams.
+            let farewell = self.say_farewell();
+            let tasks = self.client.take_tasks();
+            runtime.spawn(async move {
+                farewell.await;
+                abort(tasks);
+            });
         }
         self.end();
     }

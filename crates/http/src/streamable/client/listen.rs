@@ -40,7 +40,15 @@ fn launch(state: &mut State, task: impl Future<Output = ()> + Send + 'static) {
     state.next += 1;
     let task = tokio::spawn(task).abort_handle();
     let (_, begun) = watch::channel(());
-    let flight = Flight { task: Some(task), exchange: None, id: None, begun, cancelled: false, muted: false };
+    let flight = Flight {
+        task: Some(task),
+        exchange: None,
+        id: None,
+        begun,
+        cancel: None,
+        cancelled: false,
+        muted: false,
+    };
     state.flights.insert(number, flight);
 }
 

@@ -5,7 +5,9 @@
 //! - K2 A cancel waits for its own request and for nothing else.
 //! - K3 A stream that breaks off before its answer is taken up again if the server gave it an id; else, or if that fails,
 //!   its call fails, having been sent.
-//! - K4 With the link's sending half everything ends: tasks, streams, connections.
+//! - K4 What the response to a cancel says is handed on before what its call says behind it: on one wire an acknowledgement
+//!   comes before the result. It is waited for 250 ms at most.
+//! - K5 With the link's sending half everything ends: tasks, streams, connections.
 
 mod flight;
 mod halves;

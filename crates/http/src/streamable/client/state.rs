@@ -68,6 +68,8 @@ pub(super) struct Flight {
     pub(super) id: Option<RequestId>,
     /// Done once the response has begun, or the request is old enough.
     pub(super) begun: Done,
+    /// Done once the response to its cancel was handed on.
+    pub(super) cancel: Option<Done>,
     /// Its cancel was sent, or it was given up: its stream is not taken up again.
     pub(super) cancelled: bool,
     /// It was given up without a reset: what comes is dropped.
@@ -157,14 +159,31 @@ impl Client {
 
     /// Ends all tasks. Nothing is sent any more.
     pub(super) fn close(&self) {
-        let tasks = self.step(|state| {
+        abort(self.take_tasks());
+    }
+
+    /// Sends nothing any more, and gives the tasks that are left to whoever ends them.
+    pub(super) fn take_tasks(&self) -> Vec<AbortHandle> {
+        let flights = self.step(|state| {
             state.standing = Standing::Closed;
             std::mem::take(&mut state.flights)
         });
-        for task in tasks.into_values().filter_map(|flight| flight.task) {
-            task.abort();
-        }
         self.intake.end();
+        flights.into_values().filter_map(|flight| flight.task).collect()
+    }
+
+    /// What a response to a cancel says is handed on before what its call says behind it (K4).
+    pub(super) async fn after_its_cancel(&self, flight: u64) {
+        let done = self.state().flights.get(&flight).and_then(|flight| flight.cancel.clone());
+        let Some(mut done) = done else { return };
+        let over = async { while done.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(self.settings.cancel_after, over).await;
+    }
+}
+
+pub(super) fn abort(tasks: Vec<AbortHandle>) {
+    for task in tasks {
+        task.abort();
     }
 }
 
