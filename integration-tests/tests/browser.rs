@@ -2,7 +2,7 @@
 //! calls, and as the agent that calls our app. In both: call, cancel, acknowledgement, result.
 //!
 //! It needs Node, so `cargo test` says that it is ignored, and `interop/run` runs it.
-#![expect(clippy::expect_used, reason = "what the test is made of is part of it")]
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the test is made of is part of it")]
 
 use std::path::Path;
 use std::process::Stdio;

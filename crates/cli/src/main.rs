@@ -2,12 +2,15 @@
 
 mod args;
 mod check;
+mod endpoint;
 mod fixture;
+mod html;
 mod log;
 mod matrix;
+mod open;
 mod relay;
+mod signals;
 mod table;
-mod wires;
 
 use std::process::ExitCode;
 

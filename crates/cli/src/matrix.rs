@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rescind_testkit::runner::Settings;
+use rescind_testkit::wires::{Program, WIRES, play_on, same_on_every_wire};
 use rescind_testkit::{Report, Scenario, scenarios};
 
-use crate::args::{Matrix, WIRES};
+use crate::args::Matrix;
+use crate::html::PageFile;
 use crate::table::{self, Colour};
-use crate::{Exit, Failure, wires};
+use crate::{Exit, Failure};
 
 pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let wanted: Vec<&Scenario> = scenarios().iter().filter(|scenario| is_wanted(&args, scenario)).collect();
@@ -20,18 +22,27 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     }
     let wires: Vec<&str> =
         WIRES.into_iter().filter(|wire| args.wires.is_empty() || args.wires.contains(wire)).collect();
+    let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let progress = progress((wanted.len() * wires.len()) as u64);
+    let settings = Settings::default();
+    let program = Program::this().map_err(|error| format!("this program does not know its file: {error}"))?;
     let mut cells = Vec::new();
     for scenario in wanted {
+        let mut row = Vec::new();
         for wire in &wires {
             progress.set_message(format!("{} {} over {wire}", scenario.dialect, scenario.vector.name));
-            cells.push(wires::play_on(wire, scenario, &Settings::default()).await?);
+            row.push(play_on(wire, scenario, &settings, &program).await?);
             progress.inc(1);
         }
+        same_on_every_wire(scenario, &mut row);
+        cells.append(&mut row);
     }
     progress.finish_and_clear();
     let report = Report::new(cells);
     print(&report, &wires, args.json)?;
+    if let Some(page) = page {
+        page.write(&report, &wires)?;
+    }
     Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
 }
 

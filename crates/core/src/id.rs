@@ -169,12 +169,35 @@ pub struct InboundKey(pub CallKey);
 pub struct OutboundKey(pub CallKey);
 
 /// One exchange on a wire that has them (an HTTP request and its response); byte streams use [`ExchangeId::NONE`].
+///
+/// The driver numbers the exchanges this side opens and sets their highest bit; a wire numbers those the peer opens,
+/// from 1, and never sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExchangeId(pub u64);
 
 impl ExchangeId {
-    /// The wire has no exchanges.
+    /// No exchange: the wire has none, or may choose what the frame goes out on.
     pub const NONE: Self = Self(0);
+
+    const OURS: u64 = 1 << 63;
+
+    /// The exchange this side opens with the message of this number.
+    #[must_use]
+    pub const fn of_call(number: CallNumber) -> Self {
+        Self(Self::OURS | number.0)
+    }
+
+    /// The message this side opened it with; `None`: it is the peer's, or none.
+    #[must_use]
+    pub const fn call(self) -> Option<CallNumber> {
+        if self.0 & Self::OURS == 0 { None } else { Some(CallNumber(self.0 & !Self::OURS)) }
+    }
+
+    /// The peer opened it.
+    #[must_use]
+    pub const fn is_peers(self) -> bool {
+        self.0 != Self::NONE.0 && self.0 & Self::OURS == 0
+    }
 }
 
 /// The space an id is unique in.

@@ -7,10 +7,12 @@ mod driver;
 mod error;
 mod framing;
 mod id;
+mod index;
 mod machine;
 mod message;
 mod pages;
 mod registry;
+mod spares;
 mod transport;
 
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
@@ -38,9 +40,9 @@ pub use message::{
 };
 pub use registry::{Registry, SessionId};
 pub use transport::{
-    BoxFuture, CloseReason, Endpoint, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits, Listener,
-    Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
-    Unsupported,
+    BoxFuture, CloseReason, Endpoint, Fault, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits,
+    Listener, Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind,
+    TransportEvent, Unsupported,
 };
 #[cfg(feature = "tokio")]
 pub use transport::{ByteStream, FrameStream, MemoryListener, MemoryTransport, memory_listener, memory_pair};

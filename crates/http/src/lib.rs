@@ -1,1 +1,13 @@
 //! HTTP as a wire: a module a binding, each with its client and its server.
+
+mod client;
+mod intake;
+mod names;
+mod server;
+mod streamable;
+#[cfg(feature = "rustls")]
+mod tls;
+
+pub use client::HttpClient;
+pub use server::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use streamable::{SecondStream, Streamable, StreamableTransport};

@@ -93,9 +93,17 @@ impl Vector {
             {
                 None
             }
-            None if !is_of_the_fixture(method) => None,
+            None if !is_of_the_fixture(method) || profile.serves.contains(method) => None,
             _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
         })
+    }
+}
+
+impl Vector {
+    /// Why this vector is not asked on a wire with these abilities: the protocols themselves demand another course.
+    #[must_use]
+    pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
+        self.needs.iter().find_map(|need| need.unmet(abilities))
     }
 }
 

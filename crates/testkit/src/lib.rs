@@ -4,6 +4,7 @@
 mod asks;
 mod bare;
 pub mod conformance;
+pub mod exchanges;
 pub mod fixture;
 mod options;
 pub mod pattern;
@@ -14,6 +15,8 @@ mod speech;
 mod step;
 mod tuned;
 mod vector;
+#[cfg(feature = "wires")]
+pub mod wires;
 
 pub use asks::Asks;
 pub use bare::BareMachine;
@@ -29,4 +32,4 @@ pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
     Unwanted, Work,
 };
-pub use vector::{BadVector, Opening, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of};
+pub use vector::{BadVector, Need, Opening, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of};

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::runner::{Played, TraceLine, Verdict};
+use crate::runner::{Outcomes, Played, TraceLine, Verdict};
 use crate::vector::Scenario;
 
 /// A whole run. Its JSON is a contract: version 1.
@@ -37,6 +37,9 @@ pub struct Cell {
     pub cancel_us: Option<u64>,
     /// What was sent and received.
     pub trace: Vec<TraceLine>,
+    /// What came of each request, for comparing wires.
+    #[serde(skip)]
+    pub outcomes: Outcomes,
 }
 
 /// Whether a scenario held.
@@ -96,6 +99,7 @@ impl Cell {
             sources: std::iter::once(&vector.source).chain(&vector.covers).cloned().collect(),
             cancel_us: played.cancel.and_then(|time| u64::try_from(time.as_micros()).ok()),
             trace: played.trace,
+            outcomes: played.outcomes,
         }
     }
 
@@ -103,7 +107,11 @@ impl Cell {
     #[must_use]
     pub fn not_asked(scenario: &Scenario, wire: &str, why: impl Into<String>) -> Self {
         let verdict = Verdict::NotAsked { why: why.into() };
-        Self::new(scenario, wire, Played { verdict, trace: Vec::new(), cancel: None })
+        Self::new(
+            scenario,
+            wire,
+            Played { verdict, trace: Vec::new(), cancel: None, outcomes: Outcomes::default() },
+        )
     }
 }
 
@@ -117,7 +125,12 @@ mod tests {
         let scenario = crate::scenarios().first().unwrap();
         let verdict = Verdict::Broke { why: "nothing came".to_owned(), step: 2 };
         let trace = vec![TraceLine::new(Direction::Sent, "{}")];
-        let played = Played { verdict, trace, cancel: Some(std::time::Duration::from_micros(7)) };
+        let played = Played {
+            verdict,
+            trace,
+            cancel: Some(std::time::Duration::from_micros(7)),
+            outcomes: Outcomes::default(),
+        };
         let cells = vec![Cell::new(scenario, "memory", played), Cell::not_asked(scenario, "stdio", "no")];
         let json = serde_json::to_value(Report::new(cells)).unwrap();
         let names =

@@ -109,6 +109,19 @@ impl Speech {
         }
     }
 
+    /// The cancel of a request, without a reason.
+    pub(crate) fn cancel(self, id: &Value) -> Value {
+        let (method, key) = match (self.envelope, self.opening) {
+            (Envelope::Abp, _) => {
+                return json!({"type": "capabilities/cancel", "id": "c", "timestamp": 0, "payload": {"callId": id}});
+            }
+            (_, OpeningStyle::Mcp | OpeningStyle::None) => ("notifications/cancelled", "requestId"),
+            (_, OpeningStyle::Lsp | OpeningStyle::AcpDraft) => ("$/cancelRequest", "id"),
+            (_, OpeningStyle::Acp(_) | OpeningStyle::Abp) => ("$/cancel_request", "requestId"),
+        };
+        json!({"jsonrpc": "2.0", "method": method, "params": {key: id}})
+    }
+
     /// "Nobody serves that", said to a foreign peer that asks something of the runner.
     pub(crate) fn refusal(self, id: &Value) -> Value {
         match self.envelope {

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::options::Options;
+use crate::runner::Abilities;
 use crate::step::Step;
 
 /// One scenario in one dialect. `vectors/README.md` describes the file format.
@@ -22,9 +23,16 @@ pub struct Vector {
     pub source: String,
     /// Who is tested for what.
     pub role: Part,
+    /// Why two plays may end otherwise, where what happens is a race by nature: its outcomes are not compared between
+    /// wires (I15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub race: Option<String>,
     /// What the fixture is told beforehand. A foreign peer cannot be told.
     #[serde(default, skip_serializing_if = "Options::is_default")]
     pub options: Options,
+    /// What it asks of the wire it is played over; it is not asked on others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<Need>,
     /// How the session is opened.
     #[serde(default, skip_serializing_if = "Opening::is_default")]
     pub handshake: Opening,
@@ -40,6 +48,45 @@ pub enum Part {
     Serve,
     /// The subject calls: it opens the session and makes calls. The vector plays its server.
     Call,
+}
+
+/// What a vector asks of the wire it is played over: where protocols themselves demand another course.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Need {
+    /// Frames keep their order, so that a cancel for an unknown id is for nothing.
+    Order,
+    /// Frames may overtake one another, so that a cancel may wait for its request.
+    Disorder,
+    /// Ids mean something beyond their exchange, so that a message can cancel.
+    SessionIds,
+    /// They do not: closing a request's exchange is its cancel.
+    ExchangeIds,
+    /// Batches may be received.
+    Batches,
+}
+
+impl Need {
+    /// Why a vector with this need is not asked on a wire without it.
+    pub(crate) const fn unmet(self, abilities: Abilities) -> Option<&'static str> {
+        match self {
+            Self::Order if !abilities.ordered => Some(
+                "on this wire frames may overtake one another, and an early cancel waits for its request",
+            ),
+            Self::Disorder if abilities.ordered => {
+                Some("this wire keeps the order of frames, and an early cancel is for nothing")
+            }
+            Self::SessionIds if abilities.exchange_scoped => Some(
+                "on this wire closing a request's stream is its cancel, and nothing is answered after it",
+            ),
+            Self::ExchangeIds if !abilities.exchange_scoped => {
+                Some("on this wire ids belong to the session, and a message cancels")
+            }
+            Self::Batches if !abilities.batches => Some("no batches are carried over this wire"),
+            Self::Order | Self::Disorder | Self::SessionIds | Self::ExchangeIds | Self::Batches => None,
+        }
+    }
 }
 
 /// How the session is opened.

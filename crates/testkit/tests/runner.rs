@@ -21,9 +21,19 @@ impl Scripted {
     }
 }
 
+const NOTHING: Abilities = Abilities {
+    many_lines: false,
+    half_close: false,
+    calls: false,
+    options: false,
+    ordered: true,
+    batches: true,
+    exchange_scoped: false,
+};
+
 impl Subject for Scripted {
     fn abilities(&self) -> Abilities {
-        Abilities { many_lines: false, half_close: false, calls: false, options: true }
+        Abilities { options: true, ..NOTHING }
     }
 
     fn now(&self) -> Instant {
@@ -212,7 +222,7 @@ struct Foreign<'a>(&'a mut Scripted);
 
 impl Subject for Foreign<'_> {
     fn abilities(&self) -> Abilities {
-        Abilities { many_lines: false, half_close: false, calls: false, options: false }
+        NOTHING
     }
 
     fn now(&self) -> Instant {

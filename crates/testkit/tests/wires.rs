@@ -7,13 +7,14 @@
 use std::fmt::Write as _;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
-use rescind_core::{BoxFuture, ByteStream, Framing, Link, memory_pair};
+use rescind_core::{BoxFuture, ByteStream, FrameKind, Framing, Link, memory_pair};
+use rescind_testkit::exchanges::{ExchangeWatch, IdScope, exchange_pair};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{
-    CallingSubject, Connect, LinkSubject, PeerCaller, Played, Settings, Verdict, play,
+    CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, Verdict, differences, play,
 };
 use rescind_testkit::{Part, Scenario, scenarios};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -30,18 +31,88 @@ const PIPE: usize = 64;
 type Pair = fn() -> (Link, Link);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_memory() {
-    all_hold(memory_pair).await;
+async fn i15_every_vector_holds_with_the_same_outcomes_over_memory_and_over_bytes() {
+    let by_line: Pair = || piped(Framing::Newline);
+    let by_length: Pair = || piped(Framing::ContentLength);
+    let memory = all_hold(memory_pair).await;
+    let others = [("bytes by line", all_hold(by_line).await), ("bytes by length", all_hold(by_length).await)];
+    let mut told = Vec::new();
+    for (scenario, outcomes) in &memory {
+        let name = (scenario.dialect, &scenario.vector.name);
+        let mut all = vec![("memory", outcomes)];
+        for (wire, plays) in &others {
+            let of_it = plays.iter().find(|(it, _)| (it.dialect, &it.vector.name) == name);
+            all.push((*wire, &of_it.unwrap().1));
+        }
+        told.extend(differences(scenario, &all).into_iter().map(|(_, told)| format!("{name:?} {told}")));
+    }
+    assert!(told.is_empty(), "{} differ:\n{}", told.len(), told.join("\n"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_bytes_by_line() {
-    all_hold(|| piped(Framing::Newline)).await;
+async fn every_vector_holds_over_exchanges_in_a_session() {
+    all_hold_by_exchange(IdScope::Session, |dialect| dialect != "mcp-2026").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_vector_holds_over_bytes_by_length() {
-    all_hold(|| piped(Framing::ContentLength)).await;
+async fn every_vector_holds_over_exchanges_without_a_session() {
+    all_hold_by_exchange(IdScope::Exchange, |dialect| dialect == "mcp-2026").await;
+}
+
+async fn all_hold_by_exchange(scope: IdScope, carries: fn(&str) -> bool) {
+    let only = std::env::var("VECTOR").ok();
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    let mut plays = JoinSet::new();
+    for scenario in scenarios().iter().filter(|scenario| carries(scenario.dialect)) {
+        if only.as_ref().is_some_and(|name| scenario.vector.name != *name) {
+            continue;
+        }
+        let permits = Arc::clone(&permits);
+        plays.spawn(async move {
+            let _permit = permits.acquire_owned().await.unwrap();
+            let watches: Watches = Arc::default();
+            let kept = Arc::clone(&watches);
+            let pair = move || {
+                let (client, server, watch) = exchange_pair(scope);
+                kept.lock().unwrap().push(watch);
+                (client, server)
+            };
+            let mut wrong = None;
+            let look = |running| {
+                wrong = watches.lock().unwrap().iter().find_map(|watch| misended(watch, running));
+            };
+            let played = play_over(scenario, pair, look).await;
+            let half_closes = scenario.vector.asks(scenario.dialect).half_close;
+            if half_closes && matches!(played.verdict, Verdict::NotAsked { .. }) {
+                return None;
+            }
+            told(scenario, &played).or_else(|| {
+                wrong.map(|wrong| format!("{}/{}: {wrong}", scenario.dialect, scenario.vector.name))
+            })
+        });
+    }
+    let broken: Vec<String> = plays.join_all().await.into_iter().flatten().collect();
+    assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+}
+
+type Watches = Arc<Mutex<Vec<ExchangeWatch>>>;
+
+/// A post that was not ended once. What still runs when a play ends is open.
+fn misended(watch: &ExchangeWatch, running: u64) -> Option<String> {
+    if watch.is_over() {
+        return None;
+    }
+    let posts = watch.posts();
+    let open = posts.iter().filter(|post| post.ends.is_empty());
+    let (asked, told): (Vec<_>, Vec<_>) = open.partition(|post| post.kind == FrameKind::Request);
+    if let Some(twice) = posts.iter().find(|post| post.ends.len() > 1) {
+        return Some(format!("a post was ended twice: {twice:?}"));
+    }
+    if let Some(told) = told.first() {
+        return Some(format!("a post that asks nothing was not ended: {told:?}"));
+    }
+    (asked.len() as u64 > running)
+        .then(|| format!("{running} requests run, and these posts are open: {asked:?}"))
 }
 
 fn piped(framing: Framing) -> (Link, Link) {
@@ -93,7 +164,8 @@ impl AsyncWrite for Pipe {
     }
 }
 
-async fn all_hold(pair: Pair) {
+/// Every vector holds; what came of the requests of each.
+async fn all_hold(pair: Pair) -> Vec<(&'static Scenario, Outcomes)> {
     let only = std::env::var("VECTOR").ok();
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut plays = JoinSet::new();
@@ -104,35 +176,55 @@ async fn all_hold(pair: Pair) {
         let permits = Arc::clone(&permits);
         plays.spawn(async move {
             let _permit = permits.acquire_owned().await.unwrap();
-            told(scenario, &play_over(scenario, pair).await)
+            (scenario, play_over(scenario, pair, |_| {}).await)
         });
     }
     assert!(!plays.is_empty(), "no vector has that name");
-    let broken: Vec<String> = plays.join_all().await.into_iter().flatten().collect();
+    let played = plays.join_all().await;
+    let broken: Vec<String> = played.iter().filter_map(|(scenario, played)| told(scenario, played)).collect();
     assert!(broken.is_empty(), "{} did not hold:\n{}", broken.len(), broken.join("\n"));
+    played.into_iter().map(|(scenario, played)| (scenario, played.outcomes)).collect()
 }
 
-async fn play_over(scenario: &'static Scenario, pair: Pair) -> Played {
+/// `look` is told how many requests the fixture serves at the end, while the connections are still open.
+async fn play_over(
+    scenario: &'static Scenario,
+    pair: impl Fn() -> (Link, Link) + Send + 'static,
+    look: impl FnOnce(u64),
+) -> Played {
     let settings = Settings::default();
+    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
     match scenario.vector.role {
-        Part::Serve => play(scenario, &mut fixture(scenario, pair), &settings).await,
+        Part::Serve => {
+            let mut subject = serving(fixture.clone(), pair);
+            let played = play(scenario, &mut subject, &settings).await;
+            let counts = fixture.counts();
+            look(["running", "queued"].iter().filter_map(|name| counts.get(name)?.as_u64()).sum());
+            played
+        }
         Part::Call => {
             let (near, far) = pair();
-            let caller = PeerCaller::open(scenario, near).unwrap();
-            let wire = LinkSubject::new(only_once(far)).with_half_close();
-            play(scenario, &mut CallingSubject::new(wire, caller), &settings).await
+            let ordered = far.traits.ordered;
+            let caller = PeerCaller::open(fixture.clone(), near).unwrap();
+            let wire = LinkSubject::new(only_once(far));
+            let wire = if ordered { wire.with_half_close() } else { wire };
+            let mut played = play(scenario, &mut CallingSubject::new(wire, caller), &settings).await;
+            played.outcomes.handled(fixture.handled());
+            played
         }
     }
 }
 
-fn fixture(scenario: &Scenario, pair: Pair) -> LinkSubject {
-    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
+fn serving(fixture: Fixture, pair: impl Fn() -> (Link, Link) + Send + 'static) -> LinkSubject {
+    let ordered = pair().0.traits.ordered;
     let connect = move || -> BoxFuture<'static, Result<Link, String>> {
         let (ours, theirs) = pair();
         let served = fixture.serve(theirs).map(|_peer| ours).map_err(|error| error.to_string());
         Box::pin(async move { served })
     };
-    LinkSubject::new(Box::new(connect)).with_many_lines().with_half_close().with_options()
+    let subject = LinkSubject::new(Box::new(connect)).with_many_lines().with_options();
+    // A wire of exchanges cannot end its input alone.
+    if ordered { subject.with_half_close() } else { subject }
 }
 
 fn only_once(link: Link) -> Connect {
@@ -148,6 +240,8 @@ fn told(scenario: &Scenario, played: &Played) -> Option<String> {
     let what = match &played.verdict {
         Verdict::Held => return None,
         Verdict::Broke { why, step } => format!("step {step}: {why}"),
+        // What a vector says itself that it needs of a wire is no hole.
+        Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => return None,
         Verdict::NotAsked { why } => format!("not asked: {why}"),
     };
     let mut text = format!("{}/{} {what}", scenario.dialect, scenario.vector.name);

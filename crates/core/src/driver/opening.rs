@@ -6,8 +6,10 @@ use bytes::Bytes;
 
 use crate::dialect::{Dialect, Negotiation, negotiate};
 use crate::error::{ConnectionError, ProtocolViolation};
+use crate::id::ExchangeId;
 use crate::transport::{
-    FrameKind, Head, Inbound, Lane, Link, Outbound, TransportError, TransportErrorKind, TransportEvent,
+    Fault, Finish, FrameKind, Head, Inbound, Lane, Link, Outbound, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 
 /// So many messages no dialect recognises end the connection.
@@ -35,6 +37,7 @@ impl Opening {
             if self.refusal.is_some() {
                 ready!(link.tx.as_mut().poll_ready(Lane::Control, cx))?;
                 if let Some(refusal) = self.refusal.take() {
+                    link.tx.as_mut().note_fault(refusal.exchange, Fault::BadMessage);
                     link.tx.as_mut().start_send(refusal)?;
                 }
             }
@@ -53,12 +56,17 @@ impl Opening {
                             self.attempts += 1;
                             let mut out = Vec::new();
                             if self.offered.refuse(&mut out, &inbound.body, why) {
-                                self.refuse(out, &inbound);
+                                self.refuse(out, inbound.exchange);
+                            } else {
+                                finish(link, inbound.exchange);
                             }
                         }
                     }
                 }
-                Some(Ok(TransportEvent::Rejected { .. })) => self.attempts += 1,
+                Some(Ok(TransportEvent::Rejected { exchange, .. })) => {
+                    self.attempts += 1;
+                    finish(link, exchange);
+                }
                 Some(Ok(
                     TransportEvent::ExchangeClosed { .. }
                     | TransportEvent::ExchangeResumed { .. }
@@ -69,15 +77,22 @@ impl Opening {
                     let error = TransportError::new(TransportErrorKind::Closed, what);
                     return Poll::Ready(Err(error.into()));
                 }
+                Some(Err(error)) if error.exchange.is_some() => {}
                 Some(Err(error)) => return Poll::Ready(Err(error.into())),
             }
         }
     }
 
-    fn refuse(&mut self, body: Vec<u8>, inbound: &Inbound) {
+    fn refuse(&mut self, body: Vec<u8>, exchange: ExchangeId) {
         let head = Head { kind: FrameKind::Answer, id: None, method: None };
-        let exchange = inbound.exchange;
-        self.refusal =
-            Some(Outbound { body: Bytes::from(body), exchange, lane: Lane::Control, head, last: true });
+        let (body, lane, last) = (Bytes::from(body), Lane::Control, exchange.is_peers());
+        self.refusal = Some(Outbound { body, exchange, lane, head, last });
+    }
+}
+
+/// An exchange whose message is refused without a word has to end too.
+fn finish(link: &mut Link, exchange: ExchangeId) {
+    if exchange.is_peers() {
+        link.tx.as_mut().finish_exchange(exchange, Finish::Refused);
     }
 }

@@ -61,7 +61,9 @@ pub(super) enum Control {
     RefuseCancelled {
         id: RequestId,
         tag: u8,
+        server_cancellable: bool,
         exchange: ExchangeId,
+        graceful: Option<&'static str>,
         cause: Cause,
     },
     Ack {
@@ -70,6 +72,8 @@ pub(super) enum Control {
         exchange: ExchangeId,
         status: AckStatus,
     },
+    /// The handler of the request on this exchange was started.
+    Begin(ExchangeId),
     /// The end of an exchange without a frame.
     Finish {
         exchange: ExchangeId,
@@ -297,7 +301,7 @@ fn charge_of_control(frame: &Control) -> Charge {
         Control::Ack { ack, key, .. } => {
             Charge::Reserve(ENVELOPE + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
         }
-        Control::Finish { .. } => Charge::Reserve(16),
+        Control::Finish { .. } | Control::Begin(_) => Charge::Reserve(16),
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::calls::{Said, number_of};
+use super::calls::Said;
 use super::handler::part_of;
 use super::incoming::{Matcher, Notification};
 use super::notices::Notice;
 use super::outbox::Control;
-use super::request::{Arrived, InboundSlot, Request, Task, Waiting};
-use super::task::{Driver, is_peers};
+use super::request::{Arrived, InboundSlot, Request, Waiting};
+use super::task::Driver;
 use crate::dialect::HandshakePart;
 use crate::id::{CallNumber, ExchangeId, Scope};
 use crate::machine::{AnswerKind, Arrival, Origin, Work};
@@ -25,7 +25,7 @@ impl Driver {
             Incoming::Request(request) => self.recv_request(inbound, request),
             Incoming::Notification { method, params } => {
                 let params = params.map(|params| part_of(&inbound.body, params));
-                self.recv_notification(&method, params);
+                self.recv_notification(&method, params, inbound.exchange);
                 self.accept(inbound.exchange);
             }
             Incoming::Answer { call, body } => {
@@ -81,13 +81,8 @@ impl Driver {
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
                 tracing::debug!(%error, "an exchange failed");
-                let Some(number) = number_of(exchange) else { return };
-                shared.step(|core, now, _| {
-                    let call = core.calls.iter().find(|call| call.number == number).map(|call| call.key);
-                    if let Some(call) = call {
-                        core.session.recv_call_failed(now, call, sent);
-                    }
-                });
+                let Some(number) = exchange.call() else { return };
+                shared.step(|core, now, _| core.session.recv_exchange_failed(now, number, sent));
             }
         }
     }
@@ -124,21 +119,13 @@ impl Driver {
             }
             let exchange = inbound.exchange;
             let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
-            let slot = InboundSlot {
-                request: Arc::new(Request::new(shared, arrived)),
-                waiting: None,
-                unserved: false,
-                frames: 0,
-                waits_for_room: None,
-                watches: Vec::new(),
-                task: Task::NotStarted,
-            };
+            let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)));
             core.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
             core.arriving = Some((key, waiting));
             core.apply(shared, now, deferred);
             if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
-                slot.waiting = Some(Box::new(waiting));
+                slot.extras().waiting = Some(waiting);
             }
         });
     }
@@ -169,7 +156,7 @@ impl Driver {
             let settled = core.session.recv_answer(now, call, kind);
             if handshake {
                 let shakes =
-                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes);
+                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes());
                 if let Some(value) = value.filter(|_| shakes) {
                     let said = codec.read_handshake(HandshakePart::Result, value);
                     core.session.handshake(HandshakePart::Result, &said);
@@ -185,8 +172,8 @@ impl Driver {
         self.shared.step(|core, now, _| core.session.recv_bad(now, why, exchange));
     }
 
-    /// A notification goes to the call whose token or matcher it fits, else to the router.
-    fn recv_notification(&self, method: &str, params: Option<Bytes>) {
+    /// A notification goes to the call whose token, matcher or exchange it fits, else to the router.
+    fn recv_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
         let shared = &self.shared;
         let (reads_progress, matchers) = {
             let core = shared.lock();
@@ -198,6 +185,12 @@ impl Driver {
         if !matchers.is_empty() && read_by(&matchers, method, params.as_ref()) {
             return;
         }
+        if let (true, Some(call)) = (reads_progress, exchange.call()) {
+            // On a call's own exchange all that no token or matcher claims is the call's.
+            if self.recv_for(call, method, params.as_ref()) {
+                return;
+            }
+        }
         if let Some((method, handler)) = shared.router.route_notification(method) {
             shared.notice(Notice { handler, method, params });
         }
@@ -206,10 +199,14 @@ impl Driver {
     fn recv_progress(&self, method: &str, params: Option<&Bytes>) -> bool {
         let raw = params.and_then(|params| serde_json::from_slice(params).ok());
         let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
+        self.recv_for(number, method, params)
+    }
+
+    fn recv_for(&self, number: CallNumber, method: &str, params: Option<&Bytes>) -> bool {
         let inbox = {
-            let core = self.shared.lock();
-            let call = core.calls.iter().find(|call| call.number == number && call.settled.is_none());
-            call.and_then(|call| call.extras.as_ref()?.inbox.clone())
+            let mut core = self.shared.lock();
+            let call = core.session.call_of(number).and_then(|call| core.entry_of(call));
+            call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
         let Some(inbox) = inbox else { return false };
         inbox.push(Notification::new(Arc::from(method), params.cloned()));
@@ -218,7 +215,7 @@ impl Driver {
 
     /// An exchange the peer opened is owed nothing more.
     fn accept(&self, exchange: ExchangeId) {
-        if is_peers(exchange) {
+        if exchange.is_peers() {
             self.shared.step(|core, _, _| {
                 core.outbox.push_control(Control::Finish { exchange, how: Finish::Accepted });
             });

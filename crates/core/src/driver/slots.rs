@@ -94,10 +94,6 @@ impl<T> Slots<T> {
         content.as_mut().filter(|_| *generation == ticket.generation)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.places.iter().filter_map(|(_, content)| content.as_ref())
-    }
-
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<T> {
         self.get(ticket)?;
         let (generation, content) = self.places.get_mut(ticket.place as usize)?;

@@ -27,7 +27,6 @@ use tokio::time::Sleep;
 use super::admission::Admission;
 use super::shared::Shared;
 use crate::error::{ConnectionError, ProtocolViolation};
-use crate::id::ExchangeId;
 use crate::machine::{CloseCause, Lost};
 use crate::transport::{
     CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
@@ -305,9 +304,4 @@ pub(super) async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn std
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
-}
-
-/// The exchange is one the peer opened.
-pub(super) fn is_peers(exchange: ExchangeId) -> bool {
-    exchange != ExchangeId::NONE && super::calls::number_of(exchange).is_none()
 }

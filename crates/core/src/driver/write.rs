@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::calls::{StagedCall, own_exchange};
+use super::calls::StagedCall;
 use super::deferred::Deferred;
 use super::outbox::{Answer, Bulk, Control, Notification};
 use super::shared::{Core, Shared};
@@ -15,15 +15,15 @@ use crate::cause::Cause;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
 use crate::machine::{Reply, ReplyBody};
-use crate::transport::{Finish, FrameKind, Head, Lane, Outbound, TransportError};
+use crate::transport::{Fault, Finish, FrameKind, Head, Lane, Outbound, TransportError};
 
 /// Over this a frame's buffer is given away and not copied.
 const COPY: usize = 16 * 1024;
 
 /// A frame that was taken out of the outbox: it counts as written (T4).
 enum Outgoing {
-    Call { key: OutboundKey, number: CallNumber, call: Box<StagedCall> },
-    Cancel { number: CallNumber, cancel: CallNumber, cause: Cause },
+    Call { key: OutboundKey, number: CallNumber, exchange: ExchangeId, call: Box<StagedCall> },
+    Cancel { key: OutboundKey, number: CallNumber, exchange: ExchangeId, cancel: CallNumber, cause: Cause },
     Control(Control),
     Answer { reply: Reply, answer: Option<Answer> },
     Notification(Notification),
@@ -82,7 +82,7 @@ impl Driver {
         let shared = Arc::clone(&self.shared);
         self.scratch.clear();
         match outgoing {
-            Outgoing::Call { key, number, call } => {
+            Outgoing::Call { key, number, exchange, call } => {
                 let mut frame = CallFrame::new(number, shared.seed, &call.method, call.params.as_deref());
                 frame.timeout = call.timeout;
                 frame.progress = call.progress;
@@ -93,17 +93,23 @@ impl Driver {
                     method: Some(Arc::clone(&call.method)),
                 };
                 let sent = self.scratch.len() <= shared.max_frame
-                    && self.start_send(Lane::Bulk, call.exchange, head, Last::No)?;
+                    && self.start_send(Lane::Bulk, exchange, head, Last::No)?;
                 if !sent {
                     shared.step(|core, now, _| core.session.recv_call_failed(now, key, false));
                 }
                 Ok(())
             }
-            Outgoing::Cancel { number, cancel, cause } => {
+            Outgoing::Cancel { key, number, exchange, cancel, cause } => {
+                if self.abort_exchange(exchange) {
+                    // The answer had no other way to come.
+                    shared.step(|core, now, _| core.session.recv_call_failed(now, key, true));
+                    return Ok(());
+                }
                 let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
                 codec.encode_cancel(rules, &mut self.scratch, number, cancel, shared.seed, cause.reason());
-                let exchange =
-                    if shared.traits.exchanges_abortable { own_exchange(cancel) } else { ExchangeId::NONE };
+                // I12: on the peer's exchange the cancel goes where its request went; our own has carried the
+                // request, and the cancel opens another.
+                let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
                 let head = Head { kind: FrameKind::Cancel, id: id_of(number), method: None };
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
@@ -122,21 +128,35 @@ impl Driver {
         }
     }
 
+    /// Gives up the exchange of a call where no message could cancel it, because ids mean nothing beyond their
+    /// exchange. `false`: a message has to.
+    fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
+        let names_nothing = self.shared.exchange_scoped && exchange.call().is_some();
+        let Some(tx) = self.tx.as_mut().filter(|_| names_nothing) else { return false };
+        self.unflushed = true;
+        tx.as_mut().abort_exchange(exchange).is_ok()
+    }
+
     fn send_control(&mut self, shared: &Shared, control: Control) -> Result<(), TransportError> {
         let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
         let out = &mut self.scratch;
+        let mut fault = None;
         let (written, exchange, id, otherwise) = match control {
             // Its details were taken with it; a mark without them was disarmed.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();
+                fault = Some(fault_of(why));
                 let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
                 let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
                 (written, exchange, to.map(|(id, _)| id.clone()), Finish::Refused)
             }
-            Control::RefuseCancelled { id, tag, exchange, cause } => {
-                let to = ReplyTo { id: &id, tag, server_cancellable: false };
-                codec.encode_cancelled(rules, out, &to, &cause);
+            Control::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                let to = ReplyTo { id: &id, tag, server_cancellable };
+                match graceful {
+                    Some(result) => codec.encode_graceful(rules, out, &to, result),
+                    None => codec.encode_cancelled(rules, out, &to, &cause),
+                }
                 (true, exchange, Some(id), Finish::Refused)
             }
             Control::Ack { ack, key, exchange, status } => {
@@ -144,16 +164,33 @@ impl Driver {
                 (written, exchange, Some(ack), Finish::Accepted)
             }
             Control::Finish { exchange, how } => (false, exchange, None, how),
-        };
-        if written {
-            let head = Head { kind: FrameKind::Answer, id, method: None };
-            self.start_send(Lane::Control, exchange, head, Last::Yes).map(drop)
-        } else {
-            if let (Some(tx), true) = (&mut self.tx, exchange != ExchangeId::NONE) {
-                tx.as_mut().finish_exchange(exchange, otherwise);
-                self.unflushed = true;
+            Control::Begin(exchange) => {
+                if let Some(tx) = &mut self.tx {
+                    tx.as_mut().begin_exchange(exchange);
+                    self.unflushed = true;
+                }
+                return Ok(());
             }
-            Ok(())
+        };
+        self.note_fault(exchange, fault.filter(|_| written));
+        let head = Head { kind: FrameKind::Answer, id, method: None };
+        if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
+            self.finish_exchange(exchange, otherwise);
+        }
+        Ok(())
+    }
+
+    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<Fault>) {
+        if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
+            tx.as_mut().note_fault(exchange, fault);
+        }
+    }
+
+    /// Ends an exchange of the peer without a frame.
+    fn finish_exchange(&mut self, exchange: ExchangeId, how: Finish) {
+        if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
+            tx.as_mut().finish_exchange(exchange, how);
+            self.unflushed = true;
         }
     }
 
@@ -167,6 +204,14 @@ impl Driver {
         let out = &mut self.scratch;
         let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
         let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
+        let mut fault = match (&reply.body, answer) {
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                Some(fault_of(*why))
+            }
+            (ReplyBody::Handler, None) => Some(Fault::Internal),
+            (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
+            | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
+        };
         let mut written = match (&reply.body, answer) {
             (ReplyBody::Handler, Some(Answer::Value(value))) => {
                 codec.encode_value(rules, out, &to, value);
@@ -192,9 +237,12 @@ impl Driver {
         if self.scratch.len() > shared.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
+            fault = Some(Fault::Internal);
         }
+        self.note_fault(reply.exchange, fault.filter(|_| written));
         let head = |id: &RequestId| Head { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
         if !written || !self.start_send(Lane::Bulk, reply.exchange, head(&reply.id), Last::Yes)? {
+            self.finish_exchange(reply.exchange, Finish::Refused);
             tracing::warn!(jsonrpc.request.id = %reply.id, "an answer could not be written");
         }
         Ok(())
@@ -215,7 +263,16 @@ impl Driver {
             Bytes::from(std::mem::take(&mut self.scratch))
         };
         self.unflushed = true;
-        match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last: last == Last::Yes }) {
+        // An exchange of ours carries the one message that opened it: an answer to what came on it has to find
+        // another way, and nothing but the peer's answer ends it.
+        let exchange = match head.kind {
+            FrameKind::Request | FrameKind::Cancel => exchange,
+            FrameKind::Answer | FrameKind::Notification => {
+                Some(exchange).filter(|exchange| exchange.is_peers()).unwrap_or(ExchangeId::NONE)
+            }
+        };
+        let last = last == Last::Yes && exchange.is_peers();
+        match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
             Ok(()) => Ok(true),
             Err(error) if error.exchange.is_some() => {
                 tracing::debug!(%error, "a frame was refused by the wire");
@@ -231,6 +288,17 @@ impl Driver {
 enum Last {
     Yes,
     No,
+}
+
+const fn fault_of(why: Refusal) -> Fault {
+    match why {
+        Refusal::Bad(_) => Fault::BadMessage,
+        Refusal::DuplicateId | Refusal::DuplicateKey => Fault::DuplicateId,
+        Refusal::Overloaded(_) => Fault::Overloaded,
+        Refusal::MethodNotFound => Fault::MethodNotFound,
+        Refusal::NotInitialized => Fault::NotInitialized,
+        Refusal::Internal => Fault::Internal,
+    }
 }
 
 fn id_of(number: CallNumber) -> Option<RequestId> {
@@ -252,9 +320,11 @@ impl Core {
         match self.outbox.pop_control()? {
             Control::Cancel(ticket) => {
                 let entry = self.calls.get_mut(ticket)?;
-                let (key, number) = (entry.key, entry.number);
-                let (cancel, cause) = *entry.cancel.take()?;
-                let settled = entry.settled.is_some();
+                let key = entry.key;
+                let (cancel, cause) = entry.take_cancel()?;
+                let settled = entry.ended;
+                let number = self.session.call_number(key);
+                let exchange = number.map_or(ExchangeId::NONE, |number| entry.exchange(number));
                 let wanted = self.session.wants_cancel(key);
                 if wanted {
                     self.session.local_cancel_written(now, key);
@@ -263,7 +333,8 @@ impl Core {
                     self.outbound.remove(key.0);
                     self.free_call(ticket);
                 }
-                wanted.then_some(Outgoing::Cancel { number, cancel, cause })
+                let number = number.filter(|_| wanted)?;
+                Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
             }
             control => Some(Outgoing::Control(control)),
         }
@@ -272,16 +343,17 @@ impl Core {
     fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
         match self.outbox.pop_bulk()? {
             Bulk::Call(ticket) => {
-                let taken = self
-                    .calls
-                    .get_mut(ticket)
-                    .and_then(|entry| entry.frame.take().map(|call| (entry.key, entry.number, call)));
-                let Some((key, number, call)) = taken else {
+                let taken = self.calls.get_mut(ticket).and_then(|entry| {
+                    let call = entry.frame.take()?;
+                    let number = self.session.call_number(entry.key)?;
+                    Some((call, entry.key, number, entry.exchange(number)))
+                });
+                let Some((call, key, number, exchange)) = taken else {
                     self.outbox.found_empty();
                     return None;
                 };
                 self.session.local_written(now, key);
-                Some(Outgoing::Call { key, number, call })
+                Some(Outgoing::Call { key, number, exchange, call })
             }
             Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
             Bulk::Notification(frame) => {

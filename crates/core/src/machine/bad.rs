@@ -39,12 +39,12 @@ impl Bucket {
 
 impl Session {
     /// A frame that is no message. It is answered without an id, as the dialect writes that: 100 in one go, one more
-    /// each 100 ms, beyond that only counted. One that came on an exchange of its own is always answered: the exchange
+    /// each 100 ms, beyond that only counted. One that came on an exchange the peer opened is always answered: the exchange
     /// has to end, and there is one answer to each of the peer's own making.
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
         self.tell(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
-        if !is_lost && (exchange != ExchangeId::NONE || self.bucket.take(now)) {
+        if !is_lost && (exchange.is_peers() || self.bucket.take(now)) {
             self.push(Output::Refuse { to: None, exchange, why: Refusal::Bad(why) });
         }
     }

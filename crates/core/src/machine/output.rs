@@ -45,8 +45,12 @@ pub enum Output {
         id: RequestId,
         /// The codec's mark.
         tag: u8,
+        /// The method is server-cancellable.
+        server_cancellable: bool,
         /// The exchange it came on.
         exchange: ExchangeId,
+        /// The fixed result in place of the cancelled answer, for a request torn down in good order.
+        graceful: Option<&'static str>,
         /// Why.
         cause: Cause,
     },

@@ -11,8 +11,8 @@ use super::byte_stream::DEFAULT_MAX_FRAME;
 use super::closing::{Closer, Closing, closing};
 use super::staging::{Broken, has_room, oversize};
 use super::{
-    BoxFuture, CloseReason, Finish, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender,
-    Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    BoxFuture, CloseReason, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender, Transport,
+    TransportError, TransportErrorKind, TransportEvent,
 };
 use crate::framing::BadFrame;
 use crate::id::ExchangeId;
@@ -237,12 +237,6 @@ where
         let done = ready!(self.sink()?.as_mut().poll_flush(cx));
         self.unflushed = 0;
         Poll::Ready(self.checked(done))
-    }
-
-    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
-
-    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
-        Err(Unsupported)
     }
 
     fn poll_close(

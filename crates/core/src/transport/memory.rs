@@ -12,10 +12,9 @@ use self::direction::{Direction, Popped};
 use super::byte_stream::DEFAULT_MAX_FRAME;
 use super::staging::{Broken, oversize};
 use super::{
-    BoxFuture, CloseReason, Endpoint, Finish, Inbound, Lane, Link, LinkTraits, Listener, Meta, Outbound,
-    Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    BoxFuture, CloseReason, Endpoint, Inbound, Lane, Link, LinkTraits, Listener, Meta, Outbound, Receiver,
+    Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
 };
-use crate::id::ExchangeId;
 
 /// So many connections wait to be accepted.
 const BACKLOG: usize = 1024;
@@ -130,12 +129,6 @@ impl Sender for MemorySender {
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         let open = !self.output.is_over();
         Poll::Ready(self.checked(open))
-    }
-
-    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
-
-    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
-        Err(Unsupported)
     }
 
     fn poll_close(

@@ -226,14 +226,34 @@ pub trait Sender: Send {
     /// The connection is broken.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
 
-    /// Ends an exchange the peer opened. Wires without exchanges do nothing.
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish);
+    /// The request on this exchange, which the peer opened, has a handler that runs: its answer may take long, and a
+    /// refusal that a wire would spell in a way of its own no longer comes. A wrapper hands it on; a wire without
+    /// exchanges has nothing to do.
+    fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
+        let _ = exchange;
+    }
 
-    /// Gives up an exchange we opened.
+    /// The answer sent next on this exchange is a refusal, for this reason: for wires that say so outside of the body,
+    /// as HTTP does with a status. Other wires do nothing.
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+        let _ = (exchange, fault);
+    }
+
+    /// Ends an exchange the peer opened, without a frame. Each of them is ended once: by this or by a frame that is
+    /// its last, also when the peer has closed it before. A wrapper hands it on; a wire without exchanges has nothing
+    /// to do.
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+        let _ = (exchange, how);
+    }
+
+    /// Gives up an exchange we opened. Nothing more is told of it. A wrapper hands it on.
     ///
     /// # Errors
-    /// The wire cannot.
-    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported>;
+    /// The wire cannot; so is it with wires without exchanges.
+    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        let _ = exchange;
+        Err(Unsupported)
+    }
 
     /// Flushes and closes.
     ///
@@ -251,13 +271,15 @@ pub trait Sender: Send {
 pub struct Outbound {
     /// The message, without framing and without a raw newline.
     pub body: Bytes,
-    /// What it goes out on; chosen by the driver.
+    /// What it goes out on; chosen by the driver. An exchange of ours ([`ExchangeId::call`]) is opened by this frame,
+    /// a request or a cancel. On one of the peer's that has ended there is no way any more: the frame goes by the
+    /// connection's own stream, if it has one. [`ExchangeId::NONE`]: the wire's choice.
     pub exchange: ExchangeId,
     /// Its lane.
     pub lane: Lane,
     /// What it is.
     pub head: Head,
-    /// It is the last of its exchange.
+    /// It is the last of an exchange the peer opened.
     pub last: bool,
 }
 
@@ -303,6 +325,24 @@ pub enum Finish {
     Silent,
     /// It was refused.
     Refused,
+}
+
+/// What a refusal is about, for wires that say so outside of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// What came is no message.
+    BadMessage,
+    /// Its id belongs to a request that has no answer yet.
+    DuplicateId,
+    /// A limit was reached.
+    Overloaded,
+    /// Nobody serves its method.
+    MethodNotFound,
+    /// The session is not open yet.
+    NotInitialized,
+    /// Something failed on this side.
+    Internal,
 }
 
 /// Why a connection closes.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    BadFrame, CloseReason, ExchangeId, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
-    TransportErrorKind, TransportEvent, Unsupported,
+    BadFrame, CloseReason, Lane, Link, Outbound, Receiver, Sender, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 
 use super::Process;
@@ -178,14 +178,6 @@ impl Sender for ChildSender {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         self.poll_pipe(cx, Sender::poll_flush)
-    }
-
-    fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
-        self.pipe.as_mut().finish_exchange(exchange, how);
-    }
-
-    fn abort_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
-        self.pipe.as_mut().abort_exchange(exchange)
     }
 
     /// Ends the child's input, then waits for its exit: at most two steps of grace.

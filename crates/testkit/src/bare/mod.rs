@@ -22,7 +22,9 @@ use rescind_core::{Lost, SessionConfig};
 
 use self::connection::Connection;
 use crate::options::Options;
-use crate::runner::{Abilities, Ended, Line, Played, Seen, Settings, Subject, Trouble, Verdict, play};
+use crate::runner::{
+    Abilities, Ended, Line, Outcomes, Played, Seen, Settings, Subject, Trouble, Verdict, play,
+};
 use crate::step::{CallStep, CancelWord};
 use crate::vector::{Part, Scenario};
 
@@ -64,6 +66,7 @@ impl BareMachine {
                 verdict: Verdict::Broke { why: "the bare machine waited".to_owned(), step: 0 },
                 trace: Vec::new(),
                 cancel: None,
+                outcomes: Outcomes::default(),
             },
         }
     }
@@ -106,7 +109,15 @@ impl BareMachine {
 
 impl Subject for BareMachine {
     fn abilities(&self) -> Abilities {
-        Abilities { many_lines: true, half_close: true, calls: true, options: true }
+        Abilities {
+            many_lines: true,
+            half_close: true,
+            calls: true,
+            options: true,
+            ordered: true,
+            batches: true,
+            exchange_scoped: false,
+        }
     }
 
     fn now(&self) -> Instant {

@@ -56,9 +56,12 @@ impl Connection {
                     self.write(&frame);
                 }
             }
-            Output::RefuseCancelled { id, tag, cause, .. } => {
-                let to = ReplyTo { id: &id, tag, server_cancellable: false };
-                codec.encode_cancelled(rules, &mut frame, &to, &cause);
+            Output::RefuseCancelled { id, tag, server_cancellable, graceful, cause, .. } => {
+                let to = ReplyTo { id: &id, tag, server_cancellable };
+                match graceful {
+                    Some(result) => codec.encode_graceful(rules, &mut frame, &to, result),
+                    None => codec.encode_cancelled(rules, &mut frame, &to, &cause),
+                }
                 self.write(&frame);
             }
             Output::Ack { ack, key, status, .. }

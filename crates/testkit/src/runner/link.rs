@@ -4,14 +4,12 @@ use std::fmt;
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rescind_core::{
-    BoxFuture, CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError,
-    TransportErrorKind, TransportEvent,
+    BoxFuture, CloseReason, Link, LinkTraits, TransportError, TransportErrorKind, TransportEvent,
 };
-use serde_json::Value;
 use tokio::time::timeout;
 
+use super::exchange::Exchanging;
 use super::subject::{Abilities, Line, Seen, Subject, Trouble};
 
 /// How long a write may take before the peer counts as not reading.
@@ -26,7 +24,7 @@ pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> +
 pub struct LinkSubject {
     connect: Connect,
     abilities: Abilities,
-    lines: Vec<Option<Link>>,
+    lines: Vec<Option<Exchanging>>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
 }
 
@@ -34,7 +32,15 @@ impl LinkSubject {
     /// A subject reached by `connect`. It is asked nothing beyond one plain connection until `with_*` says it can.
     #[must_use]
     pub fn new(connect: Connect) -> Self {
-        let abilities = Abilities { many_lines: false, half_close: false, calls: false, options: false };
+        let abilities = Abilities {
+            many_lines: false,
+            half_close: false,
+            calls: false,
+            options: false,
+            ordered: true,
+            batches: true,
+            exchange_scoped: false,
+        };
         Self { connect, abilities, lines: Vec::new(), epitaph: None }
     }
 
@@ -66,9 +72,16 @@ impl LinkSubject {
         self
     }
 
-    fn link(&mut self, line: Line) -> Result<&mut Link, Trouble> {
+    fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
         found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))
+    }
+
+    /// What the wire says of itself counts from its first connection on.
+    fn note(&mut self, traits: &LinkTraits) {
+        self.abilities.ordered = traits.ordered;
+        self.abilities.batches = traits.batches;
+        self.abilities.exchange_scoped = traits.exchange_scoped;
     }
 
     fn closed(&mut self, how: Option<String>) -> Seen {
@@ -102,13 +115,15 @@ impl Subject for LinkSubject {
     async fn open(&mut self) -> Result<Line, Trouble> {
         let link = timeout(WRITE_LIMIT, (self.connect)()).await;
         let link = link.map_err(|_| Trouble::Failed("the connection did not open in time".to_owned()))?;
-        self.lines.push(Some(link.map_err(Trouble::Failed)?));
+        let link = link.map_err(Trouble::Failed)?;
+        self.note(&link.traits);
+        self.lines.push(Some(Exchanging::new(link)));
         Ok(Line(self.lines.len() - 1))
     }
 
     async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
         let open = self.link(line)?;
-        match timeout(WRITE_LIMIT, write(open, frames)).await {
+        match timeout(WRITE_LIMIT, open.write(frames)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 let Seen::Closed(how) = self.closed(Some(cause(&error))) else { return Ok(()) };
@@ -120,7 +135,7 @@ impl Subject for LinkSubject {
 
     async fn recv(&mut self, line: Line, within: Duration) -> Seen {
         let Ok(open) = self.link(line) else { return Seen::Closed(None) };
-        let event = timeout(within, poll_fn(|cx| open.rx.as_mut().poll_event(cx))).await;
+        let event = timeout(within, open.next()).await;
         match event {
             Err(_) => Seen::Nothing,
             Ok(Some(Ok(TransportEvent::Message(message)))) => {
@@ -132,15 +147,21 @@ impl Subject for LinkSubject {
                 }
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, .. }))) => Seen::Noise(why.to_string()),
+            Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, .. }))) => {
+                Seen::Unanswered(open.asked_on(exchange))
+            }
+            Ok(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
+                Seen::GivenUp(open.served_on(exchange))
+            }
             Ok(Some(Err(error))) => self.closed(Some(cause(&error))),
-            // Its output has ended, or an exchange has, which carried all there was.
+            // Its output has ended.
             Ok(Some(Ok(_)) | None) => self.closed(None),
         }
     }
 
     async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
         let open = self.link(line)?;
-        let closed = poll_fn(|cx| open.tx.as_mut().poll_close(&CloseReason::Normal, cx));
+        let closed = poll_fn(|cx| open.link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
         match timeout(WRITE_LIMIT, closed).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Trouble::Failed(format!("its input could not be ended: {error}"))),
@@ -160,35 +181,10 @@ impl Subject for LinkSubject {
     }
 }
 
-/// Takes every frame before it flushes, so that the peer can read them together.
-async fn write(link: &mut Link, frames: Vec<String>) -> Result<(), TransportError> {
-    for frame in frames {
-        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
-        let head = head(&frame);
-        let body = Bytes::from(frame);
-        let exchange = ExchangeId::NONE;
-        link.tx.as_mut().start_send(Outbound { body, exchange, lane: Lane::Bulk, head, last: false })?;
-    }
-    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
-}
-
 /// What happened, without the words for the kind where the reader is told that the connection has ended.
 fn cause(error: &TransportError) -> String {
     match error.kind {
         TransportErrorKind::Closed | TransportErrorKind::Io => error.source.to_string(),
         _ => error.to_string(),
     }
-}
-
-/// What a frame seems to be, for wires that want to know.
-fn head(frame: &str) -> Head {
-    let frame: Value = serde_json::from_str(frame).unwrap_or_default();
-    let method = frame.get("method").and_then(Value::as_str);
-    let id = frame.get("id").and_then(|id| rescind_core::RequestId::from_json(&id.to_string()).ok());
-    let kind = match (method, &id) {
-        (Some(_), Some(_)) => FrameKind::Request,
-        (Some(_), None) => FrameKind::Notification,
-        (None, _) => FrameKind::Answer,
-    };
-    Head { kind, id, method: method.map(Into::into) }
 }

@@ -4,9 +4,11 @@
 //! for. That a frame does *not* come is proved by a barrier, an echo of the runner's own, and not by sleeping.
 
 mod calling;
+mod exchange;
 mod lines;
 mod link;
 mod opening;
+mod outcomes;
 mod peer;
 mod play;
 mod steps;
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 pub use calling::{Caller, CallingSubject};
 pub use link::{Connect, LinkSubject};
+pub use outcomes::{Outcomes, differences};
 pub use peer::PeerCaller;
 pub use subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
 pub use verdict::{Direction, Played, TraceLine, Verdict};

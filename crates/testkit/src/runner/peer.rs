@@ -7,7 +7,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rescind_core::dialect::AckStyle;
-use rescind_core::{AfterCancel, Call, CallContext, CancelResult, Canceller, Link, Outcome, Peer, RequestId};
+use rescind_core::{
+    AfterCancel, Call, CallContext, CancelResult, Canceller, ConnectionError, Link, Outcome, Peer, RequestId,
+};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -17,7 +19,6 @@ use super::calling::Caller;
 use super::subject::{Ended, Trouble};
 use crate::fixture::Fixture;
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
-use crate::vector::Scenario;
 
 /// How long the handler of a request may take to start.
 const HANDLER_LIMIT: Duration = Duration::from_secs(5);
@@ -37,14 +38,12 @@ struct Running {
 }
 
 impl PeerCaller {
-    /// A peer set up as the scenario wants it, on this end of a wire.
+    /// A peer that serves this fixture's methods, on its own end of a wire.
     ///
     /// # Errors
-    /// There is no dialect of the scenario's name, or the peer could not be attached.
-    pub fn open(scenario: &Scenario, link: Link) -> Result<Self, String> {
-        let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone())
-            .ok_or_else(|| format!("there is no dialect {}", scenario.dialect))?;
-        let peer = fixture.open(link).map_err(|error| error.to_string())?;
+    /// The peer could not be attached.
+    pub fn open(fixture: Fixture, link: Link) -> Result<Self, ConnectionError> {
+        let peer = fixture.open(link)?;
         let acknowledges = fixture.dialect().rules().ack == AckStyle::Acknowledged;
         Ok(Self { peer, fixture, acknowledges, calls: HashMap::new() })
     }

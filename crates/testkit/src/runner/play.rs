@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
+use super::outcomes::Outcomes;
 use super::subject::{Seen, Subject, Trouble};
 use super::translate::Translator;
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
+use crate::fixture::Handled;
 use crate::pattern::Bindings;
 use crate::speech::{Shape, Speech};
 use crate::step::{Step, Work};
@@ -43,6 +46,7 @@ pub(crate) struct Play<'a, S> {
     pub(crate) current: usize,
     pub(crate) bindings: Bindings,
     pub(crate) trace: Vec<TraceLine>,
+    pub(crate) outcomes: Outcomes,
     /// Requests of the runner's own so far.
     own: u64,
     /// Echoes of the runner's own that the fixture counts as handlers.
@@ -68,6 +72,7 @@ impl<'a, S: Subject> Play<'a, S> {
             current: 0,
             bindings: Bindings::default(),
             trace: Vec::new(),
+            outcomes: Outcomes::default(),
             own: 0,
             echoes: 0,
             baseline: Work::default(),
@@ -83,7 +88,7 @@ impl<'a, S: Subject> Play<'a, S> {
             Err(Stop::Broke(why)) => Verdict::Broke { why: self.with_deviation(why), step },
             Err(Stop::NotAsked(why)) => Verdict::NotAsked { why },
         };
-        Played { verdict, trace: self.trace, cancel: self.cancel }
+        Played { verdict, trace: self.trace, cancel: self.cancel, outcomes: self.outcomes }
     }
 
     fn with_deviation(&self, why: String) -> String {
@@ -101,6 +106,9 @@ impl<'a, S: Subject> Play<'a, S> {
             return Err(Stop::NotAsked(why));
         }
         self.open_line("first").await?;
+        if let Some(why) = vector.unlike(self.subject.abilities()) {
+            return Err(Stop::NotAsked(why.to_owned()));
+        }
         match &vector.handshake {
             Opening::Default => self.open_session().await?,
             Opening::None => {}
@@ -139,6 +147,20 @@ impl<'a, S: Subject> Play<'a, S> {
             if let Some(frame) = left {
                 return Err(Stop::Broke(format!("this came and nothing was to come: {frame}")));
             }
+        }
+        self.ask_for_handlers().await
+    }
+
+    /// The fixture's own word on which handlers ran, where it serves and can still be asked.
+    async fn ask_for_handlers(&mut self) -> Result<(), Stop> {
+        let serves = self.scenario.vector.role == Part::Serve && !self.is_foreign();
+        if !serves || self.line()?.closed != Closed::No || !self.can_barrier() {
+            return Ok(());
+        }
+        let answer = self.request("test/handlers", json!({})).await?;
+        let told = self.speech()?.value(&answer).and_then(|value| value.get("handlers"));
+        if let Some(Ok(handled)) = told.map(Vec::<Handled>::deserialize) {
+            self.outcomes.handled(handled);
         }
         Ok(())
     }
@@ -249,14 +271,24 @@ impl<'a, S: Subject> Play<'a, S> {
     pub(crate) async fn send_text(&mut self, texts: Vec<String>) -> Result<(), Stop> {
         self.trace.extend(texts.iter().map(|text| TraceLine::new(Direction::Sent, text.clone())));
         let line = self.line()?.line;
+        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+            for frame in texts.iter().filter_map(|text| serde_json::from_str(text).ok()) {
+                self.outcomes.sent(&on.name, speech, &frame);
+            }
+        }
         Ok(self.subject.send(line, texts).await?)
     }
 
     /// The next frame that came, kept or new. `None`: nothing within the deadline.
     pub(crate) async fn next(&mut self) -> Result<Next, Stop> {
-        match self.line_mut()?.inbox.pop_front() {
-            Some(frame) => Ok(Next::Frame(frame)),
-            None => self.receive(self.until).await,
+        if let Some(frame) = self.line_mut()?.inbox.pop_front() {
+            return Ok(Next::Frame(frame));
+        }
+        loop {
+            match self.receive(self.until).await? {
+                Next::Silence => {}
+                next => return Ok(next),
+            }
         }
     }
 
@@ -273,6 +305,19 @@ impl<'a, S: Subject> Play<'a, S> {
         let seen = self.subject.recv(line, within).await;
         let text = match seen {
             Seen::Frame(text) => text,
+            Seen::Unanswered(id) => {
+                let text = format!("(what {id} came on has ended without an answer)");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                return Ok(Next::Silence);
+            }
+            Seen::GivenUp(id) => {
+                let text = format!("(what {id} came on was given up)");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                if !self.subject.abilities().exchange_scoped {
+                    return Ok(Next::Silence);
+                }
+                return Ok(Next::Frame(self.speech()?.cancel(&id)));
+            }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
                 return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
@@ -281,9 +326,12 @@ impl<'a, S: Subject> Play<'a, S> {
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        serde_json::from_str(&text)
-            .map(Next::Frame)
-            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))
+        let frame: Value = serde_json::from_str(&text)
+            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+            self.outcomes.received(&on.name, speech, &frame);
+        }
+        Ok(Next::Frame(frame))
     }
 
     /// Waits for one frame and keeps the others.
@@ -295,6 +343,7 @@ impl<'a, S: Subject> Play<'a, S> {
         let until = self.subject.now() + self.settings.deadline;
         loop {
             match self.receive(until).await? {
+                Next::Silence => {}
                 Next::Frame(frame) if is_it(&frame) => return Ok(frame),
                 Next::Frame(frame) => self.keep(frame).await?,
                 Next::Closed(how) => return Err(closed(what, how)),
@@ -346,6 +395,8 @@ impl<'a, S: Subject> Play<'a, S> {
 pub(crate) enum Next {
     Frame(Value),
     Closed(Option<String>),
+    /// Something went on that is no frame.
+    Silence,
     Nothing,
 }
 

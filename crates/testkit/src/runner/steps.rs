@@ -183,6 +183,7 @@ impl<S: Subject> Play<'_, S> {
                     return Ok(());
                 }
                 Next::Frame(_) if foreign => {}
+                Next::Silence => {}
                 Next::Frame(frame) => {
                     return Err(Stop::Broke(format!(
                         "the connection should be closed, and this came: {frame}"
@@ -199,6 +200,7 @@ impl<S: Subject> Play<'_, S> {
             return Err(self.timed_out(&format!("the end of the call `{name}`")));
         };
         self.cancel_showed();
+        self.outcomes.ended(name, &ended);
         match self.outcome_difference(wanted, &ended) {
             Some(why) => Err(Stop::Broke(format!("the call `{name}` ended otherwise: {why} ({ended:?})"))),
             None => Ok(()),
@@ -255,7 +257,7 @@ impl<S: Subject> Play<'_, S> {
         match self.next().await? {
             Next::Frame(frame) => Ok(frame),
             Next::Closed(how) => Err(closed(&wanted.to_string(), how)),
-            Next::Nothing => Err(self.timed_out(&wanted.to_string())),
+            Next::Silence | Next::Nothing => Err(self.timed_out(&wanted.to_string())),
         }
     }
 

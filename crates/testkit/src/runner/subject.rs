@@ -18,6 +18,10 @@ pub enum Seen {
     Frame(String),
     /// Something that is no frame; the words say what.
     Noise(String),
+    /// On a wire of exchanges, what this request came on has ended without an answer. `null`: it carried no request.
+    Unanswered(Value),
+    /// On a wire of exchanges, the subject has given up the exchange of this request. `null`: it carried none.
+    GivenUp(Value),
     /// The subject closed the line; the words say how, if it was not in good order.
     Closed(Option<String>),
     /// Nothing in the time given.
@@ -71,7 +75,7 @@ impl Ended {
 
 /// What a subject can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "four independent abilities, each named where it is set")]
+#[expect(clippy::struct_excessive_bools, reason = "independent abilities, each named where it is set")]
 pub struct Abilities {
     /// More than one connection to the same fixture can be open.
     pub many_lines: bool,
@@ -81,6 +85,12 @@ pub struct Abilities {
     pub calls: bool,
     /// It is set up with the vector's options.
     pub options: bool,
+    /// Its wire keeps the order of frames.
+    pub ordered: bool,
+    /// Its wire may carry batches.
+    pub batches: bool,
+    /// Its wire's ids mean nothing beyond their exchange, so that closing the exchange is its cancel.
+    pub exchange_scoped: bool,
 }
 
 /// Whom a vector is played against: the bare machine, a wire, a foreign peer, a `Peer` of ours.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::outcomes::Outcomes;
+
 /// The result of one vector, with all that was sent and received.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -14,6 +16,8 @@ pub struct Played {
     pub trace: Vec<TraceLine>,
     /// From the cancel to what showed that it had worked.
     pub cancel: Option<Duration>,
+    /// What came of each request, in words that no wire changes.
+    pub outcomes: Outcomes,
 }
 
 /// Whether a vector held.

@@ -107,8 +107,8 @@ fn the_ack_for_a_call_refused_as_cancelled_says_cancelled() {
     let (key, outputs) = bench.arrive(Arrival { cancel_key: named, ..Bench::arrival(2, "a") });
     assert_eq!(key, None);
     let cause = Cause::new(CauseKind::Shutdown);
-    let (id, exchange) = (RequestId::number(2), ExchangeId::NONE);
-    assert_eq!(outputs, [Output::RefuseCancelled { id, tag: 0, exchange, cause }]);
+    let id = RequestId::number(2);
+    assert_eq!(outputs, [refused_cancelled(id, cause)]);
     assert_eq!(ack(&bench.cancel_call_id("c2", 9)), Some(AckStatus::Cancelled));
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, MCP, Refusal};
+use crate::dialect::{ACP, LSP, MCP, MCP_2026, Refusal};
 use crate::message::BadMessage;
 
 fn close(outputs: &[Output]) -> Option<CloseCause> {
@@ -77,8 +77,8 @@ fn the_six_steps_of_a_shutdown() {
     // 1: requests and top-level calls are refused, children are not.
     assert!(bench.session.recv_request(bench.now, Bench::arrival(2, "test/echo")).is_none());
     let cause = Cause::new(CauseKind::Shutdown);
-    let (id, exchange) = (RequestId::number(2), ExchangeId::NONE);
-    assert_eq!(bench.outputs(), [Output::RefuseCancelled { id, tag: 0, exchange, cause: cause.clone() }]);
+    let id = RequestId::number(2);
+    assert_eq!(bench.outputs(), [refused_cancelled(id, cause.clone())]);
     assert!(bench.session.local_call(bench.now, &CallSpec::new("a")).is_err());
     let child = CallSpec { parent: Some(key), ..CallSpec::new("child") };
     let _child = bench.written(&child);
@@ -132,4 +132,33 @@ fn bad_frames_are_answered_a_hundred_times_and_then_counted() {
         .count();
     assert_eq!((answered, bench.session.stats().bad_frames), (100, 1000));
     let _still_serves = bench.running(1);
+}
+
+#[test]
+fn a_request_refused_during_shutdown_is_told_what_one_cancelled_by_us_is_told() {
+    // LSP: -32802 for a server-cancellable method; MCP 2026: a listen request ends with its graceful result.
+    let cause = Cause::new(CauseKind::Shutdown);
+    for (dialect, method, server_cancellable, graceful) in
+        [(LSP, "textDocument/hover", true, None), (MCP_2026, "subscriptions/listen", false, Some("{}"))]
+    {
+        let mut bench = Bench::new(dialect);
+        let _busy = bench.running(1);
+        bench.session.local_shutdown(bench.now, Duration::from_secs(10));
+        let arrival = Arrival { server_cancellable, ..Bench::arrival(2, method) };
+        assert!(bench.session.recv_request(bench.now, arrival).is_none());
+        let (id, exchange, cause) = (RequestId::number(2), ExchangeId::NONE, cause.clone());
+        let refused = Output::RefuseCancelled { id, tag: 0, server_cancellable, exchange, graceful, cause };
+        assert_eq!(bench.outputs(), [refused], "{method}");
+    }
+}
+
+#[test]
+fn a_bad_frame_on_an_exchange_of_ours_is_answered_within_the_bound() {
+    let mut bench = Bench::client(ACP);
+    let ours = ExchangeId::of_call(CallNumber(1));
+    let refusals = (0..150).filter(|_| {
+        bench.session.recv_bad(bench.now, BadMessage::NotJson, ours);
+        bench.outputs().iter().any(|output| matches!(output, Output::Refuse { .. }))
+    });
+    assert_eq!(refusals.count(), 100, "what comes on our own exchange ends it by itself");
 }

@@ -124,6 +124,12 @@ fn reply(key: InboundKey, id: i64, body: ReplyBody) -> Output {
     })
 }
 
+/// The refusal of a request on a byte stream that would start cancelled.
+fn refused_cancelled(id: RequestId, cause: Cause) -> Output {
+    let exchange = ExchangeId::NONE;
+    Output::RefuseCancelled { id, tag: 0, server_cancellable: false, exchange, graceful: None, cause }
+}
+
 fn replies(outputs: &[Output]) -> usize {
     outputs.iter().filter(|output| matches!(output, Output::Reply(_) | Output::Silence { .. })).count()
 }

@@ -6,10 +6,9 @@ use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
 use crate::framing::Framing;
-use crate::id::ExchangeId;
 use crate::transport::closing::Closer;
 use crate::transport::staging::{Broken, has_room, oversize};
-use crate::transport::{CloseReason, Finish, Lane, Outbound, Sender, TransportError, Unsupported};
+use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
 
 /// Room kept between batches, in bytes.
 const KEPT_ROOM: usize = 64 * 1024;
@@ -114,12 +113,6 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
             ready!(self.poll_write(cx))?;
         }
         self.poll_step(cx, AsyncWrite::poll_flush)
-    }
-
-    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
-
-    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
-        Err(Unsupported)
     }
 
     fn poll_close(

@@ -1,0 +1,239 @@
+//! Reading an event stream.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// An event with data, or with an id alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Its name; `None` is the usual `message`.
+    pub(crate) name: Option<String>,
+    /// What to come back with after it.
+    pub(crate) id: Option<String>,
+    /// How long to wait before coming back.
+    pub(crate) retry: Option<Duration>,
+    pub(crate) data: Bytes,
+}
+
+/// What a stream gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// An event.
+    Event(Event),
+    /// An event over the limit; it was dropped.
+    TooLarge,
+}
+
+/// Cuts a stream into events. It holds at most the limit and one piece of input.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing of the line, the event or the stream")]
+pub(crate) struct Events {
+    most: usize,
+    buffer: BytesMut,
+    /// Scanned without finding an end of line.
+    scanned: usize,
+    begun: bool,
+    /// A carriage return ended the last line; a line feed right behind it belongs to it.
+    returned: bool,
+    /// The line being read is over the limit and is dropped to its end.
+    skipping: bool,
+    event: Event,
+    data: BytesMut,
+    has_data: bool,
+    has_fields: bool,
+    too_large: bool,
+}
+
+/// An id or a name over this many bytes is not kept.
+const MOST_NAME: usize = 1024;
+
+impl Events {
+    /// A stream whose events hold at most so many bytes of data.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            most,
+            buffer: BytesMut::new(),
+            scanned: 0,
+            begun: false,
+            returned: false,
+            skipping: false,
+            event: Event::default(),
+            data: BytesMut::new(),
+            has_data: false,
+            has_fields: false,
+            too_large: false,
+        }
+    }
+
+    /// Takes in what came.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next event, if it is whole.
+    pub(crate) fn next(&mut self) -> Option<Read> {
+        loop {
+            let line = self.next_line()?;
+            if let Some(read) = self.take(&line) {
+                return Some(read);
+            }
+        }
+    }
+
+    fn next_line(&mut self) -> Option<Bytes> {
+        if !self.begun && !self.buffer.is_empty() {
+            const MARK: &[u8] = b"\xef\xbb\xbf";
+            if self.buffer.len() < MARK.len() && MARK.starts_with(&self.buffer) {
+                return None;
+            }
+            if self.buffer.starts_with(MARK) {
+                self.buffer.advance(MARK.len());
+            }
+            self.begun = true;
+        }
+        if self.returned && !self.buffer.is_empty() {
+            self.returned = false;
+            if self.buffer.first() == Some(&b'\n') {
+                self.buffer.advance(1);
+                self.scanned = 0;
+            }
+        }
+        let fresh = self.buffer.get(self.scanned..).unwrap_or_default();
+        let Some(end) = memchr::memchr2(b'\n', b'\r', fresh).map(|end| end + self.scanned) else {
+            self.scanned = self.buffer.len();
+            // Room for the field's name; what is over the limit is dropped as it comes.
+            if self.scanned > self.most.saturating_add(64) {
+                self.skipping = true;
+                self.buffer.clear();
+                self.scanned = 0;
+            }
+            return None;
+        };
+        self.scanned = 0;
+        self.returned = self.buffer.get(end) == Some(&b'\r');
+        let line = self.buffer.split_to(end);
+        self.buffer.advance(1);
+        if std::mem::take(&mut self.skipping) {
+            self.too_large = true;
+            self.has_fields = true;
+            return Some(Bytes::from_static(b":"));
+        }
+        Some(line.freeze())
+    }
+
+    fn take(&mut self, line: &Bytes) -> Option<Read> {
+        if line.is_empty() {
+            return self.dispatch();
+        }
+        let (field, value) = match memchr::memchr(b':', line) {
+            // A comment.
+            Some(0) => return None,
+            Some(colon) => {
+                let value = line.slice(colon + 1..);
+                let value = if value.first() == Some(&b' ') { value.slice(1..) } else { value };
+                (line.slice(..colon), value)
+            }
+            None => (line.clone(), Bytes::new()),
+        };
+        match &*field {
+            b"data" => self.take_data(&value),
+            b"event" => self.event.name = text(&value),
+            b"id" if !value.contains(&0) => self.event.id = text(&value),
+            b"retry" => {
+                let millis = text(&value).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+                self.event.retry = millis.and_then(|text| text.parse().ok()).map(Duration::from_millis);
+            }
+            _ => return None,
+        }
+        self.has_fields = true;
+        None
+    }
+
+    fn take_data(&mut self, value: &Bytes) {
+        if self.data.len() + value.len() > self.most {
+            self.too_large = true;
+            self.data.clear();
+        } else if !self.too_large {
+            if self.has_data {
+                self.data.extend_from_slice(b"\n");
+            }
+            self.data.extend_from_slice(value);
+        }
+        self.has_data = true;
+    }
+
+    fn dispatch(&mut self) -> Option<Read> {
+        let mut event = std::mem::take(&mut self.event);
+        event.data = self.data.split().freeze();
+        self.has_data = false;
+        if std::mem::take(&mut self.too_large) {
+            self.has_fields = false;
+            return Some(Read::TooLarge);
+        }
+        std::mem::take(&mut self.has_fields).then_some(Read::Event(event))
+    }
+}
+
+fn text(value: &[u8]) -> Option<String> {
+    (value.len() <= MOST_NAME).then(|| std::str::from_utf8(value).ok().map(ToOwned::to_owned)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(most: usize, pieces: &[&[u8]]) -> Vec<Read> {
+        let mut events = Events::new(most);
+        let mut all = Vec::new();
+        for piece in pieces {
+            events.push(piece);
+            all.extend(std::iter::from_fn(|| events.next()));
+        }
+        all
+    }
+
+    fn data(data: &'static str) -> Read {
+        Read::Event(Event { data: Bytes::from_static(data.as_bytes()), ..Event::default() })
+    }
+
+    #[test]
+    fn every_end_of_line_and_every_cut_gives_the_same_events() {
+        let streams: [&[u8]; 3] = [
+            b"\xef\xbb\xbfid: 1-2\nretry: 500\ndata: \n\n:\n\ndata: {\"a\":1}\n\nevent: x\ndata:one\ndata: two\n\n",
+            b"id: 1-2\r\nretry: 500\r\ndata: \r\n\r\n:\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\r\ndata:one\r\ndata: two\r\n\r\n",
+            b"id: 1-2\rretry: 500\rdata: \r\r:\r\rdata: {\"a\":1}\r\revent: x\rdata:one\rdata: two\r\r",
+        ];
+        let priming =
+            Event { id: Some("1-2".to_owned()), retry: Some(Duration::from_millis(500)), ..Event::default() };
+        let named =
+            Event { name: Some("x".to_owned()), data: Bytes::from_static(b"one\ntwo"), ..Event::default() };
+        let expected = vec![Read::Event(priming), data("{\"a\":1}"), Read::Event(named)];
+        for stream in streams {
+            assert_eq!(read(1024, &[stream]), expected);
+            for cut in 0..stream.len() {
+                let (before, after) = stream.split_at(cut);
+                assert_eq!(read(1024, &[before, after]), expected, "cut at {cut}");
+            }
+            let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+            assert_eq!(read(1024, &bytes), expected);
+        }
+    }
+
+    #[test]
+    fn an_event_over_the_limit_is_told_once_and_the_next_is_read() {
+        let long = format!("data: {}\n\ndata: ok\n\n", "x".repeat(500));
+        let pieces: Vec<&[u8]> = long.as_bytes().chunks(7).collect();
+        assert_eq!(read(100, &pieces), vec![Read::TooLarge, data("ok")]);
+        assert_eq!(read(100, &[long.as_bytes()]), vec![Read::TooLarge, data("ok")]);
+        let lines = format!("{}\ndata: ok\n\n", "data: xxxxxxxxxx\n".repeat(50));
+        assert_eq!(read(100, &[lines.as_bytes()]), vec![Read::TooLarge, data("ok")]);
+    }
+
+    #[test]
+    fn what_is_no_field_is_ignored() {
+        let stream: &[u8] = b"nonsense\nfoo: bar\nretry: 1x\n: comment\ndata\nid: \0\n\n\n\n";
+        assert_eq!(read(100, &[stream]), vec![data("")]);
+        assert_eq!(read(100, &[b": only a comment\n\n"]), vec![]);
+    }
+}

@@ -1,0 +1,120 @@
+//! The calling side that all bindings share.
+
+mod connector;
+pub(crate) mod events;
+mod requester;
+
+use std::fmt;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use rescind_core::{TransportError, TransportErrorKind};
+
+pub(crate) use requester::{Failed, Requester};
+
+/// Where a client goes, and how: the start of every binding's client.
+///
+/// `http` URLs are spoken to in HTTP/1.1, or in HTTP/2 if [`http2`](Self::http2) says so; `https` ones in what both sides
+/// can, HTTP/2 first.
+#[derive(Clone)]
+#[must_use = "a client does nothing by itself: give it to a binding's transport"]
+pub struct HttpClient {
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    pub(crate) http2: bool,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) max_frame: usize,
+    #[cfg(feature = "rustls")]
+    pub(crate) tls: Option<crate::tls::Connector>,
+}
+
+impl HttpClient {
+    /// A client of this URL.
+    ///
+    /// # Errors
+    /// It is no `http` or `https` URL, or `https` is not built in.
+    pub fn new(url: &str) -> Result<Self, TransportError> {
+        let uri: Uri = url.parse().map_err(refused)?;
+        match (uri.scheme_str(), uri.host()) {
+            (Some("http"), Some(_)) => {}
+            (Some("https"), Some(_)) if cfg!(feature = "rustls") => {}
+            (Some("https"), Some(_)) => return Err(refused("https needs the feature `rustls`")),
+            _ => return Err(refused("this is no http:// or https:// URL")),
+        }
+        Ok(Self {
+            uri,
+            headers: HeaderMap::new(),
+            http2: false,
+            connect_timeout: Duration::from_secs(10),
+            max_frame: 16 * 1024 * 1024,
+            #[cfg(feature = "rustls")]
+            tls: None,
+        })
+    }
+
+    /// Sends this header with every request. Its value is never logged.
+    ///
+    /// # Errors
+    /// Name or value are no header's.
+    pub fn header(mut self, name: &str, value: &str) -> Result<Self, TransportError> {
+        let name: HeaderName = name.parse().map_err(refused)?;
+        let mut value: HeaderValue = value.parse().map_err(refused)?;
+        value.set_sensitive(true);
+        self.headers.insert(name, value);
+        Ok(self)
+    }
+
+    /// Speaks HTTP/2 from the first byte, all requests on one connection.
+    pub const fn http2(mut self) -> Self {
+        self.http2 = true;
+        self
+    }
+
+    /// The time for a connection to open; 10 s unless said.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// The largest message either way, in bytes; 16 MiB unless said.
+    pub const fn max_frame(mut self, bytes: usize) -> Self {
+        self.max_frame = bytes;
+        self
+    }
+
+    /// Trusts servers these authorities vouch for, in PEM, and no others. `https` needs it.
+    ///
+    /// # Errors
+    /// The text holds no certificate.
+    #[cfg(feature = "rustls")]
+    pub fn tls_authorities(mut self, pem: &[u8]) -> Result<Self, TransportError> {
+        self.tls = Some(crate::tls::Connector::new(pem)?);
+        Ok(self)
+    }
+}
+
+impl HttpClient {
+    /// Whether the server can be reached at all: a connection is opened, and closed again.
+    pub(crate) async fn reach(&self) -> std::io::Result<()> {
+        let encrypted = self.uri.scheme_str() == Some("https");
+        let port = self.uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let name = self.uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let late =
+            |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "the connection did not open in time");
+        let connect = tokio::net::TcpStream::connect((name, port));
+        tokio::time::timeout(self.connect_timeout, connect).await.map_err(late)?.map(drop)
+    }
+}
+
+fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {
+    TransportError::new(TransportErrorKind::Open, error)
+}
+
+impl fmt::Debug for HttpClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpClient")
+            .field("uri", &self.uri)
+            .field("http2", &self.http2)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,15 @@
+//! Header names and media types, as the bindings' documents spell them.
+
+use http::HeaderName;
+
+/// Names a session: MCP's streamable HTTP.
+pub(crate) const MCP_SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+/// The revision spoken, on every request after the first.
+pub(crate) const MCP_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// The last event a client has seen of a stream that was cut.
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// One message, or a refusal.
+pub(crate) const JSON: &str = "application/json";
+/// A stream of messages.
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";

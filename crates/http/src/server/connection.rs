@@ -1,0 +1,257 @@
+//! Our own serving: accepts sockets, one task a connection, all of which end with the listener.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::refusal::Refused;
+use super::{HttpService, ReplyBody, Settings};
+
+/// After the listener is gone, what is being written has so long.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Requests open at a time on one HTTP/2 connection.
+const STREAMS: u32 = 1024;
+/// Streams a client may have reset before we have looked at them. The library's own 20 ends the connection of a client
+/// that cancels a burst of calls by resetting; work is bounded by the driver's limits and not by this.
+const RESETS: usize = 4096;
+
+/// A socket and what is served on it.
+pub(super) struct Serving {
+    pub(super) socket: TcpListener,
+    pub(super) path: String,
+    #[cfg(feature = "rustls")]
+    pub(super) tls: Option<crate::tls::Acceptor>,
+}
+
+impl Serving {
+    /// Serves until the listener is dropped, then lets connections say their last words.
+    pub(super) async fn run(self, service: HttpService, mut open: watch::Receiver<()>) {
+        let settings = Arc::clone(service.settings());
+        let places = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
+        let builder = Arc::new(builder(&settings));
+        let path: Arc<str> = self.path.as_str().into();
+        let mut tasks = JoinSet::new();
+        loop {
+            let place = tokio::select! {
+                _ = open.changed() => break,
+                place = Arc::clone(&places).acquire_owned() => place,
+            };
+            let accepted = tokio::select! {
+                _ = open.changed() => break,
+                accepted = self.socket.accept() => accepted,
+            };
+            while tasks.try_join_next().is_some() {}
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    // Out of descriptors, say: there is nothing to wait for but time.
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    continue;
+                }
+            };
+            let one = One {
+                service: service.clone(),
+                builder: Arc::clone(&builder),
+                path: Arc::clone(&path),
+                open: open.clone(),
+            };
+            #[cfg(feature = "rustls")]
+            let tls = self.tls.clone();
+            tasks.spawn(async move {
+                let _place = place;
+                let _ = stream.set_nodelay(true);
+                #[cfg(feature = "rustls")]
+                if let Some(tls) = tls {
+                    let within = one.service.settings().header_timeout;
+                    match tokio::time::timeout(within, tls.accept(stream)).await {
+                        Ok(Ok(stream)) => one.serve(stream).await,
+                        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        Err(_) => tracing::debug!("a TLS handshake took too long"),
+                    }
+                    return;
+                }
+                one.serve::<TcpStream>(stream).await;
+            });
+        }
+        drop(self.socket);
+        let last_words = async { while tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
+        tasks.shutdown().await;
+    }
+}
+
+fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.header_timeout)
+        .max_buf_size(64 * 1024)
+        .max_headers(64);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(settings.idle_timeout / 2)
+        .keep_alive_timeout(settings.header_timeout)
+        .max_concurrent_streams(STREAMS)
+        .max_pending_accept_reset_streams(RESETS)
+        .max_local_error_reset_streams(RESETS)
+        .max_header_list_size(32 * 1024);
+    builder
+}
+
+/// One connection.
+struct One {
+    service: HttpService,
+    builder: Arc<auto::Builder<TokioExecutor>>,
+    path: Arc<str>,
+    open: watch::Receiver<()>,
+}
+
+impl One {
+    async fn serve<S>(mut self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let activity = Arc::new(Activity::default());
+        let (service, path, seen) = (self.service.clone(), Arc::clone(&self.path), Arc::clone(&activity));
+        let handle = service_fn(move |request: Request<Incoming>| {
+            let busy = Busy::new(&seen);
+            let response = respond(&service, &path, request);
+            async move { Ok::<_, Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
+        });
+        let serving = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), handle);
+        let mut serving = pin!(serving);
+        let settings = self.service.settings();
+        let mut wait = settings.header_timeout;
+        let asked = loop {
+            let due = activity.last() + wait;
+            tokio::select! {
+                ended = serving.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection broke");
+                    }
+                    return;
+                }
+                _ = self.open.changed() => break "the listener is gone",
+                () = tokio::time::sleep_until(due) => {}
+            }
+            wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };
+            if activity.idle() && activity.last() + wait <= Instant::now() {
+                break "nothing was asked for too long";
+            }
+            if !activity.idle() {
+                activity.touch();
+            }
+        };
+        tracing::trace!(why = asked, "a connection is closed");
+        serving.as_mut().graceful_shutdown();
+        let _ = tokio::time::timeout(LAST_WORDS, serving).await;
+    }
+}
+
+fn respond(
+    service: &HttpService,
+    path: &str,
+    request: Request<Incoming>,
+) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
+    if path != "/" && request.uri().path() != path {
+        let refused = Refused::not_found("nothing is served under this path");
+        return Box::pin(std::future::ready(refused.into_response()));
+    }
+    service.respond(request.map(|body| body.map_err(Into::into).boxed_unsync()))
+}
+
+/// When a connection was last of use.
+#[derive(Debug)]
+struct Activity {
+    open: AtomicUsize,
+    requests: AtomicUsize,
+    last: Mutex<Instant>,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self { open: AtomicUsize::new(0), requests: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Activity {
+    fn idle(&self) -> bool {
+        self.open.load(Ordering::Relaxed) == 0
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    fn last(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn touch(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// A request that is not answered in full yet.
+struct Busy(Arc<Activity>);
+
+impl Busy {
+    fn new(activity: &Arc<Activity>) -> Self {
+        activity.open.fetch_add(1, Ordering::Relaxed);
+        activity.requests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(activity))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body that keeps its connection from counting as idle.
+struct Tracked {
+    body: ReplyBody,
+    _busy: Busy,
+}
+
+impl Body for Tracked {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        std::pin::Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,39 @@
+//! Writing events of an event stream.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// One event of one line of data, with an id if a cut stream may be taken up after it.
+pub(crate) fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(data.len() + 48);
+    put_id(&mut out, id);
+    out.put_slice(b"data: ");
+    out.put_slice(data);
+    out.put_slice(b"\n\n");
+    out.freeze()
+}
+
+/// An event without data: it gives the client an id to come back with, and says how long to wait before it does.
+pub(crate) fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
+    let mut out = BytesMut::with_capacity(64);
+    put_id(&mut out, Some(id));
+    if let Some(retry) = retry {
+        let _ = writeln!(out, "retry: {}", retry.as_millis());
+    }
+    out.put_slice(b"data: \n\n");
+    out.freeze()
+}
+
+fn put_id(out: &mut BytesMut, id: Option<(u64, u64)>) {
+    if let Some((stream, number)) = id {
+        let _ = writeln!(out, "id: {stream}-{number}");
+    }
+}
+
+/// The stream and the number an id of ours names.
+pub(crate) fn parse_id(id: &str) -> Option<(u64, u64)> {
+    let (stream, number) = id.split_once('-')?;
+    Some((stream.parse().ok()?, number.parse().ok()?))
+}

@@ -1,0 +1,61 @@
+//! The serving side that all bindings share.
+//!
+//! - S1 A request passes Host, Origin and the auth hook before its binding sees it.
+//! - S2 No handler runs in a connection's task: a binding hands messages to the driver through an
+//!   [`Intake`](crate::intake::Intake) and waits for what comes back.
+//! - S3 A future or body dropped by its connection tells its binding, through a guard, that the exchange was given up.
+//! - S4 With the listener everything ends: sockets, connection tasks, links.
+
+pub(crate) mod body;
+mod builder;
+pub(crate) mod checks;
+mod connection;
+pub(crate) mod events;
+mod listener;
+pub(crate) mod mailbox;
+pub(crate) mod refusal;
+pub(crate) mod reply;
+mod service;
+mod settings;
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use rescind_core::BoxFuture;
+
+pub use builder::HttpServer;
+pub use listener::HttpListener;
+pub use reply::ReplyBody;
+pub use service::HttpService;
+
+pub(crate) use body::RequestBody;
+pub(crate) use listener::Door;
+pub(crate) use settings::Settings;
+
+use rescind_core::Principal;
+
+/// The serving side of a binding, as the shared part sees it.
+pub(crate) trait Responder: Send + Sync + 'static {
+    /// Answers one request, which passed the checks of S1.
+    fn respond(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> BoxFuture<'static, Response<ReplyBody>>;
+
+    /// The listener is gone: every link ends.
+    fn shut(&self);
+}
+
+/// A binding before it serves. The built-in ones are all there are.
+#[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
+pub trait ServerBinding: sealed::Sealed {
+    /// Makes the binding ready to serve.
+    #[doc(hidden)]
+    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder>;
+}
+
+pub(crate) mod sealed {
+    /// Of this crate alone.
+    pub trait Sealed {}
+}

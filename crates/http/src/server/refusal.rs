@@ -1,0 +1,133 @@
+//! What a request is refused with. The table of all of them stands in the crate's docs.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use serde::Serialize;
+
+use super::reply::ReplyBody;
+use crate::names::JSON;
+
+/// A refusal of the wire's own: the message was not handed on.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    status: StatusCode,
+    text: Cow<'static, str>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl Refused {
+    pub(crate) fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, text: text.into(), header: None }
+    }
+
+    /// 400: the request cannot be understood.
+    pub(crate) fn bad(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// 401: the auth hook does not know who asks.
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "the credentials are missing or not valid")
+            .with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    /// 403: a page of another origin asks.
+    pub(crate) fn origin() -> Self {
+        Self::new(StatusCode::FORBIDDEN, "requests from this Origin are not allowed")
+    }
+
+    /// 404.
+    pub(crate) fn not_found(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, text)
+    }
+
+    /// 405, with the methods there are.
+    pub(crate) fn method(allowed: &'static str) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "this method is not served here")
+            .with(ALLOW, HeaderValue::from_static(allowed))
+    }
+
+    /// 406.
+    pub(crate) fn not_acceptable(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_ACCEPTABLE, text)
+    }
+
+    /// 408: the body did not come in time.
+    pub(crate) fn body_too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")
+    }
+
+    /// 409.
+    pub(crate) fn conflict(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::CONFLICT, text)
+    }
+
+    /// 411.
+    pub(crate) fn length_required() -> Self {
+        Self::new(StatusCode::LENGTH_REQUIRED, "a Content-Length or a chunked body is required")
+    }
+
+    /// 413.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {limit} bytes"))
+    }
+
+    /// 415.
+    pub(crate) fn media_type() -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json in UTF-8")
+    }
+
+    /// 421: the request is for a host this server is not.
+    pub(crate) fn misdirected() -> Self {
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "this server does not serve that Host")
+    }
+
+    /// 429, with the seconds after which to try again.
+    pub(crate) fn too_many(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, text).after(Duration::from_secs(1))
+    }
+
+    /// 503, with the seconds after which to try again.
+    pub(crate) fn unavailable(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text).after(Duration::from_secs(1))
+    }
+
+    fn after(self, wait: Duration) -> Self {
+        self.with(RETRY_AFTER, HeaderValue::from(wait.as_secs()))
+    }
+
+    pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.header = Some((name, value));
+        self
+    }
+
+    /// A JSON-RPC error without an id, as MCP's document has it for refusals.
+    pub(crate) fn into_response(self) -> Response<ReplyBody> {
+        let code = if self.status.is_server_error() { -32603 } else { -32600 };
+        let refusal = Told { jsonrpc: "2.0", error: Error { code, message: &self.text } };
+        let body = serde_json::to_vec(&refusal).unwrap_or_default();
+        let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        if let Some((name, value)) = self.header {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    jsonrpc: &'static str,
+    error: Error<'a>,
+}
+
+#[derive(Serialize)]
+struct Error<'a> {
+    code: i32,
+    message: &'a str,
+}

@@ -1,0 +1,177 @@
+//! What a response carries: nothing, one message, or a stream of events.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use crate::names::{EVENT_STREAM, JSON};
+
+/// Where the events of a stream come from.
+pub(crate) trait Feed: Send + Sync + 'static {
+    /// The next event, encoded. `None`: the stream has ended. A reader that was displaced by another gets `None`.
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>>;
+
+    /// The response is gone, however far it was read. Called once.
+    fn left(&self, reader: u64);
+}
+
+/// The body of every response of this crate.
+#[must_use]
+pub struct ReplyBody(Inner);
+
+enum Inner {
+    Full(Option<Bytes>),
+    Events(Events),
+}
+
+struct Events {
+    feed: Arc<dyn Feed>,
+    reader: u64,
+    over: bool,
+    keep_alive: Duration,
+    /// When the next comment is due, if nothing else comes. Made with the first wait.
+    due: Option<Pin<Box<Sleep>>>,
+    /// When the response ends though the stream has not.
+    until: Option<Pin<Box<Sleep>>>,
+}
+
+impl ReplyBody {
+    pub(crate) const fn empty() -> Self {
+        Self(Inner::Full(None))
+    }
+
+    pub(crate) fn full(body: Bytes) -> Self {
+        Self(Inner::Full(Some(body).filter(|body| !body.is_empty())))
+    }
+
+    /// A stream that tells its feed when it is dropped.
+    pub(crate) fn events(
+        feed: Arc<dyn Feed>,
+        reader: u64,
+        keep_alive: Duration,
+        until: Option<Duration>,
+    ) -> Self {
+        let until = until.map(|wait| Box::pin(tokio::time::sleep(wait)));
+        Self(Inner::Events(Events { feed, reader, over: false, keep_alive, due: None, until }))
+    }
+}
+
+impl Events {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        match self.feed.poll_next(self.reader, cx) {
+            Poll::Ready(event) => {
+                self.over = event.is_none();
+                if let Some(due) = &mut self.due {
+                    due.as_mut().reset(Instant::now() + self.keep_alive);
+                }
+                Poll::Ready(event)
+            }
+            Poll::Pending => {
+                if self.until.as_mut().is_some_and(|until| until.as_mut().poll(cx).is_ready()) {
+                    self.over = true;
+                    return Poll::Ready(None);
+                }
+                let wait = self.keep_alive;
+                let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
+                if due.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                due.as_mut().reset(Instant::now() + wait);
+                // Polled again by the connection once this is written, which leaves the waker with the timer.
+                Poll::Ready(Some(Bytes::from_static(b":\n\n")))
+            }
+        }
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.feed.left(self.reader);
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match &mut self.0 {
+            Inner::Full(body) => Poll::Ready(body.take()),
+            Inner::Events(events) => events.poll_next(cx),
+        };
+        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Inner::Full(body) => body.is_none(),
+            Inner::Events(events) => events.over,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Full(body) => SizeHint::with_exact(
+                body.as_ref().map_or(0, |body| body.len().try_into().unwrap_or(u64::MAX)),
+            ),
+            Inner::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+impl fmt::Debug for ReplyBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.0 {
+            Inner::Full(_) => "Full",
+            Inner::Events(_) => "Events",
+        };
+        f.debug_tuple("ReplyBody").field(&name).finish()
+    }
+}
+
+/// A response without a body.
+pub(crate) fn plain(status: StatusCode) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// A response of one message.
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+/// A response of many.
+pub(crate) fn events(
+    feed: Arc<dyn Feed>,
+    reader: u64,
+    keep_alive: Duration,
+    until: Option<Duration>,
+) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::events(feed, reader, keep_alive, until));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    // A buffering proxy would hold events back.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}

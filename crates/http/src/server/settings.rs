@@ -1,0 +1,70 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use rescind_core::Principal;
+
+use super::checks::Names;
+use super::mailbox::Kept;
+
+type AuthHook = Arc<dyn Fn(&HeaderMap) -> Option<Principal> + Send + Sync>;
+
+/// What holds for every binding of a server.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) hosts: Names,
+    pub(crate) origins: Names,
+    pub(crate) auth: Option<AuthHook>,
+    /// The largest message either way, in bytes.
+    pub(crate) max_frame: usize,
+    /// For a request's head, and for a new connection's first.
+    pub(crate) header_timeout: Duration,
+    pub(crate) body_timeout: Duration,
+    /// A TCP connection without a request for so long is closed.
+    pub(crate) idle_timeout: Duration,
+    /// An event stream gets a comment after so long a silence.
+    pub(crate) keep_alive: Duration,
+    /// TCP connections at a time.
+    pub(crate) connections: usize,
+    /// Sessions at a time, in bindings that have them.
+    pub(crate) sessions: usize,
+    /// A session nobody uses for so long is ended.
+    pub(crate) session_idle: Duration,
+    /// What waits for a stream that nobody reads, in messages and bytes.
+    pub(crate) mailbox: (usize, usize),
+    /// An event stream whose reader takes nothing for so long is cut.
+    pub(crate) stall_timeout: Duration,
+    pub(crate) kept: Kept,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            hosts: Names::Loopback,
+            origins: Names::Loopback,
+            auth: None,
+            max_frame: 16 * 1024 * 1024,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(120),
+            keep_alive: Duration::from_secs(15),
+            connections: 10_000,
+            sessions: 1024,
+            session_idle: Duration::from_secs(300),
+            mailbox: (1024, 1024 * 1024),
+            stall_timeout: Duration::from_secs(30),
+            kept: Kept { events: 256, bytes: 64 * 1024 },
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("hosts", &self.hosts)
+            .field("origins", &self.origins)
+            .field("max_frame", &self.max_frame)
+            .finish_non_exhaustive()
+    }
+}

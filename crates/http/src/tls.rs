@@ -1,0 +1,90 @@
+//! `https` for both sides.
+
+use std::io;
+use std::sync::Arc;
+
+use rescind_core::{TransportError, TransportErrorKind};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {
+    TransportError::new(TransportErrorKind::Open, error)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TransportError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found.map_err(failed)? {
+        none if none.is_empty() => Err(failed("there is no certificate in the PEM text")),
+        found => Ok(found),
+    }
+}
+
+/// What a server's connections are wrapped in.
+#[derive(Clone)]
+pub(crate) struct Acceptor(TlsAcceptor);
+
+impl Acceptor {
+    pub(crate) fn new(chain: &[u8], key: &[u8]) -> Result<Self, TransportError> {
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(failed)?;
+        let provider = Arc::new(crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_no_client_auth()
+            .with_single_cert(certificates(chain)?, key)
+            .map_err(failed)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
+        self.0.accept(stream).await
+    }
+}
+
+impl std::fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acceptor").finish_non_exhaustive()
+    }
+}
+
+/// What a client's connections are wrapped in.
+#[derive(Clone)]
+pub(crate) struct Connector(TlsConnector);
+
+impl Connector {
+    /// Trusts these authorities, in PEM, and no others.
+    pub(crate) fn new(authorities: &[u8]) -> Result<Self, TransportError> {
+        let mut roots = RootCertStore::empty();
+        for authority in certificates(authorities)? {
+            roots.add(authority).map_err(failed)?;
+        }
+        let provider = Arc::new(crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> io::Result<client::TlsStream<TcpStream>> {
+        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! Raw frames on a wire of exchanges: which exchange a frame goes out on, and what it answers.
+//!
+//! On a wire without exchanges nothing of this shows.
+
+use std::fmt;
+use std::future::poll_fn;
+
+use bytes::Bytes;
+use rescind_core::{
+    CallNumber, ExchangeId, Finish, FrameKind, Head, Lane, Link, Outbound, RequestId, TransportError,
+    TransportEvent,
+};
+use serde_json::Value;
+
+/// One connection that is spoken to in raw frames.
+pub(super) struct Exchanging {
+    pub(super) link: Link,
+    /// Exchanges of the runner's own so far.
+    opened: u64,
+    /// The runner's requests and what they went out on.
+    asked: Vec<(Value, ExchangeId)>,
+    /// The subject's requests that were not answered, and what they came on.
+    served: Vec<(Value, ExchangeId)>,
+}
+
+impl Exchanging {
+    pub(super) const fn new(link: Link) -> Self {
+        Self { link, opened: 0, asked: Vec::new(), served: Vec::new() }
+    }
+
+    /// Takes every frame before it flushes, so that the peer can read them together.
+    ///
+    /// Where ids mean nothing beyond their exchange, a cancel closes the exchange of what it names.
+    pub(super) async fn write(&mut self, frames: Vec<String>) -> Result<(), TransportError> {
+        for frame in frames {
+            let sketch = Sketch::of(&frame);
+            if self.gives_up(&sketch) {
+                continue;
+            }
+            poll_fn(|cx| self.link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
+            let (exchange, last) = self.exchange_for(&sketch);
+            let body = Bytes::from(frame);
+            let out = Outbound { body, exchange, lane: Lane::Bulk, head: sketch.head(), last };
+            self.link.tx.as_mut().start_send(out)?;
+        }
+        poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await
+    }
+
+    /// The next event. What is no request is owed nothing more: its exchange is ended.
+    pub(super) async fn next(&mut self) -> Option<Result<TransportEvent, TransportError>> {
+        loop {
+            let event = poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await;
+            match &event {
+                Some(Ok(TransportEvent::Message(inbound))) if inbound.exchange.is_peers() => {
+                    let exchange = inbound.exchange;
+                    let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
+                    match sketch.id {
+                        Some(id) if sketch.kind != FrameKind::Answer => self.served.push((id, exchange)),
+                        _ => {
+                            self.link.tx.as_mut().finish_exchange(exchange, Finish::Accepted);
+                            // Whether the peer still hears that is told by what is read next.
+                            let _ = poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await;
+                        }
+                    }
+                }
+                Some(Ok(TransportEvent::Message(inbound))) => {
+                    let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
+                    if sketch.kind == FrameKind::Answer {
+                        take(&mut self.asked, |(_, on)| *on == inbound.exchange);
+                    }
+                }
+                Some(Ok(TransportEvent::ExchangeResumed { .. })) => continue,
+                Some(_) | None => {}
+            }
+            return event;
+        }
+    }
+
+    /// The runner's request that went out on this exchange.
+    pub(super) fn asked_on(&mut self, exchange: ExchangeId) -> Value {
+        take(&mut self.asked, |(_, on)| *on == exchange).map_or(Value::Null, |(id, _)| id)
+    }
+
+    /// The subject's request that came on this exchange.
+    pub(super) fn served_on(&mut self, exchange: ExchangeId) -> Value {
+        let found = take(&mut self.served, |(_, on)| *on == exchange);
+        found.map_or(Value::Null, |(id, on)| {
+            self.link.tx.as_mut().finish_exchange(on, Finish::Silent);
+            id
+        })
+    }
+
+    /// Whether this cancel was said by closing the exchange of the request it names.
+    fn gives_up(&mut self, sketch: &Sketch) -> bool {
+        let scoped = self.link.traits.exchange_scoped && sketch.kind == FrameKind::Cancel;
+        let named = sketch.names.as_ref().filter(|_| scoped);
+        let Some((_, exchange)) = named.and_then(|named| take(&mut self.asked, |(id, _)| id == named)) else {
+            return false;
+        };
+        self.link.tx.as_mut().abort_exchange(exchange).is_ok()
+    }
+
+    fn exchange_for(&mut self, sketch: &Sketch) -> (ExchangeId, bool) {
+        match sketch.kind {
+            FrameKind::Answer => {
+                let named = take(&mut self.served, |(id, _)| Some(id) == sketch.id.as_ref());
+                named.map_or((self.open_exchange(), false), |(_, on)| (on, true))
+            }
+            FrameKind::Notification if !self.link.traits.exchanges_abortable => (self.open_exchange(), false),
+            FrameKind::Request | FrameKind::Cancel | FrameKind::Notification => {
+                if !self.link.traits.exchanges_abortable {
+                    return (ExchangeId::NONE, false);
+                }
+                self.opened += 1;
+                let exchange = ExchangeId::of_call(CallNumber(self.opened));
+                if let Some(id) = &sketch.id {
+                    self.asked.push((id.clone(), exchange));
+                }
+                (exchange, false)
+            }
+        }
+    }
+
+    /// Where a frame goes that belongs to no request: where there is no stream but the posts' own, on the last one.
+    fn open_exchange(&self) -> ExchangeId {
+        let last = self.served.last().filter(|_| self.link.traits.exchange_scoped);
+        last.map_or(ExchangeId::NONE, |(_, exchange)| *exchange)
+    }
+}
+
+impl fmt::Debug for Exchanging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.link.fmt(f)
+    }
+}
+
+fn take<T>(all: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+    let found = all.iter().rposition(is_it)?;
+    Some(all.remove(found))
+}
+
+/// What a frame seems to be, for wires that want to know.
+struct Sketch {
+    kind: FrameKind,
+    /// Its own id.
+    id: Option<Value>,
+    /// The id it cancels.
+    names: Option<Value>,
+    method: Option<String>,
+}
+
+impl Sketch {
+    fn of(frame: &str) -> Self {
+        let frame: Value = serde_json::from_str(frame).unwrap_or_default();
+        let text = |pointer: &str| frame.pointer(pointer).and_then(Value::as_str);
+        let id = frame.get("id").filter(|id| !id.is_null()).cloned();
+        let names = ["/params/requestId", "/params/id", "/payload/callId"]
+            .into_iter()
+            .find_map(|at| frame.pointer(at));
+        let (kind, method) = match (text("/method"), text("/type")) {
+            (Some(method @ ("$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")), _) => {
+                (FrameKind::Cancel, Some(method))
+            }
+            (Some(method), _) if id.is_some() => (FrameKind::Request, Some(method)),
+            (Some(method), _) => (FrameKind::Notification, Some(method)),
+            (None, Some("capabilities/cancel")) => (FrameKind::Cancel, None),
+            (None, Some("capabilities/call")) => (FrameKind::Request, text("/payload/capability")),
+            (None, Some(kind @ ("notification" | "progress"))) => (FrameKind::Notification, Some(kind)),
+            (None, Some(kind)) if !kind.ends_with("-result") => (FrameKind::Request, Some(kind)),
+            (None, Some(_)) => (FrameKind::Answer, None),
+            (None, None) if frame.get("result").is_some() || frame.get("error").is_some() => {
+                (FrameKind::Answer, None)
+            }
+            // What is no message is answered like a request.
+            (None, None) => (FrameKind::Request, None),
+        };
+        Self { kind, names: names.cloned(), method: method.map(str::to_owned), id }
+    }
+
+    fn head(&self) -> Head {
+        let id = match self.kind {
+            FrameKind::Cancel => self.names.as_ref(),
+            _ => self.id.as_ref(),
+        };
+        let id = id.and_then(|id| RequestId::from_json(&id.to_string()).ok());
+        Head { kind: self.kind, id, method: self.method.as_deref().map(Into::into) }
+    }
+}

@@ -1,0 +1,206 @@
+//! What came of each request of a play, in words that no wire changes: the trace that invariant I15 compares.
+//!
+//! How a cancel or a silence is spelled is the wire's own; that it was asked for, that the handler was signalled, how
+//! it settled and what the caller saw is not. The two directions are kept apart, because only within one of them a
+//! wire gives an order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use super::subject::Ended;
+use crate::fixture::Handled;
+use crate::speech::{Shape, Speech};
+use crate::vector::Scenario;
+
+/// What came of the requests of one play, by the line and the id they had, or by the name of the call.
+#[derive(Clone, Debug, Default)]
+pub struct Outcomes {
+    requests: BTreeMap<String, Exchange>,
+    /// The handlers that ran, by the id of the request, in no order where an id was used again; `None` if nobody
+    /// could be asked.
+    handlers: Option<BTreeMap<String, Vec<String>>>,
+    /// Ids by the names cancels use for them, where a protocol gives a request a second one.
+    names: BTreeMap<String, String>,
+}
+
+/// What was said about one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Exchange {
+    sent: Vec<String>,
+    received: Vec<String>,
+    ended: Option<String>,
+}
+
+impl Outcomes {
+    pub(super) fn sent(&mut self, line: &str, speech: Speech, frame: &Value) {
+        if let Some((id, said)) = self.said(speech, frame) {
+            self.requests.entry(format!("{line} {id}")).or_default().sent.push(said);
+        }
+    }
+
+    pub(super) fn received(&mut self, line: &str, speech: Speech, frame: &Value) {
+        if let Some((id, said)) = self.said(speech, frame) {
+            self.requests.entry(format!("{line} {id}")).or_default().received.push(said);
+        }
+    }
+
+    pub(super) fn ended(&mut self, call: &str, ended: &Ended) {
+        self.requests.entry(format!("call {call}")).or_default().ended = Some(format!("{ended:?}"));
+    }
+
+    /// Which request a frame is about, and what it says of it; `None`: a notification, or the runner's own request.
+    fn said(&mut self, speech: Speech, frame: &Value) -> Option<(String, String)> {
+        let (id, said) = match speech.shape(frame) {
+            Shape::Request { id, method } => {
+                if let Some(name) = frame.pointer("/payload/options/callId") {
+                    self.names.insert(name.to_string(), id.to_string());
+                }
+                (id.to_string(), format!("request {method}"))
+            }
+            Shape::Answer { id } => (id.to_string(), format!("answer {}", without_the_envelope(frame))),
+            Shape::Cancel { key } => {
+                let key = key.to_string();
+                (self.names.get(&key).cloned().unwrap_or(key), "cancel".to_owned())
+            }
+            Shape::Notification { .. } | Shape::Other => return None,
+        };
+        (!is_the_runners(&id)).then_some((id, said))
+    }
+
+    /// What the fixture says of its handlers; those of the runner's own requests are left out.
+    pub fn handled(&mut self, handled: impl IntoIterator<Item = Handled>) {
+        let mut handlers: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for one in handled {
+            if !is_the_runners(&one.id) {
+                handlers.entry(one.id.clone()).or_default().push(one.to_string());
+            }
+        }
+        for all in handlers.values_mut() {
+            all.sort_unstable();
+        }
+        self.handlers = Some(handlers);
+    }
+}
+
+impl fmt::Display for Outcomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, exchange) in &self.requests {
+            writeln!(f, "{name}:")?;
+            for said in &exchange.sent {
+                writeln!(f, "  sent      {said}")?;
+            }
+            for said in &exchange.received {
+                writeln!(f, "  received  {said}")?;
+            }
+            if let Some(ended) = &exchange.ended {
+                writeln!(f, "  ended     {ended}")?;
+            }
+        }
+        for (id, all) in self.handlers.iter().flatten() {
+            for handler in all {
+                writeln!(f, "handler of {id}: {handler}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The id of a request that is part of no vector: a barrier, a look at the counters, the opening.
+fn is_the_runners(id: &str) -> bool {
+    id.trim_start_matches('"').starts_with("runner-")
+        || id.trim_start_matches('"').starts_with("call-runner-")
+}
+
+/// An answer without what every frame has; ABP's timestamps differ from run to run.
+fn without_the_envelope(frame: &Value) -> Value {
+    let mut answer = frame.clone();
+    if let Some(fields) = answer.as_object_mut() {
+        for name in ["jsonrpc", "id", "timestamp"] {
+            fields.remove(name);
+        }
+    }
+    answer
+}
+
+/// The wires whose outcomes differ literally from the first one's (I15), each with both printed; none for a vector
+/// that is a race by nature.
+#[must_use]
+pub fn differences<'a>(scenario: &Scenario, all: &[(&'a str, &Outcomes)]) -> Vec<(&'a str, String)> {
+    let Some(((first, wanted), others)) = all.split_first() else { return Vec::new() };
+    if scenario.vector.race.is_some() {
+        return Vec::new();
+    }
+    let differ = others.iter().filter(|(_, seen)| {
+        let asked = wanted.handlers.is_some() && seen.handlers.is_some();
+        wanted.requests != seen.requests || (asked && wanted.handlers != seen.handlers)
+    });
+    differ
+        .map(|(wire, seen)| {
+            let told = format!("I15: {wire} and {first} differ.\n--- {first}\n{wanted}--- {wire}\n{seen}");
+            (*wire, told)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn outcomes(answer: &Value) -> Outcomes {
+        let speech = Speech::of("lsp").unwrap();
+        let mut outcomes = Outcomes::default();
+        outcomes.sent("first", speech, &json!({"jsonrpc": "2.0", "id": 1, "method": "test/wait"}));
+        outcomes.sent(
+            "first",
+            speech,
+            &json!({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}}),
+        );
+        outcomes.received("first", speech, answer);
+        outcomes
+    }
+
+    fn scenario(race: Option<&str>) -> Scenario {
+        let mut scenario = crate::scenarios().first().unwrap().clone();
+        scenario.vector.race = race.map(str::to_owned);
+        scenario
+    }
+
+    #[test]
+    fn the_same_outcome_is_no_difference_and_another_is_printed_with_both() {
+        let cancelled = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32800, "message": "no"}});
+        let (one, two) = (outcomes(&cancelled), outcomes(&cancelled));
+        assert_eq!(differences(&scenario(None), &[("memory", &one), ("stdio", &two)]), []);
+        let other = outcomes(&json!({"jsonrpc": "2.0", "id": 1, "result": 1}));
+        let all = [("memory", &one), ("stdio", &two), ("http", &other)];
+        let told = differences(&scenario(None), &all);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].0, "http");
+        for part in ["http and memory", "sent      cancel", "-32800", r#""result":1"#] {
+            assert!(told[0].1.contains(part), "{part} is not in {}", told[0].1);
+        }
+        assert_eq!(differences(&scenario(Some("it is one")), &all), []);
+    }
+
+    #[test]
+    fn a_handler_that_was_signalled_otherwise_is_a_difference() {
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": 1});
+        let handled = |cause: &str| Handled { id: "1".to_owned(), cause: Some(cause.to_owned()) };
+        let (mut one, mut two) = (outcomes(&answer), outcomes(&answer));
+        one.handled([handled("peer cancelled")]);
+        two.handled([handled("parent cancelled")]);
+        assert_eq!(differences(&scenario(None), &[("memory", &one), ("stdio", &two)]).len(), 1);
+    }
+
+    #[test]
+    fn what_the_runner_asks_for_itself_is_left_out() {
+        let speech = Speech::of("lsp").unwrap();
+        let mut outcomes = Outcomes::default();
+        outcomes.sent("first", speech, &json!({"jsonrpc": "2.0", "id": "runner-3", "method": "test/echo"}));
+        outcomes.handled([Handled { id: "\"runner-3\"".to_owned(), cause: None }]);
+        assert_eq!(outcomes.to_string(), "");
+    }
+}
