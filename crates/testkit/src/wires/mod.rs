@@ -19,7 +19,8 @@ use rescind_core::{BoxFuture, Framing, Link};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
-    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences, play,
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences,
+    play,
 };
 use crate::vector::{Part, Scenario};
 
@@ -41,7 +42,13 @@ pub const WIRES: [&str; ROWS.len()] = {
 };
 
 const ROWS: [Row; 4] = [
-    Row { name: "memory", carries: every_dialect, kind: Kind::Connection, lacks: &[], wire: |_| Box::new(memory::Memory) },
+    Row {
+        name: "memory",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: &[],
+        wire: |_| Box::new(memory::Memory),
+    },
     Row {
         name: "stdio",
         carries: every_dialect,
