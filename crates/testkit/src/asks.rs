@@ -93,7 +93,7 @@ impl Vector {
             {
                 None
             }
-            None if !is_of_the_fixture(method) => None,
+            None if !is_of_the_fixture(method) || profile.serves.contains(method) => None,
             _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
         })
     }
