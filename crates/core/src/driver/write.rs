@@ -248,12 +248,6 @@ impl Driver {
         Ok(())
     }
 
-    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<Fault>) {
-        if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange != ExchangeId::NONE) {
-            tx.as_mut().note_fault(exchange, fault);
-        }
-    }
-
     /// Hands the scratch to the wire. `false`: the wire refused this frame alone.
     fn start_send(
         &mut self,
