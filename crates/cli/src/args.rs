@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::endpoint::{Endpoint, Flags};
+
 /// Cancel any single request of a JSON-RPC style conversation, with the same outcome on every wire.
 #[derive(Debug, Parser)]
 #[command(name = "rescind", version, max_term_width = 110)]
@@ -25,17 +27,22 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run every scenario on every wire of this machine, in every dialect.
     #[command(
-        after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json"
+        after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n  \
+                      rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
     /// Run the scenarios that can be asked of somebody else's agent or server.
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
-                      --dialect lsp --json -- node server.mjs"
+                      --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
+                      pipe:/run/my-server/lsp.sock"
     )]
     Check(Check),
     /// Serve the fixture agent, for tests of your own client.
-    #[command(after_help = "Example:\n  rescind fixture --dialect acp --listen stdio")]
+    #[command(
+        after_help = "Examples:\n  rescind fixture --dialect acp --listen stdio\n  rescind fixture --dialect lsp --listen \
+                      pipe:my-fixture --framing content-length"
+    )]
     Fixture(Fixture),
     /// Copy between this process's stdin and stdout and a loopback address. Used by `matrix`.
     #[command(hide = true)]
@@ -48,7 +55,7 @@ pub(crate) struct Matrix {
     /// Only this dialect; may be given again. [default: all]
     #[arg(long = "dialect", value_name = "D", value_parser = dialect)]
     pub(crate) dialects: Vec<&'static str>,
-    /// Only this wire (memory, stdio); may be given again. [default: all]
+    /// Only this wire; may be given again. [default: all]
     #[arg(long = "wire", value_name = "W", value_parser = wire)]
     pub(crate) wires: Vec<&'static str>,
     /// Only scenarios whose name contains this.
@@ -57,6 +64,9 @@ pub(crate) struct Matrix {
     /// Print the results as JSON to stdout; table and progress go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write one page that shows each cell with what went over its wire.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 /// `rescind check`.
@@ -69,18 +79,56 @@ pub(crate) struct Check {
     /// [default: the fixture's own methods]
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
-    /// Framing on the peer's stdio: newline or content-length. [default: the dialect's]
-    #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
-    pub(crate) framing: Option<String>,
+    #[command(flatten)]
+    pub(crate) carriage: Carriage,
+    /// The certificate authority to trust, for wss:// and https://. [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write one page that shows each scenario with what went over the wire.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// The most time for each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
     /// The peer: a program and its arguments, started anew for each scenario, without a shell.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        required_unless_present = "endpoint",
+        conflicts_with = "endpoint"
+    )]
     pub(crate) command: Vec<String>,
+    /// A peer that runs already, connected to anew for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
+    /// http:// or https://.
+    #[arg(value_name = "ENDPOINT")]
+    pub(crate) endpoint: Option<Endpoint>,
+}
+
+/// How an endpoint carries messages.
+#[derive(Debug, Args)]
+pub(crate) struct Carriage {
+    /// Framing of a byte stream (stdio, pipe:): newline or content-length. [default: the dialect's]
+    #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
+    pub(crate) framing: Option<String>,
+    /// Binding of http:// and https://: streamable, stateless or acp. [default: the dialect's]
+    #[arg(long, value_name = "B", value_parser = ["streamable", "stateless", "acp"])]
+    pub(crate) binding: Option<String>,
+}
+
+impl Check {
+    /// What stands beside the endpoint.
+    pub(crate) fn flags(&self) -> Flags {
+        let Carriage { framing, binding } = &self.carriage;
+        Flags {
+            framing: framing.clone(),
+            binding: binding.clone(),
+            tls_ca: self.tls_ca.clone(),
+            ..Flags::default()
+        }
+    }
 }
 
 /// `rescind fixture`.
@@ -89,18 +137,38 @@ pub(crate) struct Fixture {
     /// The dialect to serve.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// Where to serve: stdio.
-    #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
+    /// Where to serve: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes a free
+    /// one; but for stdio, the line `listening on ENDPOINT` on stderr tells which.
+    #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
-    /// Framing on stdio: newline or content-length. [default: the dialect's]
-    #[arg(long, value_name = "F", value_parser = ["newline", "content-length"])]
-    pub(crate) framing: Option<String>,
+    #[command(flatten)]
+    pub(crate) carriage: Carriage,
+    /// The certificate chain to show, for wss:// and https://.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// Do not declare that cancels are handled, where the dialect has a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
     /// Settings of the fixture, as in the `options` of a vector.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) options: Option<PathBuf>,
+}
+
+impl Fixture {
+    /// What stands beside the endpoint.
+    pub(crate) fn flags(&self) -> Flags {
+        let Carriage { framing, binding } = &self.carriage;
+        Flags {
+            framing: framing.clone(),
+            binding: binding.clone(),
+            tls_cert: self.tls_cert.clone(),
+            tls_key: self.tls_key.clone(),
+            tls_ca: None,
+        }
+    }
 }
 
 /// `rescind relay`.
@@ -110,15 +178,8 @@ pub(crate) struct Relay {
     pub(crate) address: std::net::SocketAddr,
 }
 
-/// Where the fixture can serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    /// This process's stdin and stdout.
-    Stdio,
-}
-
 /// The wires of the matrix, in the order of its columns.
-pub(crate) const WIRES: [&str; 2] = ["memory", "stdio"];
+pub(crate) const WIRES: [&str; 3] = ["memory", "stdio", "named-pipe"];
 
 fn dialect(name: &str) -> Result<&'static str, String> {
     let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);
@@ -128,13 +189,5 @@ fn dialect(name: &str) -> Result<&'static str, String> {
 
 fn wire(name: &str) -> Result<&'static str, String> {
     let found = WIRES.into_iter().find(|known| *known == name);
-    found.ok_or_else(|| format!("the wires here are {}; more come with later releases", WIRES.join(", ")))
-}
-
-fn endpoint(text: &str) -> Result<Endpoint, String> {
-    match text {
-        "stdio" => Ok(Endpoint::Stdio),
-        _ => Err("this release serves on `stdio` only; WebSocket, HTTP and named pipes come with the next"
-            .to_owned()),
-    }
+    found.ok_or_else(|| format!("the wires are {}", WIRES.join(", ")))
 }

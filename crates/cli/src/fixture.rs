@@ -1,11 +1,17 @@
 //! `rescind fixture`: serve the fixture agent until its client is gone or this process is told to stop.
 
+use std::future::poll_fn;
 use std::path::Path;
+use std::pin::pin;
 
-use rescind::{Framing, Transport};
+use rescind::{Framing, Peer, Transport};
 use rescind_testkit::{Options, fixture::Fixture};
+use tokio::task::JoinSet;
 
-use crate::args::{Endpoint, Fixture as Args};
+use crate::args::Fixture as Args;
+use crate::endpoint::{Endpoint, Place, Side};
+use crate::open::{self, AnyListener};
+use crate::signals::told_to_stop;
 use crate::{Exit, Failure};
 
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
@@ -18,34 +24,61 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     }
     let fixture = Fixture::new(args.dialect, options)
         .ok_or_else(|| format!("there is no fixture for the dialect {}", args.dialect))?;
-    let framing = match &args.framing {
-        Some(name) => framing_named(name),
-        None => fixture.dialect().rules().framing,
-    };
-    match args.listen {
-        Endpoint::Stdio => serve_stdio(&fixture, framing).await,
+    let flags = args.flags();
+    let place = Place::new(args.listen, fixture.dialect(), flags, Side::Server)?;
+    match place.endpoint {
+        Endpoint::Stdio => serve_stdio(&fixture, place.framing).await,
+        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
+            serve(&fixture, open::listen(&place).await?).await
+        }
     }
 }
 
 async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failure> {
+    let stop = told_to_stop();
     let transport = rescind::stdio::this_process().framing(framing);
     let link = Box::new(transport).open().await.map_err(|error| error.to_string())?;
     let peer = fixture.serve(link).map_err(|error| error.to_string())?;
     tokio::select! {
         closed = peer.closed() => drop(closed),
-        () = told_to_stop() => {
+        () = stop => {
             let _still_running = peer.shutdown(fixture.drain_deadline()).await;
         }
     }
     Ok(Exit::Held)
 }
 
-/// The framing of this name; the command line lets no other through.
-pub(crate) fn framing_named(name: &str) -> Framing {
-    match name {
-        "content-length" => Framing::ContentLength,
-        _ => Framing::Newline,
+/// Serves every connection with the one fixture, so that its counters are about all of them.
+async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Failure> {
+    // Before the line: who has read it may send the signal at once.
+    let mut stop = pin!(told_to_stop());
+    eprintln!("listening on {}", listener.endpoint());
+    let mut peers: Vec<Peer> = Vec::new();
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            accepted = poll_fn(|cx| listener.as_mut().poll_accept(cx)) => accepted,
+        };
+        match accepted {
+            None => break,
+            Some(Ok(link)) => match fixture.serve(link) {
+                Ok(peer) => {
+                    peers.retain(|peer| !peer.is_closed());
+                    peers.push(peer);
+                }
+                Err(error) => tracing::debug!(%error, "a connection did not open"),
+            },
+            Some(Err(error)) => tracing::debug!(%error, "a connection could not be accepted"),
+        }
     }
+    drop(listener);
+    let mut ends = JoinSet::new();
+    for peer in peers {
+        let deadline = fixture.drain_deadline();
+        ends.spawn(async move { peer.shutdown(deadline).await });
+    }
+    let _still_running = ends.join_all().await;
+    Ok(Exit::Held)
 }
 
 fn read_options(file: &Path) -> Result<Options, Failure> {
@@ -53,24 +86,4 @@ fn read_options(file: &Path) -> Result<Options, Failure> {
         .map_err(|error| format!("the options in {} could not be read: {error}", file.display()))?;
     serde_json::from_str(&text)
         .map_err(|error| format!("the options in {} are not as they should be: {error}", file.display()))
-}
-
-/// SIGINT or SIGTERM; on Windows Ctrl-C.
-pub(crate) async fn told_to_stop() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let (Ok(mut interrupt), Ok(mut terminate)) =
-            (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-        {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    if tokio::signal::ctrl_c().await.is_err() {
-        std::future::pending::<()>().await;
-    }
 }

@@ -2,10 +2,14 @@
 
 mod args;
 mod check;
+mod endpoint;
 mod fixture;
+mod html;
 mod log;
 mod matrix;
+mod open;
 mod relay;
+mod signals;
 mod table;
 mod wires;
 

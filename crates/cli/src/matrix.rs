@@ -8,6 +8,7 @@ use rescind_testkit::runner::{Outcomes, Settings, differences};
 use rescind_testkit::{Cell, CellOutcome, Report, Scenario, scenarios};
 
 use crate::args::{Matrix, WIRES};
+use crate::html::PageFile;
 use crate::table::{self, Colour};
 use crate::{Exit, Failure, wires};
 
@@ -20,6 +21,7 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     }
     let wires: Vec<&str> =
         WIRES.into_iter().filter(|wire| args.wires.is_empty() || args.wires.contains(wire)).collect();
+    let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let progress = progress((wanted.len() * wires.len()) as u64);
     let mut cells = Vec::new();
     for scenario in wanted {
@@ -35,6 +37,9 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     progress.finish_and_clear();
     let report = Report::new(cells);
     print(&report, &wires, args.json)?;
+    if let Some(page) = page {
+        page.write(&report, &wires)?;
+    }
     Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
 }
 

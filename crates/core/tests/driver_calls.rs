@@ -324,3 +324,22 @@ async fn a_call_dropped_outside_a_runtime_and_after_its_driver_takes_only_a_lock
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn a_reader_made_after_the_start_ends_with_its_call() {
+    let (client, server) = memory_pair();
+    let router = Router::new().method("tell", |ctx: CallContext, _: Value| async move {
+        ctx.notify("told", &json!({}))?;
+        Ok(Value::Null)
+    });
+    let _server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
+    let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
+    let call = peer.call::<_, Value>("tell", &json!({})).start().unwrap();
+    let mut told = call.notifications_where(|told| told.method() == "told");
+    let read = async {
+        assert!(told.next().await.is_some());
+        assert!(told.next().await.is_none(), "the call has ended");
+    };
+    let both = async { tokio::join!(call.outcome(), read) };
+    tokio::time::timeout(std::time::Duration::from_secs(30), both).await.expect("the reader ends");
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rescind_core::{Inbound, Receiver, TransportError, TransportEvent};
+use tokio::sync::Notify;
 
 /// So many messages wait at most.
 const MESSAGES: usize = 4096;
@@ -17,6 +18,8 @@ pub(crate) struct Intake {
     state: Mutex<State>,
     /// In bytes.
     most: usize,
+    /// There is room again.
+    room: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -42,7 +45,7 @@ pub(crate) enum NotTaken {
 impl Intake {
     /// An intake that holds two of the largest frames, or many smaller ones.
     pub(crate) fn new(max_frame: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), most: max_frame.saturating_mul(2) })
+        Arc::new(Self { state: Mutex::default(), most: max_frame.saturating_mul(2), room: Notify::new() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -51,14 +54,36 @@ impl Intake {
 
     /// Hands a message to the driver.
     pub(crate) fn push(&self, inbound: Inbound) -> Result<(), NotTaken> {
+        self.try_push(inbound).map_err(|(why, _)| why)
+    }
+
+    /// Hands a message to the driver once there is room for it.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits, the message is lost.
+    pub(crate) async fn put(&self, inbound: Inbound) -> Result<(), NotTaken> {
+        let mut inbound = inbound;
+        loop {
+            let room = self.room.notified();
+            match self.try_push(inbound) {
+                Ok(()) => return Ok(()),
+                Err((NotTaken::Closed, _)) => return Err(NotTaken::Closed),
+                Err((NotTaken::Full, back)) => inbound = back,
+            }
+            room.await;
+        }
+    }
+
+    fn try_push(&self, inbound: Inbound) -> Result<(), (NotTaken, Inbound)> {
         let reader = {
             let mut state = self.state();
             if state.ended || state.forsaken {
-                return Err(NotTaken::Closed);
+                return Err((NotTaken::Closed, inbound));
             }
             let bytes = state.bytes.saturating_add(inbound.body.len());
-            if state.messages >= MESSAGES || bytes > self.most {
-                return Err(NotTaken::Full);
+            // One message always fits, so that none waits for ever.
+            if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
+                return Err((NotTaken::Full, inbound));
             }
             state.messages += 1;
             state.bytes = bytes;
@@ -71,16 +96,16 @@ impl Intake {
 
     /// Tells the driver what happened to an exchange. Nothing is told after the end.
     pub(crate) fn tell(&self, event: TransportEvent) {
-        self.put(Ok(event));
+        self.add(Ok(event));
     }
 
     /// Ends the input with an error of the whole link, behind what waits.
     pub(crate) fn fail(&self, error: TransportError) {
-        self.put(Err(error));
+        self.add(Err(error));
         self.end();
     }
 
-    fn put(&self, item: Result<TransportEvent, TransportError>) {
+    fn add(&self, item: Result<TransportEvent, TransportError>) {
         let reader = {
             let mut state = self.state();
             if state.ended || state.forsaken {
@@ -99,6 +124,7 @@ impl Intake {
             state.ended = true;
             state.reader.take()
         };
+        self.room.notify_waiters();
         wake(reader);
     }
 
@@ -115,6 +141,8 @@ impl Intake {
                 if let Ok(TransportEvent::Message(inbound)) = &item {
                     state.messages -= 1;
                     state.bytes -= inbound.body.len();
+                    // Nobody waits on the way but a client's readers, each for its own next message.
+                    self.room.notify_waiters();
                 }
                 Poll::Ready(Some(item))
             }
@@ -132,6 +160,7 @@ impl Intake {
             state.forsaken = true;
             (std::mem::take(&mut state.queue), state.reader.take())
         };
+        self.room.notify_waiters();
         drop(left);
     }
 }

@@ -10,3 +10,4 @@ mod tls;
 
 pub use client::HttpClient;
 pub use server::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use streamable::{SecondStream, Streamable, StreamableTransport};

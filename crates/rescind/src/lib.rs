@@ -39,10 +39,11 @@
 //! | feature | brings | dependencies |
 //! |---|---|---|
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
+//! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `full` | all of them | all of them |
 //!
-//! WebSocket, HTTP and named pipes are to come, a feature each.
+//! WebSocket and HTTP are to come, a feature each.
 
 pub use rescind_core::*;
 

@@ -207,24 +207,25 @@ impl Core {
             deferred.watches.append(&mut extras.watches);
             deferred.foreign_ends.extend(extras.parent.take());
             if let Some(inbox) = extras.inbox.take() {
-                self.stop_reading(ticket, &inbox, deferred);
+                self.progress_readers -= usize::from(inbox.reads_progress);
                 deferred.inboxes.push(inbox);
             }
         }
+        self.stop_matching(ticket, deferred);
         if !waits {
             self.outbound.remove(call.0);
         }
         self.free_call(ticket);
     }
 
-    fn stop_reading(&mut self, ticket: Ticket, inbox: &Inbox, deferred: &mut Deferred) {
-        if inbox.reads_progress {
-            self.progress_readers -= 1;
+    /// The call's readers get no more. Those made after its start are known by its ticket alone.
+    fn stop_matching(&mut self, ticket: Ticket, deferred: &mut Deferred) {
+        if self.matchers.iter().any(|matcher| matcher.ticket == ticket) {
+            let (ended, open) =
+                std::mem::take(&mut self.matchers).into_iter().partition(|matcher| matcher.ticket == ticket);
+            self.matchers = open;
+            deferred.matchers = ended;
         }
-        let (ended, open) =
-            std::mem::take(&mut self.matchers).into_iter().partition(|matcher| matcher.ticket == ticket);
-        self.matchers = open;
-        deferred.matchers = ended;
     }
 }
 

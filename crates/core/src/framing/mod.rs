@@ -38,6 +38,15 @@ pub enum BadFrame {
     /// The input ended inside a frame.
     #[error("the input ended inside a frame")]
     Truncated,
+    /// It is a binary message, on a wire whose frames are text.
+    #[error("the message is binary, not text")]
+    Binary,
+    /// It is a text message that is no UTF-8, on a wire that may not go on after one.
+    #[error("the message is not UTF-8")]
+    NotUtf8,
+    /// What the wire puts around a frame is broken; no further frame can be found.
+    #[error("the framing around the message is broken")]
+    Broken,
 }
 
 impl BadFrame {
@@ -46,7 +55,12 @@ impl BadFrame {
     pub const fn is_recoverable(self) -> bool {
         match self {
             Self::TooLarge { .. } | Self::BadCharset => true,
-            Self::BadLength | Self::BadHeader | Self::Truncated => false,
+            Self::BadLength
+            | Self::BadHeader
+            | Self::Truncated
+            | Self::Binary
+            | Self::NotUtf8
+            | Self::Broken => false,
         }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) enum Read {
 
 /// Cuts a stream into events. It holds at most the limit and one piece of input.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says one thing of the line, the event or the stream")]
 pub(crate) struct Events {
     most: usize,
     buffer: BytesMut,

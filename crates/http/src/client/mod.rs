@@ -93,6 +93,19 @@ impl HttpClient {
     }
 }
 
+impl HttpClient {
+    /// Whether the server can be reached at all: a connection is opened, and closed again.
+    pub(crate) async fn reach(&self) -> std::io::Result<()> {
+        let encrypted = self.uri.scheme_str() == Some("https");
+        let port = self.uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let name = self.uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let late =
+            |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "the connection did not open in time");
+        let connect = tokio::net::TcpStream::connect((name, port));
+        tokio::time::timeout(self.connect_timeout, connect).await.map_err(late)?.map(drop)
+    }
+}
+
 fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {
     TransportError::new(TransportErrorKind::Open, error)
 }

@@ -49,8 +49,6 @@ enum Content {
 struct Reader {
     token: u64,
     waker: Option<Waker>,
-    /// The stream is closed to it, though more may come later.
-    dismissed: bool,
 }
 
 /// The events after the one a client named are not all there any more.
@@ -88,9 +86,10 @@ impl Mailbox {
         self.put(Content::Message { body, droppable })
     }
 
-    /// Puts an event without data in, for its id.
-    pub(crate) fn prime(&mut self, retry: Option<std::time::Duration>) -> Option<Waker> {
-        self.put(Content::Priming(retry))
+    /// Puts an event without data in front of all others, for its id. It is number 0, so only once.
+    pub(crate) fn prime_first(&mut self, retry: Option<std::time::Duration>) -> Option<Waker> {
+        self.waiting.push_front(Letter { number: 0, content: Content::Priming(retry) });
+        self.reader.as_mut()?.waker.take()
     }
 
     fn put(&mut self, content: Content) -> Option<Waker> {
@@ -121,7 +120,7 @@ impl Mailbox {
     }
 
     pub(crate) const fn has_reader(&self) -> bool {
-        matches!(&self.reader, Some(Reader { dismissed: false, .. }))
+        self.reader.is_some()
     }
 
     /// Nothing more will be put in; the reader ends behind what waits.
@@ -137,7 +136,7 @@ impl Mailbox {
     /// A new reader. The one before it, if any, ends.
     pub(crate) fn attach(&mut self) -> (u64, Option<Waker>) {
         self.readers += 1;
-        let displaced = self.reader.replace(Reader { token: self.readers, waker: None, dismissed: false });
+        let displaced = self.reader.replace(Reader { token: self.readers, waker: None });
         (self.readers, displaced.and_then(|reader| reader.waker))
     }
 
@@ -150,11 +149,14 @@ impl Mailbox {
         own
     }
 
-    /// Ends the response of the reader there is; the client is to come back.
-    pub(crate) fn dismiss(&mut self) -> Option<Waker> {
-        let reader = self.reader.as_mut()?;
-        reader.dismissed = true;
-        reader.waker.take()
+    /// Takes the reader there is away; what waits is kept for one that comes back.
+    pub(crate) fn cut(&mut self) -> Option<Waker> {
+        self.reader.take()?.waker
+    }
+
+    /// A reader was given something, so that it can come back for more.
+    pub(crate) fn was_begun(&self) -> bool {
+        !self.read.is_empty()
     }
 
     /// Puts what was read after event `last` back in front of what waits.
@@ -178,7 +180,7 @@ impl Mailbox {
             return Poll::Ready(None);
         };
         let Some(letter) = self.waiting.pop_front() else {
-            if self.ended || reader.dismissed {
+            if self.ended {
                 return Poll::Ready(None);
             }
             reader.waker = Some(cx.waker().clone());
@@ -270,9 +272,13 @@ mod tests {
         assert!(!mailbox.drop_oldest());
         assert_eq!(mailbox.waiting(), (1, 7));
         let (token, _) = mailbox.attach();
-        mailbox.dismiss();
+        mailbox.prime_first(Some(std::time::Duration::from_millis(5)));
+        let primed = "id: 7-0\nretry: 5\ndata: \n\n".to_owned();
+        assert_eq!(next(&mut mailbox, token), Poll::Ready(Some(primed)));
         assert_eq!(next(&mut mailbox, token), event(1, "request"));
-        assert_eq!(next(&mut mailbox, token), Poll::Ready(None), "dismissed behind what waited");
-        assert!(!mailbox.has_reader());
+        assert_eq!(mailbox.rewind(0), Ok(()), "nothing but the first event was seen");
+        mailbox.cut();
+        assert_eq!(next(&mut mailbox, token), Poll::Ready(None), "it was cut");
+        assert_eq!(mailbox.waiting(), (1, 7), "what waits is kept");
     }
 }

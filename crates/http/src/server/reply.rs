@@ -41,6 +41,8 @@ struct Events {
     keep_alive: Duration,
     /// When the next comment is due, if nothing else comes. Made with the first wait.
     due: Option<Pin<Box<Sleep>>>,
+    /// When the response ends though the stream has not.
+    until: Option<Pin<Box<Sleep>>>,
 }
 
 impl ReplyBody {
@@ -53,8 +55,14 @@ impl ReplyBody {
     }
 
     /// A stream that tells its feed when it is dropped.
-    pub(crate) fn events(feed: Arc<dyn Feed>, reader: u64, keep_alive: Duration) -> Self {
-        Self(Inner::Events(Events { feed, reader, over: false, keep_alive, due: None }))
+    pub(crate) fn events(
+        feed: Arc<dyn Feed>,
+        reader: u64,
+        keep_alive: Duration,
+        until: Option<Duration>,
+    ) -> Self {
+        let until = until.map(|wait| Box::pin(tokio::time::sleep(wait)));
+        Self(Inner::Events(Events { feed, reader, over: false, keep_alive, due: None, until }))
     }
 }
 
@@ -72,6 +80,10 @@ impl Events {
                 Poll::Ready(event)
             }
             Poll::Pending => {
+                if self.until.as_mut().is_some_and(|until| until.as_mut().poll(cx).is_ready()) {
+                    self.over = true;
+                    return Poll::Ready(None);
+                }
                 let wait = self.keep_alive;
                 let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
                 if due.as_mut().poll(cx).is_pending() {
@@ -149,8 +161,13 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
 }
 
 /// A response of many.
-pub(crate) fn events(feed: Arc<dyn Feed>, reader: u64, keep_alive: Duration) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::events(feed, reader, keep_alive));
+pub(crate) fn events(
+    feed: Arc<dyn Feed>,
+    reader: u64,
+    keep_alive: Duration,
+    until: Option<Duration>,
+) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::events(feed, reader, keep_alive, until));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));

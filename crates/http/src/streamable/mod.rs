@@ -1,1 +1,114 @@
-//! The `streamable` binding.
+//! The binding `streamable`: MCP's streamable HTTP, for every protocol.
+
+mod client;
+mod conversation;
+mod halves;
+pub(crate) mod peek;
+mod server;
+mod table;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::client::StreamableTransport;
+
+use self::peek::Opening;
+use self::server::StreamableServer;
+use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
+
+/// What becomes of a second event stream of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SecondStream {
+    /// It takes the place of the first, whose connection may well be dead.
+    #[default]
+    Displaces,
+    /// It is refused with 409.
+    Refused,
+}
+
+/// The serving side of the binding `streamable`, for an [`HttpServer`](crate::HttpServer).
+#[derive(Clone, Debug)]
+#[must_use = "a binding serves as part of a server"]
+pub struct Streamable {
+    opening: Opening,
+    versions: Vec<String>,
+    stream_after: Duration,
+    poll_after: Option<Duration>,
+    retry: Duration,
+    second_stream: SecondStream,
+}
+
+impl Default for Streamable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Streamable {
+    /// Sessions are opened by `initialize`, and speak MCP 2025-06-18 or 2025-11-25 where the header says so.
+    pub fn new() -> Self {
+        Self {
+            opening: Opening::Methods(vec!["initialize".to_owned()]),
+            versions: ["2025-06-18", "2025-11-25"].map(ToOwned::to_owned).to_vec(),
+            stream_after: Duration::from_millis(10),
+            poll_after: None,
+            retry: Duration::from_secs(1),
+            second_stream: SecondStream::default(),
+        }
+    }
+
+    /// The requests that open a session: those of one of these methods, or, where the envelope has a `type`, of this type.
+    /// A message without a session id that is none of them gets 400.
+    pub fn opened_by<'a>(mut self, methods: impl IntoIterator<Item = &'a str>) -> Self {
+        self.opening = Opening::Methods(methods.into_iter().map(ToOwned::to_owned).collect());
+        self
+    }
+
+    /// Any message without a session id opens one, so that what may be said before the handshake is the protocol's to
+    /// decide. MCP does not allow it.
+    pub fn opened_by_any_message(mut self) -> Self {
+        self.opening = Opening::Any;
+        self
+    }
+
+    /// The values of `MCP-Protocol-Version` that are served; any other gets 400. A message without the header is served.
+    pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
+        self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
+        self
+    }
+
+    /// A request that is not answered after so long is answered with an event stream, whose head tells the client that its
+    /// request has arrived; 10 ms unless said. With zero every request is.
+    pub const fn stream_after(mut self, wait: Duration) -> Self {
+        self.stream_after = wait;
+        self
+    }
+
+    /// Ends each event stream of a request after so long and lets the client come back for the rest, as MCP 2025-11-25
+    /// allows. Only with clients that say they speak it, and with protocols in which a lost stream is not a cancel.
+    pub const fn poll_after(mut self, wait: Duration) -> Self {
+        self.poll_after = Some(wait);
+        self
+    }
+
+    /// How long a client is told to wait before it comes back; 1 s unless said.
+    pub const fn retry(mut self, wait: Duration) -> Self {
+        self.retry = wait;
+        self
+    }
+
+    /// What becomes of a second event stream of a session.
+    pub const fn second_stream(mut self, second: SecondStream) -> Self {
+        self.second_stream = second;
+        self
+    }
+}
+
+impl sealed::Sealed for Streamable {}
+
+#[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
+impl ServerBinding for Streamable {
+    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+        Arc::new(StreamableServer::new(self, settings, door))
+    }
+}

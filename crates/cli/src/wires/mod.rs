@@ -1,5 +1,7 @@
 //! The wires of the matrix: for each scenario a subject of its own, over the wire the column names.
 
+mod loopback;
+
 use std::path::PathBuf;
 use std::process::id;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,8 @@ use rescind_testkit::runner::{CallingSubject, Connect, LinkSubject, PeerCaller, 
 use rescind_testkit::{Cell, Part, Scenario};
 use tokio::net::TcpListener;
 
+use self::loopback::Loopback;
+pub(crate) use self::loopback::half_closes;
 use crate::Failure;
 
 /// Plays a scenario on a wire.
@@ -27,7 +31,7 @@ pub(crate) async fn play_on(wire: &str, scenario: &Scenario, settings: &Settings
             let (near, far) = memory_pair();
             play_calling(scenario, near, far, settings).await?
         }
-        (_, Part::Serve) => {
+        ("stdio", Part::Serve) => {
             let mut fixture = ChildFixture::new(scenario)?;
             let mut subject = fixture.subject()?;
             let played = play(scenario, &mut subject, settings).await;
@@ -35,9 +39,14 @@ pub(crate) async fn play_on(wire: &str, scenario: &Scenario, settings: &Settings
             fixture.end().await;
             played
         }
-        (_, Part::Call) => {
+        ("stdio", Part::Call) => {
             let (near, far) = relayed_pair(framing_of(scenario)?).await?;
             play_calling(scenario, near, far, settings).await?
+        }
+        (wire, Part::Serve) => Loopback::new(wire, scenario).await?.serve(scenario, settings).await?,
+        (wire, Part::Call) => {
+            let (near, far) = Loopback::new(wire, scenario).await?.pair().await?;
+            play(scenario, &mut calling(scenario, near, far)?, settings).await
         }
     };
     Ok(Cell::new(scenario, wire, played))

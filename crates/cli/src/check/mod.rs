@@ -1,17 +1,20 @@
 //! `rescind check`: what can be asked of somebody else's agent, asked.
 
+mod peer;
+
 use std::fmt::Write as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rescind::stdio::{ChildHandle, Command};
-use rescind::{BoxFuture, Framing, Link};
-use rescind_testkit::runner::{Direction, LinkSubject, Played, Settings, Verdict, play};
+use rescind::dialect::Dialect;
+use rescind_testkit::runner::{Direction, Played, Settings, Verdict, play};
 use rescind_testkit::{Cell, CellOutcome, Opening, Part, Profile, Report, Scenario, Summary, scenarios_of};
 
+use self::peer::{Foreign, LastChild};
 use crate::args::Check;
-use crate::fixture::{framing_named, told_to_stop};
+use crate::endpoint::{Endpoint, Place, Side};
+use crate::html::PageFile;
+use crate::signals::told_to_stop;
 use crate::{Exit, Failure, matrix, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
@@ -19,14 +22,9 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         Some(file) => Some(read_profile(file)?),
         None => None,
     };
-    let dialect = rescind::dialect::Dialect::by_name(args.dialect).ok_or("there is no such dialect")?;
-    let framing = match &args.framing {
-        Some(name) => framing_named(name),
-        None => dialect.rules().framing,
-    };
-    let peer = Foreign { command: args.command.clone(), framing };
-    // Whether it can be started at all is a matter of usage, not of a scenario.
-    peer.try_start().await?;
+    let peer = foreign(&args)?;
+    peer.try_open().await?;
+    let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let mut settings = Settings::default();
     settings.deadline = Duration::from_millis(args.step_timeout);
     settings.profile = profile;
@@ -37,16 +35,33 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         played = play_all(&asked, &peer, &settings) => played,
         () = told_to_stop() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
     };
+    let wires = [peer.wire()];
+    if let Some(page) = page {
+        page.write(&report, &wires)?;
+    }
     if args.json {
-        matrix::print(&report, &["stdio"], true)?;
+        matrix::print(&report, &wires, true)?;
     } else {
         print!("{}", lines(&report));
     }
-    match silent.last_words(&args.command, report.summary) {
+    match silent.last_words(&peer, report.summary) {
         Some(words) => Err(words),
         None if report.summary.broke == 0 => Ok(Exit::Held),
         None => Ok(Exit::Broke),
     }
+}
+
+fn foreign(args: &Check) -> Result<Foreign, Failure> {
+    let dialect = Dialect::by_name(args.dialect).ok_or("there is no such dialect")?;
+    let endpoint = args.endpoint.clone().unwrap_or(Endpoint::Stdio);
+    if args.endpoint == Some(Endpoint::Stdio) {
+        return Err("stdio is an endpoint of `fixture` only; give the peer's command after `--`".to_owned());
+    }
+    let place = Place::new(endpoint, &dialect, args.flags(), Side::Client)?;
+    Ok(match place.endpoint {
+        Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: place.framing },
+        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => Foreign::Running(place),
+    })
 }
 
 async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (Report, Openings) {
@@ -56,13 +71,13 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
     for scenario in asked {
         progress.set_message(scenario.vector.name.clone());
         cells.push(if let Some(why) = openings.hopeless(settings.deadline) {
-            Cell::not_asked(scenario, "stdio", why)
+            Cell::not_asked(scenario, peer.wire(), why)
         } else {
             let begun = Instant::now();
             let (mut subject, child) = peer.subject();
             let played = play(scenario, &mut subject, settings).await;
             openings.note(scenario, &played, &child, begun.elapsed());
-            Cell::new(scenario, "stdio", played)
+            Cell::new(scenario, peer.wire(), played)
         });
         progress.inc(1);
     }
@@ -112,75 +127,12 @@ impl Openings {
     }
 
     /// What is said of a peer that only ever ended.
-    fn last_words(&self, command: &[String], summary: Summary) -> Option<Failure> {
-        let (program, exit) = (command.first()?, self.exit.as_ref()?);
+    fn last_words(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
+        let (program, exit) = (peer.program()?, self.exit.as_ref()?);
         let only_ended = !self.opened && !self.spoke && summary.held == 0;
         only_ended.then(|| {
             format!("`{program}` starts and ends before it has sent a message, see whether it runs by hand: {exit}")
         })
-    }
-}
-
-/// A peer that is started anew for each scenario.
-struct Foreign {
-    command: Vec<String>,
-    framing: Framing,
-}
-
-/// The process of the scenario that is played.
-#[derive(Clone, Default)]
-struct LastChild(Arc<Mutex<Option<ChildHandle>>>);
-
-impl LastChild {
-    fn is(&self, child: ChildHandle) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
-    }
-
-    /// How it exited and what it last wrote to stderr, as the wire's own errors say it.
-    fn epitaph(&self) -> Option<String> {
-        let child = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let status = child.exit_status()?;
-        let tail = child.stderr_tail();
-        Some(match tail.trim_end() {
-            "" => format!("{status}; nothing on stderr"),
-            tail => format!("{status}; stderr ends: {tail}"),
-        })
-    }
-}
-
-impl Foreign {
-    fn start(&self) -> Result<(Link, ChildHandle), String> {
-        let (program, arguments) =
-            self.command.split_first().ok_or("give the command of the peer after `--`")?;
-        Command::new(program)
-            .args(arguments)
-            .framing(self.framing)
-            .child_kill_grace(Duration::from_millis(500))
-            .start()
-            .map_err(|error| error.source.to_string())
-    }
-
-    async fn try_start(&self) -> Result<(), Failure> {
-        let (link, child) = self.start().map_err(|what| format!("the peer is not there: {what}"))?;
-        drop(link);
-        let _ended = child.wait().await;
-        Ok(())
-    }
-
-    fn subject(&self) -> (LinkSubject, LastChild) {
-        let peer = Self { command: self.command.clone(), framing: self.framing };
-        let last = LastChild::default();
-        let (started, ended) = (last.clone(), last.clone());
-        let connect = move || -> BoxFuture<'static, Result<Link, String>> {
-            let link = peer.start().map(|(link, child)| {
-                started.is(child);
-                link
-            });
-            Box::pin(async move { link })
-        };
-        let subject =
-            LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph());
-        (subject, last)
     }
 }
 

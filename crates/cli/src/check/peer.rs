@@ -1,0 +1,115 @@
+//! Who is checked: a program that is started anew for each scenario, or a peer that runs already.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rescind::stdio::{ChildHandle, Command};
+use rescind::{BoxFuture, Framing, Link};
+use rescind_testkit::runner::LinkSubject;
+
+use crate::Failure;
+use crate::endpoint::Place;
+use crate::{open, wires};
+
+/// Somebody else's agent or server.
+#[derive(Clone)]
+pub(super) enum Foreign {
+    /// Started for each scenario.
+    Program { command: Vec<String>, framing: Framing },
+    /// Connected to for each scenario.
+    Running(Place),
+}
+
+impl Foreign {
+    /// Whether it can be started or reached at all: a matter of usage, not of a scenario.
+    pub(super) async fn try_open(&self) -> Result<(), Failure> {
+        match self {
+            Self::Program { command, framing } => {
+                let (link, child) =
+                    start(command, *framing).map_err(|what| format!("the peer is not there: {what}"))?;
+                drop(link);
+                let _ended = child.wait().await;
+            }
+            Self::Running(place) => drop(
+                open::connect(place)
+                    .await
+                    .map_err(|what| format!("the peer at {} could not be reached: {what}", place.endpoint))?,
+            ),
+        }
+        Ok(())
+    }
+
+    /// The wire's name in reports.
+    pub(super) const fn wire(&self) -> &'static str {
+        match self {
+            Self::Program { .. } => "stdio",
+            Self::Running(place) => place.wire(),
+        }
+    }
+
+    /// What it was called on the command line, if it is a program.
+    pub(super) fn program(&self) -> Option<&str> {
+        match self {
+            Self::Program { command, .. } => command.first().map(String::as_str),
+            Self::Running(_) => None,
+        }
+    }
+
+    pub(super) fn subject(&self) -> (LinkSubject, LastChild) {
+        let last = LastChild::default();
+        let subject = match self.clone() {
+            Self::Program { command, framing } => {
+                let (started, ended) = (last.clone(), last.clone());
+                let connect = move || -> BoxFuture<'static, Result<Link, String>> {
+                    let link = start(&command, framing).map(|(link, child)| {
+                        started.is(child);
+                        link
+                    });
+                    Box::pin(async move { link })
+                };
+                LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph())
+            }
+            Self::Running(place) => {
+                let half_closes = wires::half_closes(&place.endpoint);
+                let connect = move || -> BoxFuture<'static, Result<Link, String>> {
+                    let place = place.clone();
+                    Box::pin(async move { open::connect(&place).await })
+                };
+                let subject = LinkSubject::new(Box::new(connect)).with_many_lines();
+                if half_closes { subject.with_half_close() } else { subject }
+            }
+        };
+        (subject, last)
+    }
+}
+
+fn start(command: &[String], framing: Framing) -> Result<(Link, ChildHandle), String> {
+    let (program, arguments) = command.split_first().ok_or("give the command of the peer after `--`")?;
+    Command::new(program)
+        .args(arguments)
+        .framing(framing)
+        .child_kill_grace(Duration::from_millis(500))
+        .start()
+        .map_err(|error| error.source.to_string())
+}
+
+/// The process of the scenario that is played.
+#[derive(Clone, Default)]
+pub(super) struct LastChild(Arc<Mutex<Option<ChildHandle>>>);
+
+impl LastChild {
+    fn is(&self, child: ChildHandle) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+    }
+
+    /// How it exited and what it last wrote to stderr, as the wire's own errors say it.
+    pub(super) fn epitaph(&self) -> Option<String> {
+        let child = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let status = child.exit_status()?;
+        let tail = child.stderr_tail();
+        Some(match tail.trim_end() {
+            "" => format!("{status}; nothing on stderr"),
+            tail => format!("{status}; stderr ends: {tail}"),
+        })
+    }
+}

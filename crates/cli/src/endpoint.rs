@@ -1,0 +1,378 @@
+//! Where a peer is reached or the fixture is served, as the command line spells it, and what may stand beside it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use http::Uri;
+use rescind::Framing;
+use rescind::dialect::Dialect;
+use rescind::named_pipe::PipeAddress;
+
+/// An endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Endpoint {
+    /// This process's stdin and stdout.
+    Stdio,
+    /// `pipe:PATH-OR-NAME`.
+    Pipe(PipeAddress),
+    /// `ws://` and `wss://`.
+    WebSocket(Web),
+    /// `http://` and `https://`.
+    Http(Web),
+}
+
+/// The rest of an endpoint that is a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Web {
+    pub(crate) security: Security,
+    /// With its brackets, if it is an IPv6 address.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// With its query.
+    pub(crate) path: String,
+}
+
+/// Whether TLS is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Security {
+    Plain,
+    Tls,
+}
+
+const FORMS: &str = "the endpoints are stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, \
+                     http://HOST:PORT/PATH and https://HOST:PORT/PATH";
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "stdio" {
+            return Ok(Self::Stdio);
+        }
+        if let Some(place) = text.strip_prefix("pipe:") {
+            return place.parse().map(Self::Pipe).map_err(|error| error.to_string());
+        }
+        match text.split_once("://").map(|(scheme, _)| scheme) {
+            Some("ws") => Ok(Self::WebSocket(Web::parse(text, Security::Plain)?)),
+            Some("wss") => Ok(Self::WebSocket(Web::parse(text, Security::Tls)?)),
+            Some("http") => Ok(Self::Http(Web::parse(text, Security::Plain)?)),
+            Some("https") => Ok(Self::Http(Web::parse(text, Security::Tls)?)),
+            _ => Err(FORMS.to_owned()),
+        }
+    }
+}
+
+impl Web {
+    fn parse(text: &str, security: Security) -> Result<Self, String> {
+        if text.contains('#') {
+            return Err("an endpoint has no fragment (`#`)".to_owned());
+        }
+        let uri: Uri = text.parse().map_err(|error| format!("it is no URL: {error}"))?;
+        let authority = uri.authority().ok_or("it has no host: give HOST:PORT")?;
+        if authority.as_str().contains('@') {
+            return Err("an endpoint holds no user name or password".to_owned());
+        }
+        let host = authority.host();
+        let port = match authority.as_str().strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
+            None => security.default_port(),
+            Some(port) => port.parse().map_err(|_| {
+                format!("`{port}` is no port: give a number up to 65535, or 0 for a free one")
+            })?,
+        };
+        if host.is_empty() {
+            return Err("it has no host: give HOST:PORT".to_owned());
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Ok(Self { security, host: host.to_owned(), port, path: path.to_owned() })
+    }
+
+    /// `HOST:PORT`, to bind to.
+    pub(crate) fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl Security {
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Plain => 80,
+            Self::Tls => 443,
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, web) = match self {
+            Self::Stdio => return f.write_str("stdio"),
+            Self::Pipe(address) => return write!(f, "pipe:{address}"),
+            Self::WebSocket(web) => ("ws", web),
+            Self::Http(web) => ("http", web),
+        };
+        let secure = match web.security {
+            Security::Plain => "",
+            Security::Tls => "s",
+        };
+        write!(f, "{scheme}{secure}://{}{}", web.address(), web.path)
+    }
+}
+
+/// How HTTP carries a dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    Streamable,
+    Stateless,
+    Acp,
+}
+
+impl Binding {
+    fn named(name: &str) -> Self {
+        match name {
+            "stateless" => Self::Stateless,
+            "acp" => Self::Acp,
+            _ => Self::Streamable,
+        }
+    }
+
+    fn of_dialect(dialect: &str) -> Self {
+        match dialect {
+            "mcp-2026" => Self::Stateless,
+            "acp" | "acp-v2" | "acp-draft" => Self::Acp,
+            _ => Self::Streamable,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Streamable => "streamable",
+            Self::Stateless => "stateless",
+            Self::Acp => "acp",
+        }
+    }
+
+    /// Whether it carries this dialect.
+    pub(crate) fn carries(self, dialect: &str) -> bool {
+        match self {
+            Self::Streamable => dialect != "mcp-2026",
+            Self::Stateless => dialect == "mcp-2026",
+            Self::Acp => Self::of_dialect(dialect) == Self::Acp,
+        }
+    }
+
+    /// The wire's name in reports.
+    const fn wire(self) -> &'static str {
+        match self {
+            Self::Streamable => "http-streamable",
+            Self::Stateless => "http-stateless",
+            Self::Acp => "http-acp",
+        }
+    }
+}
+
+/// Which end we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
+
+/// The flags that may stand beside an endpoint, as given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flags {
+    pub(crate) framing: Option<String>,
+    pub(crate) binding: Option<String>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
+    pub(crate) tls_ca: Option<PathBuf>,
+}
+
+/// An endpoint with all that is needed to open it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) framing: Framing,
+    pub(crate) binding: Binding,
+    /// A server's certificate and key.
+    #[expect(dead_code, reason = "the wires that speak TLS are to come")]
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// The authority a client trusts; without it the system's.
+    #[expect(dead_code, reason = "the wires that speak TLS are to come")]
+    pub(crate) authority: Option<PathBuf>,
+}
+
+impl Place {
+    /// The endpoint with these flags.
+    ///
+    /// # Errors
+    /// A flag does not belong to this endpoint, or one it needs is missing.
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        dialect: &Dialect,
+        flags: Flags,
+        side: Side,
+    ) -> Result<Self, String> {
+        let is_bytes = matches!(endpoint, Endpoint::Stdio | Endpoint::Pipe(_));
+        let is_http = matches!(endpoint, Endpoint::Http(_));
+        let is_secure = matches!(
+            endpoint,
+            Endpoint::WebSocket(Web { security: Security::Tls, .. })
+                | Endpoint::Http(Web { security: Security::Tls, .. })
+        );
+        if flags.framing.is_some() && !is_bytes {
+            return Err(format!(
+                "--framing is for byte streams (stdio, pipe:), and {endpoint} frames by itself"
+            ));
+        }
+        if flags.binding.is_some() && !is_http {
+            return Err(format!("--binding is for http:// and https:// endpoints, and not for {endpoint}"));
+        }
+        let identity = match (flags.tls_cert, flags.tls_key) {
+            (Some(_), _) | (_, Some(_)) if !is_secure => {
+                return Err(format!(
+                    "--tls-cert and --tls-key are for wss:// and https://, and not for {endpoint}"
+                ));
+            }
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) if is_secure && side == Side::Server => {
+                return Err(format!("{endpoint} needs --tls-cert FILE and --tls-key FILE"));
+            }
+            (None, None) => None,
+            (Some(_), None) => return Err("--tls-cert needs --tls-key FILE beside it".to_owned()),
+            (None, Some(_)) => return Err("--tls-key needs --tls-cert FILE beside it".to_owned()),
+        };
+        if flags.tls_ca.is_some() && !is_secure {
+            return Err(format!("--tls-ca is for wss:// and https://, and not for {endpoint}"));
+        }
+        let name = dialect.name();
+        let binding = match &flags.binding {
+            Some(binding) => Binding::named(binding),
+            None => Binding::of_dialect(name),
+        };
+        if is_http && !binding.carries(name) {
+            let default = Binding::of_dialect(name).name();
+            return Err(format!(
+                "the binding {} does not carry the dialect {name}; leave --binding out for {default}",
+                binding.name()
+            ));
+        }
+        let framing = match &flags.framing {
+            Some(name) => framing_named(name),
+            None => dialect.rules().framing,
+        };
+        Ok(Self { endpoint, framing, binding, identity, authority: flags.tls_ca })
+    }
+
+    /// The wire's name in reports.
+    pub(crate) const fn wire(&self) -> &'static str {
+        match self.endpoint {
+            Endpoint::Stdio => "stdio",
+            Endpoint::Pipe(_) => "named-pipe",
+            Endpoint::WebSocket(_) => "websocket",
+            Endpoint::Http(_) => self.binding.wire(),
+        }
+    }
+}
+
+/// The framing of this name; the command line lets no other through.
+fn framing_named(name: &str) -> Framing {
+    match name {
+        "content-length" => Framing::ContentLength,
+        _ => Framing::Newline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Endpoint {
+        text.parse().unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    fn place(text: &str, dialect: &str, flags: Flags, side: Side) -> Result<Place, String> {
+        Place::new(parse(text), &Dialect::by_name(dialect).unwrap(), flags, side)
+    }
+
+    #[test]
+    fn an_endpoint_is_shown_as_it_is_given() {
+        for text in [
+            "stdio",
+            "pipe:my-agent",
+            "pipe:/run/user/1000/my agent.sock",
+            "ws://127.0.0.1:0/",
+            "wss://localhost:8443/agent?x=1",
+            "http://[::1]:9000/mcp",
+            "https://agent.example:443/acp",
+        ] {
+            assert_eq!(parse(text).to_string(), text);
+        }
+        assert_eq!(parse("ws://localhost").to_string(), "ws://localhost:80/");
+        assert_eq!(parse("https://agent.example/mcp").to_string(), "https://agent.example:443/mcp");
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused_with_what_to_do() {
+        for (text, word) in [
+            ("smoke", "the endpoints are stdio"),
+            ("tcp://localhost:1", "the endpoints are stdio"),
+            ("", "the endpoints are stdio"),
+            ("pipe:", "a file's"),
+            ("pipe:..", "a file's"),
+            ("ws://", "no URL"),
+            ("ws://:80/", "host"),
+            ("ws://localhost:65536/", "no port"),
+            ("ws://localhost:x/", "no port"),
+            ("http://me:secret@localhost:1/", "user name"),
+            ("http://localhost:1/#there", "fragment"),
+        ] {
+            let why = text.parse::<Endpoint>().unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+            assert!(!why.contains("secret"), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_binding_is_the_dialects_own_unless_it_is_given() {
+        for (dialect, wire) in [
+            ("mcp", "http-streamable"),
+            ("mcp-2026", "http-stateless"),
+            ("acp", "http-acp"),
+            ("acp-v2", "http-acp"),
+            ("acp-draft", "http-acp"),
+            ("lsp", "http-streamable"),
+            ("abp", "http-streamable"),
+        ] {
+            let place = place("http://localhost:1/", dialect, Flags::default(), Side::Client).unwrap();
+            assert_eq!(place.wire(), wire, "{dialect}");
+        }
+        let streamable = Flags { binding: Some("streamable".to_owned()), ..Flags::default() };
+        let acp = place("http://localhost:1/", "acp", streamable.clone(), Side::Server).unwrap();
+        assert_eq!(acp.wire(), "http-streamable");
+        let why = place("http://localhost:1/", "mcp-2026", streamable, Side::Server).unwrap_err();
+        assert!(why.contains("does not carry the dialect mcp-2026"), "{why}");
+    }
+
+    #[test]
+    fn a_flag_that_does_not_belong_to_the_endpoint_is_refused() {
+        let file = || Some(PathBuf::from("x.pem"));
+        let framing = || Flags { framing: Some("newline".to_owned()), ..Flags::default() };
+        let binding = || Flags { binding: Some("acp".to_owned()), ..Flags::default() };
+        let authority = || Flags { tls_ca: file(), ..Flags::default() };
+        let half = || Flags { tls_cert: file(), ..Flags::default() };
+        for (text, flags, word) in [
+            ("ws://localhost:1/", framing(), "--framing is for byte streams"),
+            ("http://localhost:1/", framing(), "--framing is for byte streams"),
+            ("ws://localhost:1/", binding(), "--binding is for http"),
+            ("pipe:agent", binding(), "--binding is for http"),
+            ("ws://localhost:1/", authority(), "--tls-ca is for wss"),
+            ("stdio", half(), "--tls-cert and --tls-key are for wss"),
+            ("wss://localhost:1/", half(), "--tls-cert needs --tls-key"),
+            ("wss://localhost:1/", Flags::default(), "needs --tls-cert FILE"),
+        ] {
+            let why = place(text, "acp", flags, Side::Server).unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+        }
+        assert!(place("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
+    }
+}

@@ -1,0 +1,219 @@
+//! `--html`: the report as one page that needs no other file and no network.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use rescind_testkit::runner::Direction;
+use rescind_testkit::{Cell, CellOutcome, Part, Report, scenarios};
+use serde_json::{Value, json};
+
+use crate::Failure;
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// The most characters of a frame that the page holds; the JSON has all of them.
+const SHOWN: usize = 2_000;
+
+/// The file a page is to stand in, opened before a long run so that it does not end in vain.
+pub(crate) struct PageFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PageFile {
+    /// Makes the file, or empties it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
+        match File::create(path) {
+            Ok(file) => Ok(Self { path: path.to_owned(), file }),
+            Err(error) => Err(failed(path, &error)),
+        }
+    }
+
+    /// Writes the page.
+    ///
+    /// # Errors
+    /// It could not be written to the end.
+    pub(crate) fn write(mut self, report: &Report, wires: &[&str]) -> Result<(), Failure> {
+        let page = page(report, wires);
+        self.file.write_all(page.as_bytes()).map_err(|error| failed(&self.path, &error))
+    }
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    format!("the page could not be written to {}: {error}", path.display())
+}
+
+fn page(report: &Report, wires: &[&str]) -> String {
+    let summary = report.summary;
+    let told = format!(
+        "{} cells: {} held, {} broke, {} not asked",
+        report.cells.len(),
+        summary.held,
+        summary.broke,
+        summary.not_asked
+    );
+    let data = safe(&data(report, wires).to_string());
+    // Our own parts first: what a peer sent must not be taken for a place.
+    let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
+    let mut rest = PAGE;
+    for (place, text) in
+        [("{{style}}", STYLE), ("{{summary}}", &told), ("{{data}}", &data), ("{{script}}", SCRIPT)]
+    {
+        let (before, after) = rest.split_once(place).unwrap_or((rest, ""));
+        page.push_str(before);
+        page.push_str(text);
+        rest = after;
+    }
+    page.push_str(rest);
+    page
+}
+
+/// JSON that ends no script element and begins no comment in one.
+fn safe(json: &str) -> String {
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+/// Every text once: most frames are the same on every wire.
+#[derive(Default)]
+struct Texts {
+    all: Vec<String>,
+    places: HashMap<String, usize>,
+}
+
+impl Texts {
+    fn place(&mut self, text: &str) -> usize {
+        let text = cut(text);
+        if let Some(place) = self.places.get(&text) {
+            return *place;
+        }
+        self.all.push(text.clone());
+        self.places.insert(text, self.all.len() - 1);
+        self.all.len() - 1
+    }
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        None => text.to_owned(),
+        Some((end, _)) => {
+            format!("{}... ({} bytes in all)", text.get(..end).unwrap_or_default(), text.len())
+        }
+    }
+}
+
+/// What `page.js` reads: a cell is a list, its texts are places in `texts`, and what was received is counted below 0.
+fn data(report: &Report, wires: &[&str]) -> Value {
+    let calls: HashMap<&str, bool> =
+        scenarios().iter().map(|s| (s.vector.name.as_str(), s.vector.role == Part::Call)).collect();
+    let mut texts = Texts::default();
+    let rows: Vec<Value> = report.cells.iter().map(|cell| row(cell, wires, &calls, &mut texts)).collect();
+    json!({ "wires": wires, "texts": texts.all, "cells": rows })
+}
+
+fn row(cell: &Cell, wires: &[&str], calls: &HashMap<&str, bool>, texts: &mut Texts) -> Value {
+    let outcome = match cell.outcome {
+        CellOutcome::Held => 0,
+        CellOutcome::Broke => 1,
+        CellOutcome::NotAsked => 2,
+    };
+    let trace: Vec<i64> = cell
+        .trace
+        .iter()
+        .map(|line| {
+            let place = i64::try_from(texts.place(&line.text)).unwrap_or_default();
+            match line.direction {
+                Direction::Sent => place,
+                Direction::Received => -1 - place,
+            }
+        })
+        .collect();
+    let sources: Vec<usize> = cell.sources.iter().map(|source| texts.place(source)).collect();
+    json!([
+        texts.place(&cell.dialect),
+        wires.iter().position(|wire| *wire == cell.wire),
+        texts.place(&cell.scenario),
+        outcome,
+        texts.place(&cell.why),
+        cell.cancel_us,
+        sources,
+        trace,
+        i32::from(calls.get(cell.scenario.as_str()).copied().unwrap_or_default()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use rescind_testkit::runner::TraceLine;
+
+    use super::*;
+
+    fn report(said: &[&str]) -> Report {
+        let scenario = scenarios().first().unwrap();
+        let cells = ["memory", "stdio"].map(|wire| {
+            let mut cell = Cell::not_asked(scenario, wire, said.concat());
+            cell.trace = said.iter().map(|text| TraceLine::new(Direction::Received, *text)).collect();
+            cell
+        });
+        Report::new(cells.to_vec())
+    }
+
+    /// The data as the page's own script reads it.
+    fn read_back(page: &str) -> Value {
+        let (_, rest) = page.split_once(r#"id="data">"#).unwrap();
+        let (data, _) = rest.split_once("</script>").unwrap();
+        serde_json::from_str(data).unwrap()
+    }
+
+    #[test]
+    fn what_a_peer_sent_cannot_leave_its_place_in_the_page() {
+        let hostile =
+            ["</script><script>alert(1)</script>", "<!--<script>", "{{script}}", "{{data}}", "&lt;\u{2028}"];
+        let page = page(&report(&hostile), &["memory", "stdio"]);
+        let elements = |of: &str| of.matches("<script").count();
+        assert_eq!(elements(&page), elements(PAGE));
+        assert_eq!(page.matches("</script").count(), PAGE.matches("</script").count());
+        assert!(!page.contains("<!--"));
+        let data = read_back(&page);
+        let texts: Vec<&str> = data["texts"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        for text in hostile {
+            assert!(texts.contains(&text), "{text} is not in the page as it was sent");
+        }
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let page = page(&report(&["{}"]), &["memory", "stdio"]);
+        for word in ["src=", "href=", "@import", "url(", "fetch(", "{{"] {
+            assert!(!page.contains(word), "{word}");
+        }
+        // The name of SVG's elements is no address that is fetched.
+        assert_eq!(page.matches("http://").count(), 1);
+        assert_eq!(page.matches("https://").count(), 0);
+    }
+
+    #[test]
+    fn each_text_stands_in_the_page_once_and_a_long_one_is_cut() {
+        let long = "é".repeat(1 << 20);
+        let page = page(&report(&["{\"once\":1}", "{\"once\":1}", &long]), &["memory", "stdio"]);
+        assert!(page.len() < 64 * 1024, "{}", page.len());
+        let data = read_back(&page);
+        let (first, second) = (&data["cells"][0], &data["cells"][1]);
+        assert_eq!((&first[1], &second[1]), (&json!(0), &json!(1)));
+        let trace = first[7].as_array().unwrap();
+        assert_eq!(trace[0], trace[1]);
+        assert_eq!(first[7], second[7]);
+        let text = |at: &Value| {
+            let place = usize::try_from(-1 - at.as_i64().unwrap()).unwrap();
+            data["texts"][place].as_str().unwrap().to_owned()
+        };
+        assert_eq!(text(&trace[0]), "{\"once\":1}");
+        assert!(text(&trace[2]).ends_with("(2097152 bytes in all)"));
+    }
+}

@@ -1,0 +1,269 @@
+//! One frame on its way: when it may be sent, what its response is, and how it ends.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use rescind_core::{
+    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
+};
+use tokio::sync::watch;
+
+use super::listen;
+use super::state::{Client, Done, Flight, Standing};
+use super::stream;
+use crate::client::Failed;
+use crate::names::{EVENT_STREAM, JSON, MCP_SESSION_ID};
+use crate::streamable::peek;
+
+/// A frame's place among those on their way. Given back when its task ends, however that does.
+struct Place {
+    client: Arc<Client>,
+    number: u64,
+    kind: FrameKind,
+    bytes: usize,
+    /// Dropped once the response has begun, or has not for long.
+    young: Option<watch::Sender<()>>,
+}
+
+impl Place {
+    /// The response has begun, or the request is old enough.
+    fn grow_up(&mut self) {
+        if self.young.take().is_some() {
+            let bytes = self.bytes;
+            self.client.step(|state| {
+                state.young.0 = state.young.0.saturating_sub(bytes);
+                state.young.1 = state.young.1.saturating_sub(1);
+            });
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.grow_up();
+        self.client.step(|state| {
+            state.flights.remove(&self.number);
+            if self.kind == FrameKind::Request {
+                state.requests = state.requests.saturating_sub(1);
+            }
+        });
+    }
+}
+
+/// Sends a frame by a task of its own.
+pub(super) fn start(client: &Arc<Client>, out: Outbound) {
+    let (young, begun) = watch::channel(());
+    let kind = out.head.kind;
+    let (number, waits, opens) = {
+        let mut state = client.state();
+        let number = state.next;
+        state.next += 1;
+        state.young.0 += out.body.len();
+        state.young.1 += 1;
+        let mut waits: Vec<Done> = Vec::new();
+        let opens = matches!(state.standing, Standing::Unopened) && kind == FrameKind::Request;
+        if opens {
+            state.standing = Standing::Opening(begun.clone());
+        } else if let Standing::Opening(done) = &state.standing {
+            waits.push(done.clone());
+        }
+        match kind {
+            FrameKind::Request => {
+                state.requests += 1;
+                waits.extend(state.notified.clone());
+            }
+            FrameKind::Notification => {
+                waits.extend(state.notified.clone());
+                let requests = state.flights.values().filter(|flight| flight.exchange.is_some());
+                waits.extend(requests.map(|flight| flight.begun.clone()).filter(is_open));
+                state.notified = Some(begun.clone());
+            }
+            FrameKind::Cancel => {
+                let id = out.head.id.as_ref();
+                let request = state.flights.values_mut().find(|flight| flight.id.as_ref() == id);
+                if let Some(request) = request {
+                    request.cancelled = true;
+                    waits.push(request.begun.clone());
+                }
+            }
+            FrameKind::Answer => {}
+        }
+        let is_request = kind == FrameKind::Request;
+        let flight = Flight {
+            task: None,
+            exchange: is_request.then_some(out.exchange),
+            id: out.head.id.clone().filter(|_| is_request),
+            begun,
+            cancelled: false,
+            muted: false,
+        };
+        state.flights.insert(number, flight);
+        (number, waits, opens)
+    };
+    let place = Place { client: Arc::clone(client), number, kind, bytes: out.body.len(), young: Some(young) };
+    let task = tokio::spawn(fly(place, out.body, out.exchange, waits, opens));
+    if let Some(flight) = client.state().flights.get_mut(&number) {
+        flight.task = Some(task.abort_handle());
+    }
+}
+
+fn is_open(done: &Done) -> bool {
+    done.has_changed().is_ok()
+}
+
+async fn fly(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<Done>, opens: bool) {
+    let client = Arc::clone(&place.client);
+    for mut done in waits {
+        // Ends by its sender's drop.
+        while done.changed().await.is_ok() {}
+    }
+    let sent = send(&mut place, body, opens).await;
+    if opens {
+        settle_opening(&client, sent.as_ref().ok());
+    }
+    place.grow_up();
+    let failure = match sent {
+        Err(failed) => Some(failed),
+        Ok(response) => take(&place, exchange, response, opens).await.err(),
+    };
+    let Some(Failed { sent, error }) = failure else { return };
+    if place.kind == FrameKind::Request {
+        let error = TransportError { exchange: Some(exchange), ..error };
+        client.intake.tell(TransportEvent::ExchangeFailed { exchange, sent, error });
+    } else {
+        tracing::debug!(kind = ?place.kind, %error, "a frame was not taken");
+    }
+}
+
+/// Sends the frame. A request that has waited long for its head counts as begun.
+async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Incoming>, Failed> {
+    let client = Arc::clone(&place.client);
+    let sending = client.requester.send(Method::POST, client.post_headers(), body);
+    let mut sending = pin!(sending);
+    if place.kind != FrameKind::Request || opens {
+        return sending.await;
+    }
+    let soon = tokio::time::timeout(client.settings.cancel_after, sending.as_mut()).await;
+    if let Ok(response) = soon {
+        return response;
+    }
+    place.grow_up();
+    sending.await
+}
+
+/// The first request's response has begun, or has failed.
+fn settle_opening(client: &Client, response: Option<&Response<Incoming>>) {
+    let id = response.filter(|response| response.status().is_success()).map(|response| {
+        let id = response.headers().get(MCP_SESSION_ID).cloned();
+        id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic))
+    });
+    client.step(|state| {
+        if matches!(state.standing, Standing::Closed) {
+            return;
+        }
+        state.standing = if id.is_some() { Standing::Open } else { Standing::Unopened };
+        state.id = id.flatten();
+    });
+}
+
+/// Reads the response to its end.
+async fn take(
+    place: &Place,
+    exchange: ExchangeId,
+    response: Response<Incoming>,
+    opens: bool,
+) -> Result<(), Failed> {
+    let client = &place.client;
+    let status = response.status();
+    let media = response.headers().get(CONTENT_TYPE).map(media_of);
+    let asked = place.kind == FrameKind::Request;
+    match (status, media) {
+        (StatusCode::OK, Some(Media::Events)) => {
+            stream::read(client, place.number, exchange, response.into_body(), opens, asked).await
+        }
+        (StatusCode::OK, Some(Media::Json)) if asked => {
+            let body = whole(client, exchange, response).await?;
+            recv(client, place.number, exchange, body, opens).await;
+            Ok(())
+        }
+        (status, _) if status.is_success() && !asked => {
+            listen::begin(client);
+            Ok(())
+        }
+        (StatusCode::NOT_FOUND, _) if client.state().id.is_some() => {
+            client.lose("the server does not know the session any more");
+            Err(refused(status, false))
+        }
+        (status, media) => {
+            if matches!(media, Some(Media::Json)) && asked {
+                let body = whole(client, exchange, response).await?;
+                if peek::answers_one(&body) {
+                    recv(client, place.number, exchange, body, opens).await;
+                    return Ok(());
+                }
+            }
+            let sent = !status.is_client_error() && status != StatusCode::SERVICE_UNAVAILABLE;
+            Err(refused(status, sent))
+        }
+    }
+}
+
+/// Hands an exchange's message on.
+pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId, body: Bytes, opens: bool) {
+    if client.is_muted(flight) {
+        return;
+    }
+    let settles = opens && peek::answers(&body);
+    if settles {
+        let version = peek::settled_version(&body);
+        let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
+        let waits = version.is_some();
+        client.step(|state| state.version = version);
+        if !waits {
+            listen::begin(client);
+        }
+    }
+    let _ = client.intake.put(Inbound { body, exchange, principal: None }).await;
+}
+
+async fn whole(client: &Client, exchange: ExchangeId, response: Response<Incoming>) -> Result<Bytes, Failed> {
+    let limit = client.settings.max_frame;
+    let collected = Limited::new(response.into_body(), limit).collect().await;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            let why = BadFrame::TooLarge { limit };
+            client.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+            tracing::debug!(?exchange, "a response is over the limit");
+        }
+        Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, error) }
+    })
+}
+
+fn refused(status: StatusCode, sent: bool) -> Failed {
+    let text = format!("the server answered with {status}");
+    Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) }
+}
+
+/// What a response says it carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Media {
+    Json,
+    Events,
+    Other,
+}
+
+pub(super) fn media_of(value: &HeaderValue) -> Media {
+    let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if media.eq_ignore_ascii_case(JSON) {
+        Media::Json
+    } else if media.eq_ignore_ascii_case(EVENT_STREAM) {
+        Media::Events
+    } else {
+        Media::Other
+    }
+}

@@ -1,0 +1,161 @@
+//! The driver's two halves of a client's session.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use rescind_core::{
+    CloseReason, ExchangeId, Finish, Lane, Outbound, Sender, TransportError, TransportErrorKind, Unsupported,
+};
+use tokio::task::JoinHandle;
+
+use super::flight;
+use super::state::{Client, EVENTS, Standing};
+use crate::intake::IntakeReceiver;
+
+/// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
+const YOUNG: usize = 32 * 1024;
+/// So many frames are on their way at most without a response that has begun, cancels included.
+const YOUNG_FRAMES: usize = 4096;
+/// The time for the server to hear that the session is over.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// So many exchanges are given up by a reset before it is done in silence: servers end HTTP/2 connections that reset much.
+const RESETS: usize = 10;
+
+pub(super) fn halves(client: Arc<Client>) -> (IntakeReceiver, ClientSender) {
+    let receiver = IntakeReceiver(Arc::clone(&client.intake));
+    (receiver, ClientSender { client, farewell: None, is_closed: false })
+}
+
+pub(super) struct ClientSender {
+    client: Arc<Client>,
+    farewell: Option<JoinHandle<()>>,
+    is_closed: bool,
+}
+
+fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "this side closed it")
+}
+
+impl Sender for ClientSender {
+    fn poll_ready(
+        self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let mut state = self.client.state();
+        if self.is_closed || matches!(state.standing, Standing::Closed) {
+            return Poll::Ready(Err(closed()));
+        }
+        let (bytes, frames) = state.young;
+        let room = frames < YOUNG_FRAMES
+            && match lane {
+                Lane::Control => true,
+                Lane::Bulk => bytes <= YOUNG && state.requests < self.client.settings.exchanges,
+            };
+        if room {
+            return Poll::Ready(Ok(()));
+        }
+        state.driver = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        if self.is_closed {
+            return Err(closed());
+        }
+        let limit = self.client.settings.max_frame;
+        if out.body.len() > limit {
+            let text = format!("the frame is larger than {limit} bytes and was not sent");
+            let error = TransportError::new(TransportErrorKind::TooLarge, text);
+            return Err(TransportError { exchange: Some(out.exchange), ..error });
+        }
+        flight::start(&self.client, out);
+        Ok(())
+    }
+
+    /// Each frame is on its way by itself; how many are, readiness bounds.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(if self.is_closed { Err(closed()) } else { Ok(()) })
+    }
+
+    /// The server's requests come on exchanges of ours, or on its own stream: neither ends with their answer.
+    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
+
+    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        let task = self.client.step(|state| {
+            let flight = state.flights.values_mut().find(|flight| flight.exchange == Some(exchange))?;
+            flight.cancelled = true;
+            if state.resets >= RESETS {
+                flight.muted = true;
+                return None;
+            }
+            state.resets += 1;
+            flight.task.take()
+        });
+        if let Some(task) = task {
+            task.abort();
+        }
+        Ok(())
+    }
+
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        if self.is_closed {
+            return Poll::Ready(Ok(()));
+        }
+        if self.farewell.is_none() {
+            let mut state = self.client.state();
+            if state.young.1 > 0 {
+                state.driver = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let known = state.id.is_some();
+            drop(state);
+            if !known {
+                self.end();
+                return Poll::Ready(Ok(()));
+            }
+            let client = Arc::clone(&self.client);
+            self.farewell = Some(tokio::spawn(async move {
+                let headers = client.headers(EVENTS);
+                let end = client.requester.send(Method::DELETE, headers, Bytes::new());
+                match tokio::time::timeout(FAREWELL, end).await {
+                    Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the session is ended"),
+                    Ok(Err(failed)) => {
+                        tracing::debug!(error = %failed.error, "the server did not hear of the end");
+                    }
+                    Err(_) => tracing::debug!("the server did not hear of the end in time"),
+                }
+            }));
+        }
+        if let Some(farewell) = &mut self.farewell {
+            std::task::ready!(Pin::new(farewell).poll(cx)).ok();
+        }
+        self.end();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl ClientSender {
+    fn end(&mut self) {
+        self.is_closed = true;
+        self.client.close();
+    }
+}
+
+impl Drop for ClientSender {
+    fn drop(&mut self) {
+        if let Some(farewell) = &self.farewell {
+            farewell.abort();
+        }
+        self.end();
+    }
+}

@@ -1,0 +1,63 @@
+//! The stream for what the server says of itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::{ExchangeId, Inbound};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::state::{Client, Flight, Standing};
+use super::stream::{self, Again, Reading};
+
+/// The longest wait between two tries.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Opens the stream, once.
+pub(super) fn begin(client: &Arc<Client>) {
+    let mut state = client.state();
+    // Without a session there is nothing to listen to.
+    if state.listens || state.id.is_none() || !matches!(state.standing, Standing::Open) {
+        return;
+    }
+    state.listens = true;
+    let number = state.next;
+    state.next += 1;
+    let task = tokio::spawn(listen(Arc::clone(client))).abort_handle();
+    let (_, begun) = watch::channel(());
+    let flight = Flight { task: Some(task), exchange: None, id: None, begun, cancelled: false, muted: false };
+    state.flights.insert(number, flight);
+}
+
+async fn listen(client: Arc<Client>) {
+    let mut reading = Reading::new(client.settings.retry);
+    let mut failing: Option<Instant> = None;
+    loop {
+        match stream::get(&client, reading.last.as_ref()).await {
+            Again::Reads(body) => {
+                failing = None;
+                let each = |body| {
+                    let client = Arc::clone(&client);
+                    async move {
+                        let inbound = Inbound { body, exchange: ExchangeId::NONE, principal: None };
+                        let _ = client.intake.put(inbound).await;
+                    }
+                };
+                reading.drain(&client, body, each).await;
+                tokio::time::sleep(reading.retry).await;
+            }
+            // What was missed is lost; what comes is not.
+            Again::Never if reading.last.is_some() && !client.intake.is_closed() => reading.last = None,
+            Again::Never => return,
+            Again::Later => {
+                let since = *failing.get_or_insert_with(Instant::now);
+                if since.elapsed() >= client.settings.give_up_after {
+                    client.lose("the server's event stream could not be opened again");
+                    return;
+                }
+                let wait = reading.retry.max(since.elapsed() / 2).min(LONGEST);
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}

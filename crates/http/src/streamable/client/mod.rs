@@ -1,0 +1,107 @@
+//! The calling side: a POST for each frame, and one stream for what the server says of itself.
+//!
+//! - K1 POSTs have no order, so what must have one waits: a notification until the ones before it were taken, a request
+//!   likewise, and a notification or a cancel until the requests before it have their response's head, or 250 ms.
+//! - K2 A cancel waits for its own request and for nothing else.
+//! - K3 A stream that breaks off before its answer is taken up again if the server gave it an id; else, or if that fails,
+//!   its call fails, having been sent.
+//! - K4 With the link's sending half everything ends: tasks, streams, connections.
+
+mod flight;
+mod halves;
+mod listen;
+mod state;
+mod stream;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::{BoxFuture, Link, LinkTraits, Meta, Transport, TransportError, TransportErrorKind};
+
+use self::state::Client;
+use crate::client::HttpClient;
+
+/// The calling side of the binding `streamable`.
+#[derive(Clone, Debug)]
+#[must_use = "a wire does nothing until it is opened"]
+pub struct StreamableTransport {
+    client: HttpClient,
+    settings: ClientSettings,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClientSettings {
+    pub(super) cancel_after: Duration,
+    pub(super) retry: Duration,
+    pub(super) give_up_after: Duration,
+    pub(super) exchanges: usize,
+    pub(super) max_frame: usize,
+}
+
+impl StreamableTransport {
+    /// A wire to the server this client goes to.
+    pub const fn new(client: HttpClient) -> Self {
+        let settings = ClientSettings {
+            cancel_after: Duration::from_millis(250),
+            retry: Duration::from_secs(1),
+            give_up_after: Duration::from_secs(30),
+            exchanges: 1024,
+            max_frame: client.max_frame,
+        };
+        Self { client, settings }
+    }
+
+    /// How long a cancel waits for its request's response to begin; 250 ms unless said. POSTs have no order, so a cancel
+    /// that is sent at once may come before its request.
+    pub const fn cancel_after(mut self, wait: Duration) -> Self {
+        self.settings.cancel_after = wait;
+        self
+    }
+
+    /// How long to wait before taking a cut stream up again, where the server does not say; 1 s unless said.
+    pub const fn retry(mut self, wait: Duration) -> Self {
+        self.settings.retry = wait;
+        self
+    }
+
+    /// After so long without success a cut stream is given up: its call fails, and with the server's own stream the link
+    /// ends; 30 s unless said.
+    pub const fn give_up_after(mut self, wait: Duration) -> Self {
+        self.settings.give_up_after = wait;
+        self
+    }
+
+    /// The most requests in flight; 1024 unless said. In HTTP/1.1 each takes a connection. More wait.
+    pub const fn exchanges(mut self, most: usize) -> Self {
+        self.settings.exchanges = most;
+        self
+    }
+}
+
+impl Transport for StreamableTransport {
+    fn name(&self) -> &'static str {
+        "http-streamable"
+    }
+
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move {
+            let host = self.client.uri.host().unwrap_or_default().to_owned();
+            self.client.reach().await.map_err(|error| {
+                let error = std::io::Error::new(error.kind(), format!("{host}: {error}"));
+                TransportError::new(TransportErrorKind::Open, error)
+            })?;
+            let traits = LinkTraits {
+                ordered: false,
+                exchanges_abortable: true,
+                exchange_scoped: false,
+                peer_can_request: true,
+                resumable: false,
+                batches: false,
+                max_frame: self.settings.max_frame,
+            };
+            let client = Client::new(&self.client, self.settings);
+            let (receiver, sender) = halves::halves(Arc::new(client));
+            Ok(Link::new(receiver, sender, traits, Meta::of_peer(&host)))
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! What the tasks of a client share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use http::HeaderMap;
+use http::HeaderValue;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::ClientSettings;
+use crate::client::{HttpClient, Requester};
+use crate::intake::Intake;
+use crate::names::{EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+
+pub(super) struct Client {
+    pub(super) requester: Requester,
+    pub(super) intake: Arc<Intake>,
+    pub(super) settings: ClientSettings,
+    state: Mutex<State>,
+}
+
+/// Done when its sender is dropped.
+pub(super) type Done = watch::Receiver<()>;
+
+pub(super) struct State {
+    pub(super) standing: Standing,
+    /// The session, once its server has named it.
+    pub(super) id: Option<HeaderValue>,
+    pub(super) version: Option<HeaderValue>,
+    pub(super) flights: HashMap<u64, Flight>,
+    pub(super) next: u64,
+    /// Frames whose response has not begun, in bytes and in number.
+    pub(super) young: (usize, usize),
+    /// Requests in flight.
+    pub(super) requests: usize,
+    /// The newest notification's.
+    pub(super) notified: Option<Done>,
+    pub(super) driver: Option<Waker>,
+    pub(super) listens: bool,
+    pub(super) resets: usize,
+}
+
+/// Where the session stands.
+pub(super) enum Standing {
+    /// No request was sent yet.
+    Unopened,
+    /// The first request's response has not begun.
+    Opening(Done),
+    /// Requests may be sent.
+    Open,
+    /// Nothing is sent any more.
+    Closed,
+}
+
+/// A frame on its way, until its response has ended.
+pub(super) struct Flight {
+    pub(super) task: Option<AbortHandle>,
+    /// Of a request.
+    pub(super) exchange: Option<ExchangeId>,
+    pub(super) id: Option<RequestId>,
+    /// Done once the response has begun, or the request is old enough.
+    pub(super) begun: Done,
+    /// Its cancel was sent, or it was given up: its stream is not taken up again.
+    pub(super) cancelled: bool,
+    /// It was given up without a reset: what comes is dropped.
+    pub(super) muted: bool,
+}
+
+impl Client {
+    pub(super) fn new(client: &HttpClient, settings: ClientSettings) -> Self {
+        let state = State {
+            standing: Standing::Unopened,
+            id: None,
+            version: None,
+            flights: HashMap::new(),
+            next: 0,
+            young: (0, 0),
+            requests: 0,
+            notified: None,
+            driver: None,
+            listens: false,
+            resets: 0,
+        };
+        let intake = Intake::new(settings.max_frame);
+        Self { requester: Requester::new(client), intake, settings, state: Mutex::new(state) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One step under the lock, after which the driver looks again.
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
+        let (result, waker) = {
+            let mut state = self.state();
+            let result = step(&mut state);
+            (result, state.driver.take())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        result
+    }
+
+    /// The headers of every request of the session.
+    pub(super) fn headers(&self, accept: &'static str) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(6);
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let state = self.state();
+        if let Some(id) = &state.id {
+            headers.insert(MCP_SESSION_ID, id.clone());
+        }
+        if let Some(version) = &state.version {
+            headers.insert(MCP_PROTOCOL_VERSION, version.clone());
+        }
+        headers
+    }
+
+    pub(super) fn post_headers(&self) -> HeaderMap {
+        let mut headers = self.headers(BOTH);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers
+    }
+
+    /// The server does not know the session any more: the link ends.
+    pub(super) fn lose(&self, why: &'static str) {
+        self.intake.fail(TransportError::new(TransportErrorKind::Closed, why));
+    }
+
+    /// Whether this frame's stream is not to be taken up again.
+    pub(super) fn is_cancelled(&self, flight: u64) -> bool {
+        self.state().flights.get(&flight).is_none_or(|flight| flight.cancelled)
+    }
+
+    pub(super) fn is_muted(&self, flight: u64) -> bool {
+        self.state().flights.get(&flight).is_some_and(|flight| flight.muted)
+    }
+
+    /// Ends all tasks. Nothing is sent any more.
+    pub(super) fn close(&self) {
+        let tasks = self.step(|state| {
+            state.standing = Standing::Closed;
+            std::mem::take(&mut state.flights)
+        });
+        for task in tasks.into_values().filter_map(|flight| flight.task) {
+            task.abort();
+        }
+        self.intake.end();
+    }
+}
+
+const BOTH: &str = "application/json, text/event-stream";
+pub(super) const EVENTS: &str = EVENT_STREAM;

@@ -1,0 +1,157 @@
+//! Reading an event stream to its end, over cuts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use rescind_core::{BadFrame, ExchangeId, TransportError, TransportErrorKind, TransportEvent};
+use tokio::time::Instant;
+
+use super::flight::{self, Media, media_of};
+use super::state::{Client, EVENTS};
+use crate::client::Failed;
+use crate::client::events::{Events, Read};
+use crate::names::LAST_EVENT_ID;
+use crate::streamable::peek;
+
+/// After its answer a stream has so long to end, so that its connection can be used again.
+const AFTER_ANSWER: Duration = Duration::from_secs(1);
+
+/// Where a stream stands, over all its connections.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) last: Option<HeaderValue>,
+    pub(super) retry: Duration,
+    answered: bool,
+    /// Something came since it was last cut.
+    pub(super) fresh: bool,
+}
+
+impl Reading {
+    pub(super) const fn new(retry: Duration) -> Self {
+        Self { last: None, retry, answered: false, fresh: false }
+    }
+
+    /// Reads until the connection ends, well or not. `each` is called with each message.
+    pub(super) async fn drain<F>(
+        &mut self,
+        client: &Client,
+        mut body: Incoming,
+        mut each: impl FnMut(Bytes) -> F,
+    ) where
+        F: Future<Output = ()>,
+    {
+        let mut events = Events::new(client.settings.max_frame);
+        loop {
+            let frame = body.frame();
+            let frame = if self.answered {
+                tokio::time::timeout(AFTER_ANSWER, frame).await.unwrap_or_default()
+            } else {
+                frame.await
+            };
+            let Some(Ok(frame)) = frame else { return };
+            let Ok(data) = frame.into_data() else { continue };
+            events.push(&data);
+            while let Some(read) = events.next() {
+                self.fresh = true;
+                match read {
+                    Read::TooLarge => {
+                        let why = BadFrame::TooLarge { limit: client.settings.max_frame };
+                        client.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                    }
+                    Read::Event(event) => {
+                        if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
+                            self.last = Some(id);
+                        }
+                        if let Some(retry) = event.retry {
+                            self.retry = retry.min(client.settings.give_up_after);
+                        }
+                        let is_message = event.name.as_deref().is_none_or(|name| name == "message");
+                        if is_message && !event.data.is_empty() {
+                            self.answered |= peek::answers(&event.data);
+                            each(event.data).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What came of taking a stream up again.
+pub(super) enum Again {
+    Reads(Incoming),
+    /// It may work later.
+    Later,
+    /// It never will.
+    Never,
+}
+
+/// Asks for an event stream.
+pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
+    let mut headers = client.headers(EVENTS);
+    if let Some(last) = last {
+        headers.insert(LAST_EVENT_ID, last.clone());
+    }
+    let response = match client.requester.send(Method::GET, headers, Bytes::new()).await {
+        Ok(response) => response,
+        Err(failed) => {
+            tracing::debug!(error = %failed.error, "an event stream could not be opened");
+            return Again::Later;
+        }
+    };
+    match response.status() {
+        StatusCode::OK if is_events(&response) => Again::Reads(response.into_body()),
+        StatusCode::NOT_FOUND if client.state().id.is_some() => {
+            client.lose("the server does not know the session any more");
+            Again::Never
+        }
+        StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Again::Later,
+        status if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED => Again::Later,
+        _ => Again::Never,
+    }
+}
+
+fn is_events(response: &Response<Incoming>) -> bool {
+    let media = response.headers().get(http::header::CONTENT_TYPE).map(media_of);
+    media == Some(Media::Events)
+}
+
+/// Reads what answers a request, over cuts if the server gives ids (K3).
+pub(super) async fn read(
+    client: &Arc<Client>,
+    number: u64,
+    exchange: ExchangeId,
+    body: Incoming,
+    opens: bool,
+    asked: bool,
+) -> Result<(), Failed> {
+    let mut reading = Reading::new(client.settings.retry);
+    let mut body = Some(body);
+    let mut cut_at = Instant::now();
+    loop {
+        if let Some(body) = body.take() {
+            let each = |data| flight::recv(client, number, exchange, data, opens);
+            reading.drain(client, body, each).await;
+            if std::mem::take(&mut reading.fresh) {
+                cut_at = Instant::now();
+            }
+        }
+        if reading.answered || !asked {
+            return Ok(());
+        }
+        let over = client.is_cancelled(number) || cut_at.elapsed() >= client.settings.give_up_after;
+        let Some(last) = reading.last.clone().filter(|_| !over) else { break };
+        tokio::time::sleep(reading.retry).await;
+        match get(client, Some(&last)).await {
+            Again::Reads(again) => body = Some(again),
+            Again::Later => {}
+            Again::Never => break,
+        }
+    }
+    let text = "the event stream ended without the answer";
+    Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
+}

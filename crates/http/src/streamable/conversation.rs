@@ -1,0 +1,642 @@
+//! One session on the serving side: its exchanges, its event streams, and what waits on them.
+//!
+//! One lock, held for one step; nothing is woken, sent or dropped under it that could take it again.
+//! - C1 An exchange is answered once: by its verdict, or on its stream.
+//! - C2 A stream that loses its reader before its end is told as closed, one that gets a reader again as resumed.
+//! - C3 What is held is bounded: for streams that are read by [`has_room`](Conversation::has_room), for the others by the
+//!   mailbox's bound, and what was answered and may be asked for again by the settings of the resume buffer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use rescind_core::{
+    ExchangeId, Fault, Finish, FrameKind, Inbound, Outbound, Principal, RequestId, TransportError,
+    TransportErrorKind, TransportEvent,
+};
+use tokio::time::Instant;
+
+use super::table::Table;
+use crate::intake::{Intake, NotTaken};
+use crate::server::Settings;
+use crate::server::mailbox::{Forgotten, Mailbox};
+
+/// The stream that no request of the peer opened.
+pub(super) const OWN: u64 = 0;
+/// Bulk is taken while no more than this waits on streams that are read, in bytes.
+const HELD_FOR_BULK: usize = 32 * 1024;
+/// So many exchanges are open at most, detached ones included.
+const EXCHANGES: usize = 4096;
+/// So many streams that have ended are kept for a client that lost their end.
+const ENDED: usize = 16;
+/// Requests of ours that are remembered with the exchange they went out on, so that their cancels follow them.
+const ASKED: usize = 64;
+
+/// One session.
+pub(super) struct Conversation {
+    pub(super) id: Arc<str>,
+    pub(super) principal: Option<Principal>,
+    pub(super) intake: Arc<Intake>,
+    pub(super) settings: Arc<Settings>,
+    table: Weak<Table>,
+    state: Mutex<State>,
+}
+
+struct State {
+    exchanges: HashMap<u64, Exchange>,
+    own: Mailbox,
+    /// When the own stream's reader last took something.
+    own_read: Instant,
+    ended: VecDeque<(u64, Mailbox)>,
+    next: u64,
+    /// Waiting bytes of the streams that are read.
+    held: usize,
+    /// The driver waits for room, or for the end.
+    driver: Option<Waker>,
+    closed: bool,
+    used: Instant,
+}
+
+struct Exchange {
+    head: Head,
+    mailbox: Mailbox,
+    fault: Option<Fault>,
+    asked: Vec<RequestId>,
+    read: Instant,
+}
+
+enum Head {
+    /// Nothing is decided; the response waits.
+    Undecided(Option<Waker>),
+    /// Decided, and not taken yet.
+    Decided(Verdict),
+    /// The response is an event stream.
+    Stream,
+    /// The client went before the head.
+    Gone,
+}
+
+/// What a POST is answered with.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// One message.
+    Json(StatusCode, Bytes),
+    /// 202.
+    Accepted,
+    /// 400, or 409, without a message.
+    Refused(StatusCode),
+    /// An event stream.
+    Stream,
+    /// The session has ended.
+    Ended,
+}
+
+/// Why a stream cannot be taken up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotResumed {
+    /// It is not known, or its events are not kept any more.
+    Forgotten,
+    /// It has ended, and nothing was missed.
+    Over,
+}
+
+impl From<Forgotten> for NotResumed {
+    fn from(_: Forgotten) -> Self {
+        Self::Forgotten
+    }
+}
+
+/// Why a message was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdmitted {
+    /// Too many exchanges are open, or too many messages wait.
+    TooMany,
+    /// The session has ended.
+    Ended,
+}
+
+/// Wakers that are woken after the lock is released.
+#[derive(Default)]
+struct Wakes(Vec<Waker>);
+
+impl Wakes {
+    fn add(&mut self, waker: Option<Waker>) {
+        self.0.extend(waker);
+    }
+}
+
+impl Conversation {
+    pub(super) fn new(
+        id: Arc<str>,
+        principal: Option<Principal>,
+        settings: &Arc<Settings>,
+        table: Weak<Table>,
+    ) -> Arc<Self> {
+        let now = Instant::now();
+        let state = State {
+            exchanges: HashMap::new(),
+            own: Mailbox::new(OWN, settings.kept),
+            own_read: now,
+            ended: VecDeque::new(),
+            next: OWN + 1,
+            held: 0,
+            driver: None,
+            closed: false,
+            used: now,
+        };
+        let intake = Intake::new(settings.max_frame);
+        let settings = Arc::clone(settings);
+        Arc::new(Self { id, principal, intake, settings, table, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One step under the lock.
+    fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::default();
+        let result = {
+            let mut state = self.state();
+            let result = step(&mut state, &mut wakes);
+            if state.held <= HELD_FOR_BULK || state.closed {
+                wakes.add(state.driver.take());
+            }
+            result
+        };
+        wakes.0.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    // What the client does.
+
+    /// Takes in the message of a POST. The token is the reader's, should a stream come of it.
+    pub(super) fn post(&self, body: Bytes) -> Result<(ExchangeId, u64), NotAdmitted> {
+        let (stream, token) = self.step(|state, _| {
+            if state.closed {
+                return Err(NotAdmitted::Ended);
+            }
+            if state.exchanges.len() >= EXCHANGES {
+                return Err(NotAdmitted::TooMany);
+            }
+            let stream = state.next;
+            state.next += 1;
+            state.used = Instant::now();
+            let mut mailbox = Mailbox::new(stream, self.settings.kept);
+            let (token, _) = mailbox.attach();
+            let exchange = Exchange {
+                head: Head::Undecided(None),
+                mailbox,
+                fault: None,
+                asked: Vec::new(),
+                read: state.used,
+            };
+            state.exchanges.insert(stream, exchange);
+            Ok((stream, token))
+        })?;
+        let exchange = ExchangeId(stream);
+        let inbound = Inbound { body, exchange, principal: self.principal.clone() };
+        match self.intake.push(inbound) {
+            Ok(()) => Ok((exchange, token)),
+            Err(why) => {
+                self.state().exchanges.remove(&stream);
+                Err(match why {
+                    NotTaken::Full => NotAdmitted::TooMany,
+                    NotTaken::Closed => NotAdmitted::Ended,
+                })
+            }
+        }
+    }
+
+    /// Waits for what a POST is answered with.
+    pub(super) fn poll_verdict(&self, exchange: ExchangeId, cx: &mut Context<'_>) -> Poll<Verdict> {
+        self.step(|state, wakes| {
+            let Some(open) = state.exchanges.get_mut(&exchange.0) else { return Poll::Ready(Verdict::Ended) };
+            match &mut open.head {
+                Head::Undecided(waker) => {
+                    *waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                Head::Decided(_) => {
+                    let Head::Decided(verdict) = std::mem::replace(&mut open.head, Head::Stream) else {
+                        return Poll::Ready(Verdict::Ended);
+                    };
+                    if !matches!(verdict, Verdict::Stream) {
+                        state.exchanges.remove(&exchange.0);
+                    }
+                    wakes.add(state.driver.take());
+                    Poll::Ready(verdict)
+                }
+                Head::Stream | Head::Gone => Poll::Ready(Verdict::Stream),
+            }
+        })
+    }
+
+    /// The answer to a POST becomes an event stream now, if nothing was decided yet.
+    pub(super) fn open_stream(&self, exchange: ExchangeId) {
+        self.step(|state, wakes| {
+            if let Some(open) = state.exchanges.get_mut(&exchange.0) {
+                open.decide(Verdict::Stream, wakes);
+            }
+        });
+    }
+
+    /// Gives a POST's stream its first event, to come back with.
+    pub(super) fn prime(&self, exchange: ExchangeId, retry: Option<Duration>) {
+        self.step(|state, wakes| {
+            if let Some(open) = state.exchanges.get_mut(&exchange.0) {
+                wakes.add(open.mailbox.prime_first(retry));
+            }
+        });
+    }
+
+    /// A reader of the own stream. `None`: there is one, and it is not to be displaced.
+    pub(super) fn listen(&self, displace: bool) -> Option<u64> {
+        self.step(|state, wakes| {
+            state.used = Instant::now();
+            if state.closed || (state.own.has_reader() && !displace) {
+                return None;
+            }
+            Some(state.attach(OWN, wakes))
+        })
+    }
+
+    /// A reader of a stream that was cut after event `last`.
+    pub(super) fn resume(&self, stream: u64, last: u64) -> Result<u64, NotResumed> {
+        let (token, live) = self.step(|state, wakes| {
+            state.used = Instant::now();
+            if state.closed {
+                return Err(NotResumed::Forgotten);
+            }
+            let held = state.held_of(stream).ok_or(NotResumed::Forgotten)?;
+            let mailbox = state.mailbox(stream).ok_or(NotResumed::Forgotten)?;
+            mailbox.rewind(last)?;
+            if mailbox.is_ended() && mailbox.waiting().0 == 0 {
+                return Err(NotResumed::Over);
+            }
+            state.update_held(stream, held);
+            Ok((state.attach(stream, wakes), state.exchanges.contains_key(&stream)))
+        })?;
+        if live {
+            self.intake.tell(TransportEvent::ExchangeResumed { exchange: ExchangeId(stream) });
+        }
+        Ok(token)
+    }
+
+    /// The next event of a stream.
+    pub(super) fn poll_event(&self, stream: u64, token: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.step(|state, _| {
+            let Some(held) = state.held_of(stream) else { return Poll::Ready(None) };
+            let Some(mailbox) = state.mailbox(stream) else { return Poll::Ready(None) };
+            let event = mailbox.poll_next(token, cx);
+            state.update_held(stream, held);
+            if matches!(event, Poll::Ready(Some(_))) {
+                state.set_read(stream);
+            }
+            event
+        })
+    }
+
+    /// A response is gone, or the future of one.
+    pub(super) fn left(&self, stream: u64, token: u64) {
+        let closed = self.step(|state, wakes| {
+            state.used = Instant::now();
+            let Some(held) = state.held_of(stream) else { return false };
+            let Some(mailbox) = state.mailbox(stream) else { return false };
+            if !mailbox.detach(token) {
+                return false;
+            }
+            let ended = mailbox.is_ended();
+            state.update_held(stream, held);
+            wakes.add(state.driver.take());
+            let kept = self.settings.mailbox.1;
+            let Some(open) = state.exchanges.get_mut(&stream) else { return false };
+            match open.head {
+                Head::Undecided(_) | Head::Decided(_) => open.head = Head::Gone,
+                Head::Stream | Head::Gone => {}
+            }
+            if ended {
+                state.retire(stream, kept);
+            }
+            !ended
+        });
+        if closed {
+            self.intake.tell(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) });
+        }
+    }
+
+    // What the driver does.
+
+    /// Whether bulk may be put in. If not, the driver is woken once it may.
+    pub(super) fn has_room(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.state();
+        if state.closed || state.held <= HELD_FOR_BULK {
+            return true;
+        }
+        state.driver = Some(cx.waker().clone());
+        false
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    /// Cuts the streams whose readers took nothing since then, though there is something.
+    pub(super) fn cut_stalled(&self, since: Instant) {
+        let cut = self.step(|state, wakes| {
+            let mut cut = Vec::new();
+            let stalled = |mailbox: &Mailbox, read: Instant| {
+                mailbox.has_reader() && mailbox.waiting().0 > 0 && read <= since
+            };
+            if stalled(&state.own, state.own_read) {
+                cut.push(OWN);
+            }
+            let streams = state.exchanges.iter();
+            cut.extend(
+                streams.filter(|(_, open)| stalled(&open.mailbox, open.read)).map(|(stream, _)| *stream),
+            );
+            for stream in &cut {
+                let Some(held) = state.held_of(*stream) else { continue };
+                if let Some(mailbox) = state.mailbox(*stream) {
+                    wakes.add(mailbox.cut());
+                }
+                state.update_held(*stream, held);
+            }
+            cut
+        });
+        for stream in cut.into_iter().filter(|stream| *stream != OWN) {
+            tracing::debug!(stream, "an event stream that nobody reads was cut");
+            self.intake.tell(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) });
+        }
+    }
+
+    pub(super) fn note_fault(&self, exchange: ExchangeId, fault: Fault) {
+        if let Some(open) = self.state().exchanges.get_mut(&exchange.0) {
+            open.fault = Some(fault);
+        }
+    }
+
+    /// Takes a frame of the driver's.
+    pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
+        self.step(|state, wakes| {
+            if state.closed {
+                return Err(TransportError::new(TransportErrorKind::Closed, "the session has ended"));
+            }
+            let bounds = self.settings.mailbox;
+            let stream = state.stream_for(&out);
+            let Some(open) = state.exchanges.get_mut(&stream) else {
+                // What answers an exchange that is over has nowhere to go.
+                return if out.head.kind == FrameKind::Answer {
+                    Ok(())
+                } else {
+                    state.put(OWN, out, bounds, wakes)
+                };
+            };
+            if let (FrameKind::Request, Some(id)) = (out.head.kind, &out.head.id) {
+                if open.asked.len() < ASKED {
+                    open.asked.push(id.clone());
+                }
+            }
+            match (&open.head, out.last) {
+                (Head::Undecided(_), true) => {
+                    let status = open.status();
+                    open.decide(Verdict::Json(status, out.body), wakes);
+                    return Ok(());
+                }
+                (Head::Gone, true) => {
+                    state.exchanges.remove(&stream);
+                    return Ok(());
+                }
+                (Head::Undecided(_), false) => open.decide(Verdict::Stream, wakes),
+                (Head::Decided(_) | Head::Stream | Head::Gone, _) => {}
+            }
+            let last = out.last;
+            let done = state.put(stream, out, bounds, wakes);
+            if last {
+                state.end(stream, bounds.1, wakes);
+            }
+            done
+        })
+    }
+
+    /// Ends an exchange without a frame.
+    pub(super) fn finish(&self, exchange: ExchangeId, how: Finish) {
+        self.step(|state, wakes| {
+            let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
+            match (&open.head, how) {
+                (Head::Undecided(_), Finish::Accepted) => open.decide(Verdict::Accepted, wakes),
+                (Head::Undecided(_), Finish::Refused) => {
+                    let status = match open.status() {
+                        StatusCode::OK => StatusCode::BAD_REQUEST,
+                        status => status,
+                    };
+                    open.decide(Verdict::Refused(status), wakes);
+                }
+                // The legal silence is an event stream that ends.
+                (Head::Undecided(_), Finish::Silent) => {
+                    open.decide(Verdict::Stream, wakes);
+                    state.end(exchange.0, self.settings.mailbox.1, wakes);
+                }
+                (Head::Gone, _) => {
+                    state.exchanges.remove(&exchange.0);
+                }
+                (Head::Decided(_) | Head::Stream, _) => {
+                    state.end(exchange.0, self.settings.mailbox.1, wakes);
+                }
+            }
+        });
+    }
+
+    /// Ends every stream behind what waits, and refuses what is not decided. Done once all readers have left.
+    pub(super) fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.forget();
+        self.step(|state, wakes| {
+            state.closed = true;
+            wakes.add(state.own.end());
+            for open in state.exchanges.values_mut() {
+                open.decide(Verdict::Ended, wakes);
+                wakes.add(open.mailbox.end());
+            }
+        });
+        self.intake.end();
+        let mut state = self.state();
+        let read = |mailbox: &Mailbox| mailbox.has_reader() && mailbox.waiting().0 > 0;
+        let busy = read(&state.own)
+            || state.exchanges.values().any(|open| match open.head {
+                Head::Decided(_) => true,
+                Head::Stream => read(&open.mailbox),
+                Head::Undecided(_) | Head::Gone => false,
+            });
+        if !busy {
+            return Poll::Ready(());
+        }
+        state.driver = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Ends everything now.
+    pub(super) fn end(&self) {
+        let _ = self.poll_close(&mut Context::from_waker(Waker::noop()));
+    }
+
+    fn forget(&self) {
+        if let Some(table) = self.table.upgrade() {
+            table.remove(&self.id);
+        }
+    }
+
+    /// When it may be ended for idleness, if nobody uses it until then. `None`: it is in use.
+    pub(super) fn idle_at(&self) -> Option<Instant> {
+        let state = self.state();
+        let in_use = !state.exchanges.is_empty() || state.own.has_reader();
+        (!in_use).then(|| state.used + self.settings.session_idle)
+    }
+}
+
+impl State {
+    fn mailbox(&mut self, stream: u64) -> Option<&mut Mailbox> {
+        if stream == OWN {
+            return Some(&mut self.own);
+        }
+        if let Some(open) = self.exchanges.get_mut(&stream) {
+            return Some(&mut open.mailbox);
+        }
+        self.ended.iter_mut().find(|(number, _)| *number == stream).map(|(_, mailbox)| mailbox)
+    }
+
+    fn held_of(&mut self, stream: u64) -> Option<usize> {
+        self.mailbox(stream).map(|mailbox| held(mailbox))
+    }
+
+    /// Counts what a step has changed: `before` is what was held for the stream.
+    fn update_held(&mut self, stream: u64, before: usize) {
+        let after = self.held_of(stream).unwrap_or(0);
+        self.held = self.held.saturating_sub(before).saturating_add(after);
+    }
+
+    fn set_read(&mut self, stream: u64) {
+        let now = Instant::now();
+        if stream == OWN {
+            self.own_read = now;
+        } else if let Some(open) = self.exchanges.get_mut(&stream) {
+            open.read = now;
+        }
+    }
+
+    fn attach(&mut self, stream: u64, wakes: &mut Wakes) -> u64 {
+        let before = self.held_of(stream).unwrap_or(0);
+        let Some(mailbox) = self.mailbox(stream) else { return 0 };
+        let (token, displaced) = mailbox.attach();
+        wakes.add(displaced);
+        self.update_held(stream, before);
+        self.set_read(stream);
+        token
+    }
+
+    /// The stream a frame goes out on: its exchange, if that is open. A cancel follows its request, and what has no other
+    /// place goes on the own stream.
+    fn stream_for(&self, out: &Outbound) -> u64 {
+        match (out.head.kind, &out.head.id) {
+            (FrameKind::Cancel, Some(id)) => {
+                let follows = self.exchanges.iter().find(|(_, open)| open.asked.contains(id));
+                follows.map_or(OWN, |(stream, _)| *stream)
+            }
+            (FrameKind::Request, _) => {
+                let open = self.exchanges.get(&out.exchange.0);
+                open.filter(|open| !matches!(open.head, Head::Gone)).map_or(OWN, |_| out.exchange.0)
+            }
+            (FrameKind::Answer | FrameKind::Notification | FrameKind::Cancel, _) => out.exchange.0,
+        }
+    }
+
+    fn put(
+        &mut self,
+        stream: u64,
+        out: Outbound,
+        (messages, bytes): (usize, usize),
+        wakes: &mut Wakes,
+    ) -> Result<(), TransportError> {
+        let before = self.held_of(stream).unwrap_or(0);
+        let Some(mailbox) = self.mailbox(stream) else { return Ok(()) };
+        let droppable = out.head.kind == FrameKind::Notification;
+        let over = |mailbox: &Mailbox| {
+            let waiting = mailbox.waiting();
+            waiting.0 >= messages || waiting.1.saturating_add(out.body.len()) > bytes
+        };
+        // A stream that is read holds bulk back by itself.
+        if !mailbox.has_reader() {
+            while over(mailbox) && mailbox.drop_oldest() {
+                tracing::debug!(stream, "a notification was given up: nobody reads its stream");
+            }
+            if over(mailbox) && mailbox.waiting().0 > 0 {
+                match out.head.kind {
+                    FrameKind::Notification => return Ok(()),
+                    FrameKind::Request | FrameKind::Cancel => return Err(unread(out.exchange)),
+                    FrameKind::Answer => {}
+                }
+            }
+        }
+        wakes.add(mailbox.push(out.body, droppable));
+        self.update_held(stream, before);
+        Ok(())
+    }
+
+    /// Nothing more comes on a stream. Without a reader it waits among the ended for one that comes back.
+    fn end(&mut self, stream: u64, bytes: usize, wakes: &mut Wakes) {
+        let Some(open) = self.exchanges.get_mut(&stream) else { return };
+        wakes.add(open.mailbox.end());
+        if !open.mailbox.has_reader() {
+            self.retire(stream, bytes);
+        }
+    }
+
+    fn retire(&mut self, stream: u64, bytes: usize) {
+        let Some(open) = self.exchanges.remove(&stream) else { return };
+        if !open.mailbox.was_begun() {
+            return;
+        }
+        self.ended.push_back((stream, open.mailbox));
+        let size = |ended: &VecDeque<(u64, Mailbox)>| -> usize {
+            ended.iter().map(|(_, mailbox)| mailbox.waiting().1 + mailbox.kept_bytes()).sum()
+        };
+        while self.ended.len() > 1 && (self.ended.len() > ENDED || size(&self.ended) > bytes) {
+            self.ended.pop_front();
+        }
+    }
+}
+
+fn held(mailbox: &Mailbox) -> usize {
+    if mailbox.has_reader() { mailbox.waiting().1 } else { 0 }
+}
+
+fn unread(exchange: ExchangeId) -> TransportError {
+    let text = "the client reads no event stream, and what waits for it is at its bound";
+    TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }
+}
+
+impl Exchange {
+    fn decide(&mut self, verdict: Verdict, wakes: &mut Wakes) {
+        if let Head::Undecided(waker) = &mut self.head {
+            wakes.add(waker.take());
+            self.head = Head::Decided(verdict);
+        }
+    }
+
+    /// The status of a refusal; an answer with an id is always a 200.
+    fn status(&self) -> StatusCode {
+        match self.fault {
+            Some(Fault::BadMessage) => StatusCode::BAD_REQUEST,
+            Some(Fault::DuplicateId) => StatusCode::CONFLICT,
+            Some(_) | None => StatusCode::OK,
+        }
+    }
+}
+
+impl std::fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversation").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,286 @@
+//! The serving side: what each method does.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use rescind_core::{BoxFuture, ExchangeId, Principal};
+
+use super::conversation::{Conversation, NotAdmitted, NotResumed, OWN, Verdict};
+use super::table::{NotOpened, Table};
+use super::{SecondStream, Streamable, halves, peek};
+use crate::names::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::server::refusal::Refused;
+use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
+
+const ALLOWED: &str = "GET, POST, DELETE";
+/// The first revision whose clients understand an event without data.
+const PRIMED_SINCE: &str = "2025-11-25";
+
+pub(super) struct StreamableServer {
+    config: Streamable,
+    settings: Arc<Settings>,
+    table: Arc<Table>,
+    door: Door,
+}
+
+impl StreamableServer {
+    pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: Door) -> Self {
+        Self { config, settings: Arc::clone(settings), table: Arc::default(), door }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        if self.table.is_shut() {
+            return Err(Refused::unavailable("this server has ended"));
+        }
+        match *request.method() {
+            Method::POST => self.post(request, principal).await,
+            Method::GET => self.get(request.headers(), principal.as_ref()),
+            Method::DELETE => self.delete(request.headers(), principal.as_ref()),
+            _ => Err(Refused::method(ALLOWED)),
+        }
+    }
+
+    async fn post(
+        &self,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let (head, body) = request.into_parts();
+        checks::content_type(&head.headers)?;
+        checks::accepts_both(&head.headers)?;
+        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
+        self.check_version(&head.headers)?;
+        // Before the body is read: nobody uploads to a session that is not there.
+        let known = match session_id(&head.headers)? {
+            Some(id) => Some(self.find(id, principal.as_ref())?),
+            None => None,
+        };
+        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+        if body.is_empty() {
+            return Err(Refused::bad("the body is empty"));
+        }
+        let (conversation, opens) = match known {
+            Some(conversation) => (conversation, false),
+            None if self.config.opening.is_begun_by(&body) => (self.open(principal)?, true),
+            None => return Err(Refused::bad("Mcp-Session-Id is required: this message opens no session")),
+        };
+        let (exchange, token) = conversation.post(body.clone()).map_err(|why| match why {
+            NotAdmitted::TooMany => Refused::too_many("too many messages of this session wait"),
+            NotAdmitted::Ended => ended(),
+        })?;
+        let stream = exchange.0;
+        let waiting = Waiting { feed: StreamFeed { conversation, stream }, token, left: false };
+        self.answer_post(waiting, &head.headers, &body, opens).await
+    }
+
+    async fn answer_post(
+        &self,
+        mut waiting: Waiting,
+        headers: &HeaderMap,
+        body: &Bytes,
+        opens: bool,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let conversation = Arc::clone(&waiting.feed.conversation);
+        let exchange = ExchangeId(waiting.feed.stream);
+        let mut response = match self.verdict(&conversation, exchange, body).await {
+            Verdict::Json(status, body) => reply::json(status, body),
+            Verdict::Accepted => reply::plain(StatusCode::ACCEPTED),
+            Verdict::Refused(status) => Refused::new(status, "the message was refused").into_response(),
+            Verdict::Ended if opens => {
+                return Err(Refused::unavailable("the session was not accepted"));
+            }
+            Verdict::Ended => return Err(ended()),
+            Verdict::Stream => {
+                let version = headers.get(MCP_PROTOCOL_VERSION);
+                let primed = version.is_some_and(|version| version.as_bytes() >= PRIMED_SINCE.as_bytes());
+                if primed {
+                    conversation.prime(exchange, Some(self.config.retry));
+                }
+                waiting.left = true;
+                let feed =
+                    Arc::new(StreamFeed { conversation: Arc::clone(&conversation), stream: exchange.0 });
+                self.events(feed, waiting.token, primed)
+            }
+        };
+        if opens && response.status() == StatusCode::OK {
+            let id = HeaderValue::from_str(&conversation.id).map_err(|_| ended())?;
+            response.headers_mut().insert(MCP_SESSION_ID, id);
+        }
+        Ok(response)
+    }
+
+    /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
+    /// that the client knows it has arrived.
+    async fn verdict(&self, conversation: &Conversation, exchange: ExchangeId, body: &[u8]) -> Verdict {
+        let verdict = poll_fn(|cx| conversation.poll_verdict(exchange, cx));
+        let mut verdict = pin!(verdict);
+        if let Ok(verdict) = tokio::time::timeout(self.config.stream_after, verdict.as_mut()).await {
+            return verdict;
+        }
+        if peek::asks(body) {
+            conversation.open_stream(exchange);
+        }
+        verdict.await
+    }
+
+    fn get(
+        &self,
+        headers: &HeaderMap,
+        principal: Option<&Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        checks::accepts_events(headers)?;
+        self.check_version(headers)?;
+        let conversation = self.required(headers, principal)?;
+        let Some(last) = headers.get(LAST_EVENT_ID) else {
+            let displace = self.config.second_stream == SecondStream::Displaces;
+            let Some(token) = conversation.listen(displace) else {
+                return Err(Refused::conflict("this session has an event stream already"));
+            };
+            return Ok(self.events(Arc::new(StreamFeed { conversation, stream: OWN }), token, false));
+        };
+        let last = last.to_str().ok().and_then(events::parse_id);
+        let (stream, last) = last.ok_or_else(|| Refused::bad("Last-Event-ID is none of this server's"))?;
+        match conversation.resume(stream, last) {
+            Ok(token) => {
+                let polled = stream != OWN;
+                Ok(self.events(Arc::new(StreamFeed { conversation, stream }), token, polled))
+            }
+            // What an event source does not come back after.
+            Err(NotResumed::Over) => Ok(reply::plain(StatusCode::NO_CONTENT)),
+            Err(NotResumed::Forgotten) => {
+                Err(Refused::bad("the events after this Last-Event-ID are not kept any more"))
+            }
+        }
+    }
+
+    fn delete(
+        &self,
+        headers: &HeaderMap,
+        principal: Option<&Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        self.check_version(headers)?;
+        self.required(headers, principal)?.end();
+        Ok(reply::plain(StatusCode::NO_CONTENT))
+    }
+
+    fn events(&self, feed: Arc<StreamFeed>, token: u64, polled: bool) -> Response<ReplyBody> {
+        let until = self.config.poll_after.filter(|_| polled);
+        reply::events(feed, token, self.settings.keep_alive, until)
+    }
+
+    fn open(&self, principal: Option<Principal>) -> Result<Arc<Conversation>, Refused> {
+        let conversation = self.table.open(principal, &self.settings).map_err(|why| match why {
+            NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),
+            NotOpened::Shut => Refused::unavailable("this server has ended"),
+            NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
+        })?;
+        match self.door.hand(halves::link(&conversation)) {
+            Ok(()) => Ok(conversation),
+            Err(link) => {
+                drop(link);
+                Err(Refused::unavailable("too many sessions wait to be accepted"))
+            }
+        }
+    }
+
+    fn required(
+        &self,
+        headers: &HeaderMap,
+        principal: Option<&Principal>,
+    ) -> Result<Arc<Conversation>, Refused> {
+        let id = session_id(headers)?.ok_or_else(|| Refused::bad("Mcp-Session-Id is required"))?;
+        self.find(id, principal)
+    }
+
+    fn find(&self, id: &str, principal: Option<&Principal>) -> Result<Arc<Conversation>, Refused> {
+        self.table.find(id, principal).ok_or_else(ended)
+    }
+
+    fn check_version(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        let Some(version) = single(headers, &MCP_PROTOCOL_VERSION)? else { return Ok(()) };
+        if self.config.versions.iter().any(|known| known == version) {
+            return Ok(());
+        }
+        Err(Refused::bad("this MCP-Protocol-Version is not supported"))
+    }
+}
+
+impl Responder for StreamableServer {
+    fn respond(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
+        Box::pin(async move { self.answer(request, principal).await.unwrap_or_else(Refused::into_response) })
+    }
+
+    fn shut(&self) {
+        self.table.shut();
+    }
+}
+
+impl fmt::Debug for StreamableServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamableServer").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+fn ended() -> Refused {
+    Refused::not_found("this session is not known, or has ended")
+}
+
+fn session_id(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+    single(headers, &MCP_SESSION_ID)
+}
+
+/// A header that may be there once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    match (value.to_str(), values.next()) {
+        (Ok(value), None) => Ok(Some(value)),
+        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
+    }
+}
+
+/// One stream of a session.
+struct StreamFeed {
+    conversation: Arc<Conversation>,
+    stream: u64,
+}
+
+impl Feed for StreamFeed {
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.conversation.poll_event(self.stream, reader, cx)
+    }
+
+    fn left(&self, reader: u64) {
+        self.conversation.left(self.stream, reader);
+    }
+}
+
+/// A POST that waits for its head. Dropped before, it tells that the exchange was given up (S3).
+struct Waiting {
+    feed: StreamFeed,
+    token: u64,
+    /// The body does so from now on.
+    left: bool,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.left {
+            self.feed.left(self.token);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The binding `streamable`: our client against our server, and bare HTTP against our server.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+#![expect(clippy::expect_used, reason = "what the tests share is part of them")]
+#![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
+
+mod both_ways;
+mod support;

@@ -1,0 +1,160 @@
+//! A served router, and the bare HTTP/1.1 of a client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rescind_core::dialect::{Dialect, MCP};
+use rescind_core::{CallContext, Listener, Peer, Router, Server};
+use rescind_http::{HttpClient, HttpListener, HttpServer, Streamable, StreamableTransport};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+/// Fails a test that hangs.
+pub async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
+        .await
+        .unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+/// What the handlers saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    Started(String),
+    Cancelled(String),
+    Told(String),
+}
+
+/// A server that serves until it is dropped.
+pub struct Served {
+    pub url: String,
+    pub seen: mpsc::UnboundedReceiver<Seen>,
+    /// Lets `gate` answer.
+    pub gate: Arc<Notify>,
+    pub peers: mpsc::UnboundedReceiver<Peer>,
+    pub running: Arc<AtomicUsize>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Counts a handler as running until it is dropped.
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+pub fn server() -> HttpServer<Streamable> {
+    HttpServer::new(Streamable::new())
+}
+
+pub async fn serve(server: HttpServer<Streamable>, dialect: Dialect) -> Served {
+    listen(server.bind("127.0.0.1:0").await.unwrap(), dialect)
+}
+
+pub fn listen(listener: HttpListener, dialect: Dialect) -> Served {
+    let url = listener.endpoint().to_string();
+    let (saw, seen) = mpsc::unbounded_channel();
+    let (met, peers) = mpsc::unbounded_channel();
+    let gate = Arc::new(Notify::new());
+    let running = Arc::new(AtomicUsize::new(0));
+    let router = router(&saw, &gate, &running);
+    let server = Server::builder([dialect])
+        .serve(router)
+        .on_peer(move |peer| {
+            let _ = met.send(peer);
+        })
+        .listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+    Served { url, seen, gate, peers, running, serving }
+}
+
+fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<AtomicUsize>) -> Router {
+    let waits = saw.clone();
+    let (wait_count, gate_count) = (Arc::clone(running), Arc::clone(running));
+    let told = saw.clone();
+    let gated = saw.clone();
+    let gate = Arc::clone(gate);
+    Router::new()
+        .method("initialize", |_: CallContext, _: Value| async move {
+            Ok(json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "t", "version": "1"}}))
+        })
+        .method("echo", |_: CallContext, value: Value| async move { Ok(value) })
+        .method("wait", move |ctx: CallContext, value: Value| {
+            let (waits, running) = (waits.clone(), Running::new(&wait_count));
+            async move {
+                let _running = running;
+                let _ = waits.send(Seen::Started(value.to_string()));
+                let cause = ctx.cancelled().await;
+                let _ = waits.send(Seen::Cancelled(value.to_string()));
+                ctx.stopped::<Value>(cause)
+            }
+        })
+        .method("gate", move |ctx: CallContext, value: Value| {
+            let (gate, gated, running) = (Arc::clone(&gate), gated.clone(), Running::new(&gate_count));
+            async move {
+                let _running = running;
+                let _ = gated.send(Seen::Started(value.to_string()));
+                tokio::select! {
+                    () = gate.notified() => Ok(value),
+                    cause = ctx.cancelled() => {
+                        let _ = gated.send(Seen::Cancelled(value.to_string()));
+                        ctx.stopped::<Value>(cause)
+                    }
+                }
+            }
+        })
+        .method("ticks", |ctx: CallContext, value: Value| async move {
+            let count = value["count"].as_u64().unwrap_or(0);
+            let filler = "x".repeat(usize::try_from(value["bytes"].as_u64().unwrap_or(0)).unwrap());
+            for n in 0..count {
+                ctx.notify_when_room("tick", &json!({"n": n, "filler": filler})).await?;
+            }
+            Ok(json!({"ticks": count}))
+        })
+        .method("ask", |ctx: CallContext, value: Value| async move {
+            let answer: Value = ctx.call("answer", &value).await?;
+            Ok(answer)
+        })
+        .notification("told", move |_, value: Value| {
+            let told = told.clone();
+            async move {
+                let _ = told.send(Seen::Told(value.to_string()));
+            }
+        })
+}
+
+pub fn transport(url: &str) -> StreamableTransport {
+    StreamableTransport::new(HttpClient::new(url).unwrap()).retry(Duration::from_millis(20))
+}
+
+/// A client that has shaken hands.
+pub async fn client(transport: StreamableTransport, dialect: Dialect) -> Peer {
+    let router = Router::new().method("answer", |_: CallContext, value: Value| async move { Ok(value) });
+    let builder = Peer::builder(dialect).serve(router).role(rescind_core::dialect::Role::Client);
+    let peer = builder.connect(transport).await.unwrap();
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
+    in_time("the handshake", peer.call::<_, Value>("initialize", &hello)).await.unwrap();
+    peer
+}
+
+pub async fn mcp() -> (Served, Peer) {
+    let served = serve(server(), MCP).await;
+    let peer = client(transport(&served.url), MCP).await;
+    (served, peer)
+}

@@ -1,0 +1,131 @@
+use std::fmt;
+use std::path::{MAIN_SEPARATOR, PathBuf, is_separator};
+use std::str::FromStr;
+
+use crate::{PipeError, system};
+
+/// Where a pipe is: a path, or a name whose place is chosen here.
+///
+/// A name stands for a file in the directory `rescind` of the user's runtime directory (`XDG_RUNTIME_DIR`), or where
+/// there is none in the directory `rescind-UID` of the one for temporary files. A listener makes it. On Windows a name
+/// stands for `\\.\pipe\NAME`, and a path must begin so.
+///
+/// ```
+/// # use rescind_named_pipe::PipeAddress;
+/// let named: PipeAddress = "my-agent".parse()?;
+/// let placed: PipeAddress = "./run/my-agent.sock".parse()?;
+/// assert_eq!(named, PipeAddress::name("my-agent")?);
+/// assert_eq!(placed, PipeAddress::path("./run/my-agent.sock"));
+/// # Ok::<(), rescind_named_pipe::PipeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PipeAddress(Place);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Path(PathBuf),
+    Name(String),
+}
+
+impl PipeAddress {
+    /// The pipe at this path.
+    pub fn path(path: impl Into<PathBuf>) -> Self {
+        Self(Place::Path(path.into()))
+    }
+
+    /// The pipe of this name.
+    ///
+    /// # Errors
+    /// [`PipeError::Address`] if it is empty, `.` or `..`, or holds a separator or a control character.
+    pub fn name(name: &str) -> Result<Self, PipeError> {
+        let why = match name {
+            "" | "." | ".." => "a name is a file's, such as `my-agent`",
+            _ if name.contains(is_separator) => "a name holds no separator; what holds one is a path",
+            _ if name.contains(char::is_control) => "a name holds no control character",
+            _ => return Ok(Self(Place::Name(name.to_owned()))),
+        };
+        Err(PipeError::Address { text: name.to_owned(), why })
+    }
+
+    /// The file of the pipe. Nothing is made.
+    #[must_use]
+    pub fn file(&self) -> PathBuf {
+        match &self.0 {
+            Place::Path(path) => path.clone(),
+            Place::Name(name) => system::directory_of_names().join(name),
+        }
+    }
+
+    /// Whether its directory is ours to make.
+    #[cfg(unix)]
+    pub(crate) const fn is_name(&self) -> bool {
+        matches!(self.0, Place::Name(_))
+    }
+}
+
+impl FromStr for PipeAddress {
+    type Err = PipeError;
+
+    /// What holds a separator is a path, all else a name.
+    fn from_str(text: &str) -> Result<Self, PipeError> {
+        if text.contains('\0') {
+            return Err(PipeError::Address { text: text.to_owned(), why: "a path holds no NUL" });
+        }
+        if text.ends_with(is_separator) {
+            return Err(PipeError::Address { text: text.to_owned(), why: "it is a directory's path" });
+        }
+        if text.contains(is_separator) { Ok(Self::path(text)) } else { Self::name(text) }
+    }
+}
+
+/// As it is parsed.
+impl fmt::Display for PipeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            // Without a separator it would be read as a name.
+            Place::Path(path) if !path.to_string_lossy().contains(is_separator) => {
+                write!(f, ".{MAIN_SEPARATOR}{}", path.display())
+            }
+            Place::Path(path) => write!(f, "{}", path.display()),
+            Place::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_neither_a_name_nor_a_path_is_refused_with_a_reason() {
+        for (text, word) in [
+            ("", "a file's"),
+            ("..", "a file's"),
+            ("a\tb", "control"),
+            ("\0abstract", "NUL"),
+            ("some/where/", "directory"),
+        ] {
+            let error = text.parse::<PipeAddress>().unwrap_err().to_string();
+            assert!(error.contains(word) && !error.contains('\0'), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_read_back() {
+        for text in ["agent", "./agent", "/run/agent.sock", "../agent"] {
+            let address: PipeAddress = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+        }
+        assert_eq!(PipeAddress::path("agent").to_string().parse::<PipeAddress>().unwrap().file(), {
+            PathBuf::from("./agent")
+        });
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_name_lies_in_a_directory_of_this_user() {
+        let file = PipeAddress::name("agent").unwrap().file();
+        assert_eq!(file.file_name().unwrap(), "agent");
+        assert!(file.parent().unwrap().file_name().unwrap().to_string_lossy().starts_with("rescind"));
+    }
+}

@@ -1,0 +1,115 @@
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use interprocess::local_socket::tokio::{Listener as Socket, Stream};
+use interprocess::local_socket::traits::tokio::Listener as _;
+use rescind_core::{BoxFuture, Endpoint, Framing, Link, Listener, TransportError, TransportErrorKind};
+use tokio::time::{Sleep, sleep};
+
+use crate::system::{self, Claim};
+use crate::transport::Settings;
+use crate::{PipeAddress, PipeError};
+
+/// After the system could not accept, as when the process has no file descriptor left: to ask again at once would spin.
+const REST: Duration = Duration::from_millis(100);
+
+/// Accepts connections on a pipe, for as long as it lives; dropping it removes the pipe.
+#[must_use = "a listener does nothing until it is polled"]
+pub struct NamedPipeListener {
+    next: Next,
+    socket: Arc<Socket>,
+    file: PathBuf,
+    settings: Settings,
+    /// Dropped last: it gives the path away.
+    _claim: Claim,
+}
+
+enum Next {
+    Accepting(BoxFuture<'static, io::Result<Stream>>),
+    Resting(Pin<Box<Sleep>>),
+}
+
+impl NamedPipeListener {
+    /// Listens there, a message a line unless [`framing`](Self::framing) says otherwise.
+    ///
+    /// # Errors
+    /// Each [`PipeError`] but `ForeignPeer`: the directory is not ours alone, another listener lives there, the system
+    /// refused.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime whose I/O driver is enabled.
+    pub async fn bind(address: &PipeAddress) -> Result<Self, PipeError> {
+        let (socket, claim) = system::listen(address).await?;
+        let socket = Arc::new(socket);
+        let next = accept(&socket);
+        Ok(Self { next, socket, file: address.file(), settings: Settings::default(), _claim: claim })
+    }
+
+    /// How frames stand in the bytes; one a line unless said.
+    pub fn framing(mut self, framing: Framing) -> Self {
+        self.settings.framing = framing;
+        self
+    }
+
+    /// The largest frame, in bytes; 16 MiB unless said.
+    pub fn max_frame(mut self, bytes: usize) -> Self {
+        self.settings.max_frame = Some(bytes);
+        self
+    }
+
+    /// The file of the pipe, for peers that are told a path.
+    #[must_use]
+    pub fn file(&self) -> &std::path::Path {
+        &self.file
+    }
+}
+
+fn accept(socket: &Arc<Socket>) -> Next {
+    let socket = Arc::clone(socket);
+    Next::Accepting(Box::pin(async move { socket.accept().await }))
+}
+
+impl Listener for NamedPipeListener {
+    fn poll_accept(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Link, TransportError>>> {
+        loop {
+            match &mut self.next {
+                Next::Accepting(accepting) => match ready!(accepting.as_mut().poll(cx)) {
+                    Ok(stream) => {
+                        self.next = accept(&self.socket);
+                        return Poll::Ready(Some(system::accepted(stream, self.settings)));
+                    }
+                    Err(error) => {
+                        self.next = Next::Resting(Box::pin(sleep(REST)));
+                        let error = PipeError::io("could not accept a connection on", &self.file, error);
+                        return Poll::Ready(Some(Err(TransportError::new(TransportErrorKind::Open, error))));
+                    }
+                },
+                Next::Resting(rest) => {
+                    ready!(rest.as_mut().poll(cx));
+                    self.next = accept(&self.socket);
+                }
+            }
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        Endpoint(format!("pipe:{}", PipeAddress::path(&self.file)))
+    }
+}
+
+impl fmt::Debug for NamedPipeListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NamedPipeListener").field("file", &self.file).finish_non_exhaustive()
+    }
+}

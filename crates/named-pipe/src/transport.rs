@@ -1,0 +1,75 @@
+use rescind_core::{BoxFuture, ByteStream, Framing, Link, Meta, Transport, TransportError};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::{PipeAddress, system};
+
+/// Connects to a pipe.
+#[derive(Debug)]
+#[must_use = "a wire does nothing until it is opened"]
+pub struct NamedPipeTransport {
+    address: PipeAddress,
+    settings: Settings,
+}
+
+impl NamedPipeTransport {
+    /// The pipe at this address, a message a line unless [`framing`](Self::framing) says otherwise.
+    pub const fn new(address: PipeAddress) -> Self {
+        Self { address, settings: Settings { framing: Framing::Newline, max_frame: None } }
+    }
+
+    /// How frames stand in the bytes; one a line unless said.
+    pub const fn framing(mut self, framing: Framing) -> Self {
+        self.settings.framing = framing;
+        self
+    }
+
+    /// The largest frame, in bytes; 16 MiB unless said.
+    pub const fn max_frame(mut self, bytes: usize) -> Self {
+        self.settings.max_frame = Some(bytes);
+        self
+    }
+}
+
+impl Transport for NamedPipeTransport {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// A listener whose queue is full is asked again for up to 5 s.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime whose I/O and time drivers are enabled.
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move { system::connect(&self.address.file(), self.settings).await })
+    }
+}
+
+const NAME: &str = "named-pipe";
+
+/// What both sides of a pipe can be told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) framing: Framing,
+    pub(crate) max_frame: Option<usize>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { framing: Framing::Newline, max_frame: None }
+    }
+}
+
+impl Settings {
+    pub(crate) fn link<R, W>(self, reader: R, writer: W, peer: Option<String>) -> Link
+    where
+        R: AsyncRead + Send + 'static,
+        W: AsyncWrite + Send + 'static,
+    {
+        let peer = peer.unwrap_or_else(|| "a process of this user".to_owned());
+        let stream = ByteStream::new(reader, writer, self.framing).name(NAME).meta(Meta::of_peer(&peer));
+        match self.max_frame {
+            Some(bytes) => stream.max_frame(bytes).into_link(),
+            None => stream.into_link(),
+        }
+    }
+}

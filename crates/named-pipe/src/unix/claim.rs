@@ -1,0 +1,107 @@
+//! The right to a path.
+//!
+//! 1. Who listens at a path holds the lock of the file beside it, from before the socket is bound until after it is
+//!    removed. So only one process at a time looks whether a socket is stale, and none removes another's.
+//! 2. A lock counts only while its file is still the one at its path: who held it before may have removed it.
+//! 3. A socket is removed only while it is the file that was bound, or after a connection to it was refused.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat};
+use rustix::io::Errno;
+use tokio::net::UnixStream;
+
+use crate::PipeError;
+
+/// So often the lock's file may be replaced under us.
+const TRIES: usize = 16;
+
+/// Held for as long as a socket listens.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    file: PathBuf,
+    lock_file: PathBuf,
+    lock: OwnedFd,
+    /// What we bound: device and inode.
+    bound: Option<(u64, u64)>,
+}
+
+impl Claim {
+    /// Takes the path, and a socket that a dead process left there out of the way.
+    pub(crate) async fn take(file: &Path) -> Result<Self, PipeError> {
+        let mut name = file.as_os_str().to_owned();
+        name.push(".lock");
+        let lock_file = PathBuf::from(name);
+        let lock = lock(file, &lock_file)?;
+        let claim = Self { file: file.to_owned(), lock_file, lock, bound: None };
+        clear(file).await?;
+        Ok(claim)
+    }
+
+    /// The socket is there: closes it to others, and knows it again.
+    pub(crate) fn bound(&mut self) -> io::Result<()> {
+        self.bound = identity(&self.file);
+        fs::set_permissions(&self.file, fs::Permissions::from_mode(0o600))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.bound.is_some() && self.bound == identity(&self.file) {
+            drop(fs::remove_file(&self.file));
+        }
+        drop(fs::remove_file(&self.lock_file));
+        // A child process that was just started may hold a copy of the descriptor for a moment.
+        let _unlocked = flock(&self.lock, FlockOperation::Unlock);
+    }
+}
+
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    let found = file.symlink_metadata().ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+fn lock(file: &Path, lock_file: &Path) -> Result<OwnedFd, PipeError> {
+    let failed = |error: Errno| PipeError::io("could not lock", lock_file, error);
+    for _ in 0..TRIES {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let lock = rustix::fs::open(lock_file, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(PipeError::InUse { path: file.to_owned() }),
+            Err(error) => return Err(failed(error)),
+        }
+        let held = fstat(&lock).map_err(failed)?;
+        if identity(lock_file).is_some_and(|(_, inode)| inode == held.st_ino) {
+            return Ok(lock);
+        }
+    }
+    Err(PipeError::InUse { path: file.to_owned() })
+}
+
+/// Removes a socket that nobody listens on; leaves all else.
+async fn clear(file: &Path) -> Result<(), PipeError> {
+    let found = match file.symlink_metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(PipeError::io("could not look at", file, error)),
+    };
+    if !found.file_type().is_socket() {
+        return Err(PipeError::NotASocket { path: file.to_owned() });
+    }
+    match UnixStream::connect(file).await {
+        // It lives, without our lock: another program's. One whose queue is full lives too.
+        Ok(_) => Err(PipeError::InUse { path: file.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(PipeError::InUse { path: file.to_owned() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(file)
+            .map_err(|error| PipeError::io("could not remove the socket left behind at", file, error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(PipeError::io("could not see who listens on", file, error)),
+    }
+}

@@ -1,0 +1,31 @@
+//! Who is at the other end.
+
+use crate::PipeError;
+
+/// The peer must run as the user we run as; root is somebody else too.
+pub(super) fn must_be_us(theirs: u32) -> Result<(), PipeError> {
+    compare(rustix::process::geteuid().as_raw(), theirs)
+}
+
+const fn compare(ours: u32, theirs: u32) -> Result<(), PipeError> {
+    if ours == theirs { Ok(()) } else { Err(PipeError::ForeignPeer { ours, theirs }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_of_another_user_is_refused_and_both_are_named() {
+        assert!(compare(1000, 1000).is_ok());
+        for (ours, theirs) in [(1000, 1001), (1000, 0), (0, 1000)] {
+            let error = compare(ours, theirs).unwrap_err();
+            assert!(matches!(error, PipeError::ForeignPeer { .. }));
+            let text = error.to_string();
+            assert!(text.contains(&ours.to_string()) && text.contains(&theirs.to_string()), "{text}");
+        }
+        let us = rustix::process::geteuid().as_raw();
+        assert!(must_be_us(us).is_ok());
+        assert!(must_be_us(us.wrapping_add(1)).is_err());
+    }
+}

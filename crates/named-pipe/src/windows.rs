@@ -1,0 +1,76 @@
+//! The named pipes of Windows. Compiled, and not run: see the crate's documentation.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use interprocess::local_socket::tokio::{Listener, Stream};
+use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName as _};
+use interprocess::os::windows::local_socket::ListenerOptionsExt as _;
+use interprocess::os::windows::security_descriptor::SecurityDescriptor;
+use rescind_core::{Link, TransportError};
+use tokio::net::windows::named_pipe::ClientOptions;
+use tokio::time::{Instant, sleep};
+use widestring::u16cstr;
+
+use crate::transport::Settings;
+use crate::{PipeAddress, PipeError, whole};
+
+/// Nobody inherits anything; the network is refused; the owner and SYSTEM may do all.
+const OWNER_AND_SYSTEM: &widestring::U16CStr = u16cstr!("D:P(D;;GA;;;NU)(A;;GA;;;OW)(A;;GA;;;SY)");
+/// `ERROR_PIPE_BUSY`: the waiting instance was taken and the next is not there yet.
+const PIPE_BUSY: i32 = 231;
+/// How long a listener without a free instance is asked again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The time between two times it is asked.
+const BETWEEN: Duration = Duration::from_millis(5);
+
+/// Windows removes a pipe with its last handle.
+#[derive(Debug)]
+pub(crate) struct Claim;
+
+pub(crate) fn directory_of_names() -> PathBuf {
+    PathBuf::from(r"\\.\pipe")
+}
+
+/// The first instance of the pipe, or an error: interprocess asks for it so, refuses remote clients, and makes the
+/// next instance before it hands one out.
+#[expect(clippy::unused_async, reason = "on Unix it waits to see whether a socket is stale")]
+pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
+    let file = address.file();
+    match bind(&file) {
+        Ok(socket) => Ok((socket, Claim)),
+        // Somebody else's first instance.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(PipeError::InUse { path: file }),
+        Err(error) => Err(PipeError::io("could not listen on", file, error)),
+    }
+}
+
+fn bind(file: &Path) -> io::Result<Listener> {
+    let admitted = SecurityDescriptor::deserialize(OWNER_AND_SYSTEM)?;
+    let name = file.to_fs_name::<GenericFilePath>()?;
+    ListenerOptions::new().name(name).security_descriptor(admitted).create_tokio()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "on Unix it refuses a peer of another user")]
+pub(crate) fn accepted(stream: Stream, settings: Settings) -> Result<Link, TransportError> {
+    let (reader, writer) = whole::halves(stream);
+    Ok(settings.link(reader, writer, None))
+}
+
+/// By tokio itself, which does not let the listener act in our name.
+pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, TransportError> {
+    let begun = Instant::now();
+    loop {
+        match ClientOptions::new().open(file) {
+            Ok(stream) => {
+                let (reader, writer) = whole::halves(stream);
+                return Ok(settings.link(reader, writer, None));
+            }
+            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && begun.elapsed() < PATIENCE => {
+                sleep(BETWEEN).await;
+            }
+            Err(error) => return Err(PipeError::io("could not connect to", file, error).into()),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A directory of each test's own, and the two ways to a connection.
+
+use std::fs::{self, DirBuilder};
+use std::future::poll_fn;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rescind_core::{Link, Listener as _, TransportError};
+use rescind_named_pipe::{NamedPipeListener, PipeAddress};
+
+/// A directory that is ours alone and gone when this is.
+#[derive(Debug)]
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self::with_mode(0o700)
+    }
+
+    pub(crate) fn with_mode(mode: u32) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("rescind-pipe-{}-{number}", std::process::id()));
+        DirBuilder::new().mode(0o700).create(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        Self(directory)
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.0.join("agent.sock")
+    }
+
+    pub(crate) fn address(&self) -> PipeAddress {
+        PipeAddress::path(self.file())
+    }
+}
+
+impl AsRef<Path> for Place {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+pub(crate) async fn accept(listener: &mut NamedPipeListener) -> Result<Link, TransportError> {
+    poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx)).await.unwrap()
+}

@@ -1,0 +1,265 @@
+//! Whose a path is: stale sockets, living listeners, modes, and what is left when a listener is dropped.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+mod common;
+
+use std::fs;
+use std::future::poll_fn;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use bytes::Bytes;
+use rescind_core::{
+    ExchangeId, FrameKind, Head, Lane, Link, Listener as _, Outbound, Transport as _, TransportError,
+    TransportEvent,
+};
+use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
+
+use crate::common::{Place, accept};
+
+async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
+    Box::new(transport).open().await
+}
+
+/// What goes in at one end comes out at the other.
+async fn passes(from: &mut Link, to: &mut Link, text: &str) {
+    let head = Head { kind: FrameKind::Notification, id: None, method: None };
+    let body = Bytes::from(text.to_owned());
+    let frame = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
+    poll_fn(|cx| from.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.unwrap();
+    from.tx.as_mut().start_send(frame).unwrap();
+    poll_fn(|cx| from.tx.as_mut().poll_flush(cx)).await.unwrap();
+    match poll_fn(|cx| to.rx.as_mut().poll_event(cx)).await {
+        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, text),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn works(place: &Place, listener: &mut NamedPipeListener) {
+    let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
+    let mut far = accept(listener).await.unwrap();
+    passes(&mut near, &mut far, "{\"to\":\"the listener\"}").await;
+    passes(&mut far, &mut near, "{\"to\":\"the client\"}").await;
+    let ours = format!("process {}", std::process::id());
+    assert_eq!((near.meta.peer.as_deref(), far.meta.peer.as_deref()), (Some(&*ours), Some(&*ours)));
+}
+
+fn mode(file: &Path) -> u32 {
+    fs::symlink_metadata(file).unwrap().permissions().mode() & 0o777
+}
+
+fn files(place: &Place) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(place)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn the_socket_is_ours_alone_while_it_listens_and_gone_after() {
+    let place = Place::new();
+    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    assert_eq!(files(&place), ["agent.sock", "agent.sock.lock"]);
+    assert_eq!((mode(&place.file()), mode(place.as_ref())), (0o600, 0o700));
+    assert_eq!(mode(&place.as_ref().join("agent.sock.lock")), 0o600);
+    assert_eq!(listener.endpoint().0, format!("pipe:{}", place.file().display()));
+    works(&place, &mut listener).await;
+    drop(listener);
+    assert!(files(&place).is_empty(), "{:?}", files(&place));
+}
+
+#[tokio::test]
+async fn a_connection_outlives_its_listener() {
+    let place = Place::new();
+    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
+    let mut far = accept(&mut listener).await.unwrap();
+    drop(listener);
+    passes(&mut near, &mut far, "{}").await;
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_takes_over_the_socket_it_left_behind() {
+    let place = Place::new();
+    // What a killed process leaves: a socket nobody listens on, and a lock nobody holds.
+    drop(UnixListener::bind(place.file()).unwrap());
+    fs::write(place.as_ref().join("agent.sock.lock"), "").unwrap();
+    let stale = fs::symlink_metadata(place.file()).unwrap().ino();
+    let error = open(NamedPipeTransport::new(place.address())).await.unwrap_err().to_string();
+    assert!(error.contains("agent.sock") && error.contains("refused"), "{error}");
+
+    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    works(&place, &mut listener).await;
+    drop(listener);
+    assert!(files(&place).is_empty(), "{stale}: {:?}", files(&place));
+}
+
+#[tokio::test]
+async fn a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on() {
+    let place = Place::new();
+    let mut first = NamedPipeListener::bind(&place.address()).await.unwrap();
+    for _ in 0..3 {
+        let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
+        assert!(matches!(&error, PipeError::InUse { path } if *path == place.file()), "{error:?}");
+        assert!(error.to_string().contains("in use"), "{error}");
+    }
+    works(&place, &mut first).await;
+    drop(first);
+    let mut next = NamedPipeListener::bind(&place.address()).await.unwrap();
+    works(&place, &mut next).await;
+}
+
+#[tokio::test]
+async fn of_many_that_want_one_path_at_once_one_gets_it() {
+    let place = Place::new();
+    drop(UnixListener::bind(place.file()).unwrap());
+    let wants = (0..32).map(|_| {
+        let address = place.address();
+        tokio::spawn(async move { NamedPipeListener::bind(&address).await })
+    });
+    let mut got = Vec::new();
+    for want in wants.collect::<Vec<_>>() {
+        match want.await.unwrap() {
+            Ok(listener) => got.push(listener),
+            Err(error) => assert!(matches!(error, PipeError::InUse { .. }), "{error:?}"),
+        }
+    }
+    assert_eq!(got.len(), 1);
+    works(&place, &mut got[0]).await;
+}
+
+#[tokio::test]
+async fn another_programs_living_listener_is_not_displaced() {
+    let place = Place::new();
+    let other = UnixListener::bind(place.file()).unwrap();
+    let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
+    assert!(matches!(error, PipeError::InUse { .. }), "{error:?}");
+    assert_eq!(files(&place), ["agent.sock"], "it is there, and our lock is not");
+    drop(other);
+}
+
+#[tokio::test]
+async fn what_is_no_socket_is_left_alone() {
+    let place = Place::new();
+    fs::write(place.file(), "precious").unwrap();
+    let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
+    assert!(matches!(error, PipeError::NotASocket { .. }), "{error:?}");
+    assert_eq!(fs::read_to_string(place.file()).unwrap(), "precious");
+
+    fs::remove_file(place.file()).unwrap();
+    std::os::unix::fs::symlink(place.as_ref().join("elsewhere"), place.file()).unwrap();
+    let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
+    assert!(matches!(error, PipeError::NotASocket { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_socket_that_took_our_place_is_not_removed() {
+    let place = Place::new();
+    let listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    fs::rename(place.file(), place.as_ref().join("moved")).unwrap();
+    let other = UnixListener::bind(place.file()).unwrap();
+    drop(listener);
+    assert_eq!(files(&place), ["agent.sock", "moved"]);
+    drop(other);
+}
+
+#[tokio::test]
+async fn a_directory_that_others_can_look_into_is_refused() {
+    for wrong in [0o755, 0o750, 0o777, 0o701, 0o500] {
+        let place = Place::with_mode(wrong);
+        let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
+        assert!(matches!(error, PipeError::Directory { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("has mode {wrong:04o}")) && text.contains("0700"), "{text}");
+        assert!(files(&place).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_directory_behind_a_symbolic_link_or_missing_is_refused() {
+    let place = Place::new();
+    let link = place.as_ref().join("link");
+    std::os::unix::fs::symlink(place.as_ref(), &link).unwrap();
+    let error = NamedPipeListener::bind(&PipeAddress::path(link.join("a"))).await.unwrap_err();
+    assert!(matches!(error, PipeError::Directory { .. }), "{error:?}");
+    let missing = PipeAddress::path(place.as_ref().join("no/agent"));
+    let error = NamedPipeListener::bind(&missing).await.unwrap_err().to_string();
+    assert!(error.contains("No such file"), "{error}");
+}
+
+#[tokio::test]
+async fn a_path_too_long_for_a_socket_is_an_error_that_leaves_nothing() {
+    let place = Place::new();
+    let long = PipeAddress::path(place.as_ref().join("x".repeat(120)));
+    let error = NamedPipeListener::bind(&long).await.unwrap_err().to_string();
+    assert!(error.contains("could not listen on"), "{error}");
+    assert!(files(&place).is_empty());
+    assert!(open(NamedPipeTransport::new(long)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_name_needs_no_directory_made_before() {
+    let address = PipeAddress::name(&format!("rescind-test-{}", std::process::id())).unwrap();
+    let mut listener = NamedPipeListener::bind(&address).await.unwrap();
+    let directory = address.file().parent().unwrap().to_owned();
+    assert_eq!(mode(&directory), 0o700);
+    let mut near = open(NamedPipeTransport::new(address.clone())).await.unwrap();
+    let mut far = accept(&mut listener).await.unwrap();
+    passes(&mut near, &mut far, "{}").await;
+    drop(listener);
+    assert!(!address.file().exists());
+}
+
+#[tokio::test]
+async fn a_pipe_that_is_not_there_is_named() {
+    let place = Place::new();
+    let error = open(NamedPipeTransport::new(place.address())).await.unwrap_err().to_string();
+    assert!(error.contains("could not connect to") && error.contains("agent.sock"), "{error}");
+}
+
+#[tokio::test]
+async fn a_thousand_connections_are_open_at_once() {
+    const MANY: usize = 1_000;
+    let place = Place::new();
+    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    let address = place.address();
+    let clients = tokio::spawn(async move {
+        let mut links = Vec::new();
+        for _ in 0..MANY {
+            links.push(open(NamedPipeTransport::new(address.clone())).await.unwrap());
+        }
+        links
+    });
+    let mut served = Vec::new();
+    for _ in 0..MANY {
+        served.push(accept(&mut listener).await.unwrap());
+    }
+    let mut links = clients.await.unwrap();
+    for (number, (near, far)) in links.iter_mut().zip(&mut served).enumerate() {
+        passes(near, far, &format!("{{\"number\":{number}}}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_waits_for_room_in_a_full_queue() {
+    let place = Place::new();
+    // A queue of one, as another program may ask for.
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
+    let socket = socket.unwrap();
+    rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(place.file()).unwrap()).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let other = UnixListener::from(socket);
+    let first = open(NamedPipeTransport::new(place.address())).await.unwrap();
+    let second = tokio::spawn(open(NamedPipeTransport::new(place.address())));
+    tokio::task::yield_now().await;
+    assert!(!second.is_finished(), "its queue is full");
+    let in_use = NamedPipeListener::bind(&place.address()).await.unwrap_err();
+    assert!(matches!(in_use, PipeError::InUse { .. }), "{in_use:?}");
+    let accepted = other.accept().unwrap();
+    second.await.unwrap().unwrap();
+    drop((first, accepted));
+}

@@ -1,0 +1,259 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use http::{HeaderMap, Request, Response, Uri};
+use rescind_core::{BoxFuture, Link, Meta, Transport, TransportError, TransportErrorKind};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use crate::link::{self, Watched};
+use crate::options::LinkOptions;
+
+/// So much of a refusal's body is shown, in bytes.
+const SHOWN: usize = 200;
+
+/// A connection to this URL, `ws://` or, with the feature `rustls`, `wss://`.
+pub fn connect(url: &str) -> WebSocketTransport {
+    WebSocketTransport::new(url)
+}
+
+/// Opens a WebSocket as a client.
+#[derive(Clone)]
+#[must_use = "a wire does nothing until it is opened"]
+pub struct WebSocketTransport {
+    url: String,
+    headers: Vec<(String, String)>,
+    subprotocols: Vec<String>,
+    timeout: Duration,
+    options: LinkOptions,
+    on_answer: Option<AnswerHook>,
+    #[cfg(feature = "rustls")]
+    tls: Option<crate::ClientTls>,
+}
+
+type AnswerHook = Arc<dyn Fn(&Answer<'_>) + Send + Sync>;
+
+/// A server's answer to the handshake, for a hook to look at.
+#[derive(Clone, Copy)]
+pub struct Answer<'a>(&'a HeaderMap);
+
+impl<'a> Answer<'a> {
+    /// The first header of this name, in any case, if it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.0.get(name)?.to_str().ok()
+    }
+
+    /// The subprotocol both sides speak.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&'a str> {
+        self.header(SEC_WEBSOCKET_PROTOCOL.as_str())
+    }
+}
+
+impl fmt::Debug for Answer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").field("subprotocol", &self.subprotocol()).finish_non_exhaustive()
+    }
+}
+
+impl WebSocketTransport {
+    /// A connection to this URL. What is wrong with it is told when it is opened.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            headers: Vec::new(),
+            subprotocols: Vec::new(),
+            timeout: Duration::from_secs(10),
+            options: LinkOptions::new(),
+            on_answer: None,
+            #[cfg(feature = "rustls")]
+            tls: None,
+        }
+    }
+
+    /// Sends this header with the handshake, such as `Authorization`. It is never logged.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Offers this subprotocol, after those offered before. A server that takes none is then an error.
+    pub fn subprotocol(mut self, name: &str) -> Self {
+        self.subprotocols.push(name.to_owned());
+        self
+    }
+
+    /// How long opening may take, from the look-up of the name to the open connection; 10 s unless said.
+    pub fn handshake_timeout(mut self, limit: Duration) -> Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// What the connection is like.
+    pub fn options(mut self, options: LinkOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Whom to trust; the authorities of this system unless said.
+    #[cfg(feature = "rustls")]
+    pub fn tls(mut self, tls: crate::ClientTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Is called with the server's answer before the connection is used. It must not block.
+    pub fn on_answer(mut self, hook: impl Fn(&Answer<'_>) + Send + Sync + 'static) -> Self {
+        self.on_answer = Some(Arc::new(hook));
+        self
+    }
+
+    async fn connect(&self) -> Result<Link, TransportError> {
+        let target = Target::of(&self.url)?;
+        let request = self.request(&target)?;
+        let socket = TcpStream::connect((target.host.as_str(), target.port))
+            .await
+            .map_err(|error| failed(format!("{target}: {error}")))?;
+        // Small frames are not to wait for the answer to earlier ones.
+        socket.set_nodelay(true)?;
+        if !target.secure {
+            return self.shake(&target, request, socket).await;
+        }
+        #[cfg(feature = "rustls")]
+        {
+            let tls = self.tls.clone().map_or_else(crate::ClientTls::system, Ok)?;
+            let socket = tls.connect(&target.host, socket).await?;
+            self.shake(&target, request, socket).await
+        }
+        #[cfg(not(feature = "rustls"))]
+        Err(failed("wss needs the feature `rustls`"))
+    }
+
+    fn request(&self, target: &Target) -> Result<Request<()>, TransportError> {
+        let unusable = |what: &str| failed(format!("{what} cannot be part of a handshake"));
+        let mut request =
+            target.uri.clone().into_client_request().map_err(|error| failed(error.to_string()))?;
+        for (name, value) in &self.headers {
+            let header = HeaderName::from_bytes(name.as_bytes()).ok();
+            let header = header.filter(|header| !request.headers().contains_key(header));
+            let header = header.filter(|header| !header.as_str().starts_with("sec-websocket-"));
+            let value = HeaderValue::from_str(value).ok().zip(header);
+            let Some((mut value, header)) = value else {
+                return Err(unusable(&format!("the header {name:?}")));
+            };
+            value.set_sensitive(true);
+            request.headers_mut().append(header, value);
+        }
+        // Only now: they are the handshake's own, but a caller may give several headers of one name.
+        if !self.subprotocols.is_empty() {
+            let offered = HeaderValue::from_str(&self.subprotocols.join(", "))
+                .map_err(|_| unusable("a subprotocol"))?;
+            request.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, offered);
+        }
+        Ok(request)
+    }
+
+    async fn shake<S>(&self, target: &Target, request: Request<()>, io: S) -> Result<Link, TransportError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let config = Some(link::config(&self.options));
+        let (stream, answer) = tokio_tungstenite::client_async_with_config(request, Watched::new(io), config)
+            .await
+            .map_err(|error| failed(format!("{target}: {}", told(&error))))?;
+        if let Some(hook) = &self.on_answer {
+            hook(&Answer(answer.headers()));
+        }
+        Ok(link::link(stream, &self.options, Meta::of_peer(&target.to_string()), None))
+    }
+}
+
+impl Transport for WebSocketTransport {
+    fn name(&self) -> &'static str {
+        "websocket"
+    }
+
+    /// # Panics
+    /// Outside a tokio runtime whose I/O and time drivers are enabled.
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move {
+            let opened = tokio::time::timeout(self.timeout, self.connect()).await;
+            opened.unwrap_or_else(|_| Err(failed("the server did not answer the handshake in time")))
+        })
+    }
+}
+
+impl fmt::Debug for WebSocketTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A URL's query and the headers may hold secrets.
+        let url = self.url.split(['?', '#']).next().unwrap_or_default();
+        f.debug_struct("WebSocketTransport")
+            .field("url", &url)
+            .field("subprotocols", &self.subprotocols)
+            .field("timeout", &self.timeout)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a URL leads.
+struct Target {
+    uri: Uri,
+    secure: bool,
+    /// Without the brackets of an IPv6 address.
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    fn of(url: &str) -> Result<Self, TransportError> {
+        // The URL itself is not shown: it may hold a secret.
+        let uri: Uri = url.parse().map_err(|error| failed(format!("this is no URL: {error}")))?;
+        let secure = match uri.scheme_str() {
+            Some("ws") => false,
+            Some("wss") => true,
+            _ => return Err(failed("the URL must begin with ws:// or wss://")),
+        };
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(failed("a URL with a user in it is not taken: send a header"));
+        }
+        let host = uri.host().unwrap_or_default();
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
+        if host.is_empty() {
+            return Err(failed("the URL names no host"));
+        }
+        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        Ok(Self { uri, secure, host, port })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.uri.authority() {
+            Some(authority) => f.write_str(authority.as_str()),
+            None => f.write_str(&self.host),
+        }
+    }
+}
+
+/// What the handshake failed on, the server's own words included.
+fn told(error: &tungstenite::Error) -> String {
+    let tungstenite::Error::Http(response) = error else { return error.to_string() };
+    format!("the server answered {}{}", response.status(), words_of(response))
+}
+
+fn words_of(response: &Response<Option<Vec<u8>>>) -> String {
+    let Some(body) = response.body() else { return String::new() };
+    let text = String::from_utf8_lossy(body.get(..SHOWN).unwrap_or(body));
+    let text = text.trim();
+    if text.is_empty() { String::new() } else { format!(": {}", text.escape_debug()) }
+}
+
+fn failed(text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {
+    TransportError::new(TransportErrorKind::Open, text)
+}

@@ -1,0 +1,215 @@
+use std::fmt;
+use std::time::Duration;
+
+use http::header::{
+    CONNECTION, HOST, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::uri::Authority;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use rescind_core::{Link, Meta, Principal, TransportError, TransportErrorKind};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use super::{Refusal, RequestHead, UpgradeOptions};
+use crate::link::{self, OnClose};
+use crate::options::LinkOptions;
+
+/// Takes a request that asks for a WebSocket: the answer to send, and the connection that comes once it is sent.
+///
+/// The request must come from a hyper server that allows upgrades, as axum's does. To the answer, status 101, further
+/// headers may be added.
+///
+/// # Errors
+/// The request is refused; [`Refusal::into_response`] is the answer.
+pub fn upgrade<B>(
+    request: &mut Request<B>,
+    options: &UpgradeOptions,
+) -> Result<(Response<String>, Upgrading), Refusal> {
+    let (principal, subprotocol, accept) = check(request, options)?;
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    if let Some(subprotocol) = subprotocol.as_deref().and_then(|name| HeaderValue::from_str(name).ok()) {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, subprotocol);
+    }
+    let upgrading = Upgrading {
+        on_upgrade: hyper::upgrade::on(request),
+        options: options.link.clone(),
+        timeout: options.handshake_timeout,
+        meta: {
+            let mut meta = Meta::of_peer("a WebSocket client");
+            meta.principal = principal;
+            meta
+        },
+        subprotocol,
+        on_close: Hook(None),
+    };
+    Ok((response, upgrading))
+}
+
+type Accepted = (Option<Principal>, Option<String>, HeaderValue);
+
+fn check<B>(request: &Request<B>, options: &UpgradeOptions) -> Result<Accepted, Refusal> {
+    let headers = request.headers();
+    let host = host_of(request)?;
+    if !options.hosts.allows(&host) {
+        return Err(Refusal::host());
+    }
+    if options.path.as_deref().is_some_and(|path| path != request.uri().path()) {
+        return Err(Refusal::not_found());
+    }
+    if let Some(origin) = headers.get(ORIGIN) {
+        let allowed = origin.to_str().is_ok_and(|origin| options.origins.allows(origin, &host));
+        if !allowed || headers.get_all(ORIGIN).iter().count() > 1 {
+            return Err(Refusal::origin());
+        }
+    }
+    if request.method() != Method::GET {
+        return Err(Refusal::method());
+    }
+    if !(lists(headers, CONNECTION, "upgrade") && lists(headers, UPGRADE, "websocket")) {
+        return Err(Refusal::not_an_upgrade());
+    }
+    if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        return Err(Refusal::version());
+    }
+    let accept = accept_of(headers)?;
+    let head = RequestHead::new(request.uri(), headers);
+    let principal = match &options.authorize {
+        Some(authorize) => authorize(&head)?,
+        None => None,
+    };
+    Ok((principal, subprotocol_of(headers, &options.subprotocols), accept))
+}
+
+/// The one host that is asked for. HTTP/2 has it in the URI.
+fn host_of<B>(request: &Request<B>) -> Result<Authority, Refusal> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
+        (None, None) => request.uri().authority().cloned(),
+        _ => None,
+    };
+    // An authority may hold a user, a `Host` header may not.
+    host.filter(|host| !host.as_str().contains('@'))
+        .ok_or_else(|| Refusal::bad_request("the request must name one host"))
+}
+
+/// Whether a header that is a list holds this word.
+fn lists(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
+    words(headers, name).any(|listed| listed.eq_ignore_ascii_case(word))
+}
+
+fn words(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+    let mut keys = headers.get_all(SEC_WEBSOCKET_KEY).iter();
+    match (keys.next().map(HeaderValue::as_bytes), keys.next()) {
+        (Some(key), None) if is_key(key) => HeaderValue::from_str(&derive_accept_key(key)).ok(),
+        _ => None,
+    }
+    .ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key must be there once, 16 bytes in Base64"))
+}
+
+/// 16 bytes in Base64: 22 characters and two that fill up.
+fn is_key(key: &[u8]) -> bool {
+    let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    key.strip_suffix(b"==").is_some_and(|digits| digits.len() == 22 && digits.iter().all(digit))
+}
+
+fn subprotocol_of(headers: &HeaderMap, spoken: &[String]) -> Option<String> {
+    spoken
+        .iter()
+        .find(|name| words(headers, SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == **name))
+        .cloned()
+}
+
+/// A connection whose handshake was answered, and which is open once the answer is sent.
+#[must_use = "the connection comes with `link`"]
+pub struct Upgrading {
+    on_upgrade: OnUpgrade,
+    options: LinkOptions,
+    timeout: Duration,
+    meta: Meta,
+    subprotocol: Option<String>,
+    on_close: Hook,
+}
+
+impl Upgrading {
+    /// Names the peer for logs.
+    pub fn peer(mut self, name: &str) -> Self {
+        self.meta.peer = Some(name.into());
+        self
+    }
+
+    /// Is called once: when the connection is gone, or when it is given up before it came about. It must not block.
+    pub fn on_close(mut self, hook: impl FnOnce() + Send + 'static) -> Self {
+        self.on_close.0 = Some(Box::new(hook));
+        self
+    }
+
+    /// The subprotocol both sides speak.
+    #[must_use]
+    pub fn subprotocol(&self) -> Option<&str> {
+        self.subprotocol.as_deref()
+    }
+
+    /// Who asked, by the auth hook.
+    #[must_use]
+    pub fn principal(&self) -> Option<&Principal> {
+        self.meta.principal.as_ref()
+    }
+
+    /// Waits for the connection.
+    ///
+    /// # Errors
+    /// The client is gone, or the answer was not sent within the handshake's time.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection up.
+    pub async fn link(self) -> Result<Link, TransportError> {
+        let failed = |why: Box<dyn std::error::Error + Send + Sync>| {
+            TransportError::new(TransportErrorKind::Open, why)
+        };
+        let io = match tokio::time::timeout(self.timeout, self.on_upgrade).await {
+            Ok(Ok(io)) => io,
+            Ok(Err(error)) => return Err(failed(error.into())),
+            Err(_) => return Err(failed("the handshake took too long".into())),
+        };
+        Ok(link::served(TokioIo::new(io), &self.options, self.meta, self.on_close.keep()).await)
+    }
+}
+
+/// Runs when it is dropped, unless it is kept.
+struct Hook(Option<OnClose>);
+
+impl Hook {
+    fn keep(mut self) -> Option<OnClose> {
+        self.0.take()
+    }
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        if let Some(hook) = self.0.take() {
+            hook();
+        }
+    }
+}
+
+impl fmt::Debug for Upgrading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upgrading")
+            .field("meta", &self.meta)
+            .field("subprotocol", &self.subprotocol)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_util::Stream;
+use rescind_core::{
+    BadFrame, CloseReason, ExchangeId, Inbound, Receiver, TransportError, TransportErrorKind, TransportEvent,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::keepalive::{Beat, Keepalive};
+use super::{Conversation, Fate, OWED_PONGS, Shared, codes};
+use crate::options::{BinaryMessages, LinkOptions};
+
+/// So many messages without a frame for the driver, then the other tasks have their turn.
+const MESSAGES_A_POLL: usize = 32;
+
+/// The receiving half.
+pub(super) struct WebSocketReceiver<S> {
+    shared: Arc<Shared<S>>,
+    keepalive: Option<Keepalive>,
+    binary: BinaryMessages,
+    max_frame: usize,
+    /// A ping was put behind what waits and is not yet flushed.
+    unflushed_ping: bool,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Open,
+    /// The message that ended reading was told.
+    Torn,
+    /// The end of input was told.
+    HalfClosed,
+    Closed,
+}
+
+type Told = Option<Result<TransportEvent, TransportError>>;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>, options: &LinkOptions) -> Self {
+        Self {
+            shared,
+            keepalive: options.ping_every.map(Keepalive::new),
+            binary: options.binary.clone(),
+            max_frame: options.max_frame,
+            unflushed_ping: false,
+            place: Place::Open,
+        }
+    }
+
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        let shared = Arc::clone(&self.shared);
+        let mut conversation = shared.lock();
+        match &conversation.fate {
+            Fate::Open => {}
+            Fate::Broken(error) => {
+                self.place = Place::Closed;
+                return Poll::Ready(Some(Err(error.clone())));
+            }
+            Fate::Closed | Fate::ClosedByPeer | Fate::Torn(_) => {
+                self.place = Place::Closed;
+                return Poll::Ready(None);
+            }
+        }
+        for _ in 0..MESSAGES_A_POLL {
+            let Poll::Ready(next) = Pin::new(&mut conversation.stream).poll_next(cx) else {
+                return self.poll_keepalive(&mut conversation, cx);
+            };
+            if let Some(keepalive) = &mut self.keepalive {
+                keepalive.heard();
+            }
+            let told = match next {
+                Some(Ok(message)) => self.recv(&mut conversation, message, cx),
+                Some(Err(error)) => Some(Some(self.fail(&mut conversation, &error))),
+                None => {
+                    self.close(&mut conversation);
+                    Some(None)
+                }
+            };
+            if let Some(told) = told {
+                return Poll::Ready(told);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// `None`: nothing the driver should know of.
+    fn recv(
+        &mut self,
+        conversation: &mut Conversation<S>,
+        message: Message,
+        cx: &mut Context<'_>,
+    ) -> Option<Told> {
+        match message {
+            Message::Text(text) => Some(Some(Ok(TransportEvent::Message(Inbound::new(text.into()))))),
+            Message::Binary(_) => match &self.binary {
+                BinaryMessages::Refuse => Some(Some(Ok(self.tear(conversation, BadFrame::Binary)))),
+                BinaryMessages::Ignore(ignored) => {
+                    ignored.count();
+                    tracing::debug!("a binary message was ignored");
+                    None
+                }
+            },
+            Message::Ping(_) => {
+                conversation.owed_pongs += 1;
+                if conversation.owed_pongs > OWED_PONGS && conversation.poll_flush(cx).is_pending() {
+                    self.place = Place::Closed;
+                    let text = format!("it sent {OWED_PONGS} pings and reads no answer");
+                    return Some(Some(Err(
+                        conversation.fail(TransportError::new(TransportErrorKind::Framing, text))
+                    )));
+                }
+                None
+            }
+            Message::Pong(_) | Message::Frame(_) => None,
+            Message::Close(frame) => Some(self.closed_by_peer(conversation, frame.as_ref(), cx)),
+        }
+    }
+
+    /// The peer closes. The answer to that is written as far as the socket takes it.
+    fn closed_by_peer(
+        &mut self,
+        conversation: &mut Conversation<S>,
+        frame: Option<&CloseFrame>,
+        cx: &mut Context<'_>,
+    ) -> Told {
+        conversation.fate = Fate::ClosedByPeer;
+        let _ = conversation.poll_flush(cx);
+        conversation.wake();
+        self.place = Place::Closed;
+        match codes::reason_of(frame) {
+            CloseReason::Violation(text) => Some(Err(TransportError::new(TransportErrorKind::Closed, text))),
+            _ => None,
+        }
+    }
+
+    fn fail(
+        &mut self,
+        conversation: &mut Conversation<S>,
+        error: &Error,
+    ) -> Result<TransportEvent, TransportError> {
+        if let Some(why) = codes::bad_frame_of(error, self.max_frame) {
+            return Ok(self.tear(conversation, why));
+        }
+        self.place = Place::Closed;
+        Err(conversation.broke(error))
+    }
+
+    fn tear(&mut self, conversation: &mut Conversation<S>, why: BadFrame) -> TransportEvent {
+        conversation.fate = Fate::Torn(why);
+        self.place = Place::Torn;
+        TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
+    }
+
+    fn close(&mut self, conversation: &mut Conversation<S>) {
+        self.place = Place::Closed;
+        conversation.fate = Fate::ClosedByPeer;
+        conversation.wake();
+    }
+
+    /// Nothing came. Pings what is silent; a peer that stays silent counts as gone.
+    fn poll_keepalive(&mut self, conversation: &mut Conversation<S>, cx: &mut Context<'_>) -> Poll<Told> {
+        conversation.reader = Some(cx.waker().clone());
+        while let Some(keepalive) = &mut self.keepalive {
+            let moved = conversation.stream.get_ref().moved();
+            match keepalive.poll_beat(moved, cx) {
+                Poll::Pending => break,
+                Poll::Ready(Beat::Ping) => {
+                    if let Err(error) = conversation.send(Message::Ping(bytes::Bytes::new())) {
+                        self.place = Place::Closed;
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                    self.unflushed_ping = true;
+                }
+                Poll::Ready(Beat::Dead) => {
+                    self.place = Place::Closed;
+                    let error =
+                        TransportError::new(TransportErrorKind::Closed, "it answers no ping any more");
+                    return Poll::Ready(Some(Err(conversation.fail(error))));
+                }
+            }
+        }
+        if self.unflushed_ping {
+            match conversation.poll_flush(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => {
+                    self.unflushed_ping = false;
+                    // The stream knows one waiting writer only, and just now that was this half.
+                    if let Some(writer) = conversation.writer.take() {
+                        writer.wake();
+                    }
+                }
+                Poll::Ready(Err(error)) => {
+                    self.place = Place::Closed;
+                    return Poll::Ready(Some(Err(error)));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Reads and drops, until the sending half is done or the peer is gone.
+    fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut conversation = shared.lock();
+        match conversation.fate {
+            Fate::Open | Fate::Torn(_) => {
+                conversation.reader = Some(cx.waker().clone());
+                poll_drained(conversation.stream.get_mut(), cx)
+            }
+            Fate::ClosedByPeer | Fate::Closed | Fate::Broken(_) => Poll::Ready(()),
+        }
+    }
+}
+
+/// Reads and drops until the input ends.
+pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
+    let mut room = [0; 4096];
+    for _ in 0..MESSAGES_A_POLL {
+        let mut buffer = ReadBuf::new(&mut room);
+        match ready!(Pin::new(&mut *io).poll_read(cx, &mut buffer)) {
+            Ok(()) if !buffer.filled().is_empty() => {}
+            Ok(()) | Err(_) => return Poll::Ready(()),
+        }
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Receiver for WebSocketReceiver<S> {
+    fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Told> {
+        match self.place {
+            Place::Open => self.poll_open(cx),
+            Place::Torn => {
+                self.place = Place::HalfClosed;
+                Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
+            }
+            Place::HalfClosed => {
+                ready!(self.poll_half_closed(cx));
+                self.place = Place::Closed;
+                Poll::Ready(None)
+            }
+            Place::Closed => Poll::Ready(None),
+        }
+    }
+}

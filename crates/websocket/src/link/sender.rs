@@ -1,0 +1,206 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures_util::Stream;
+use rescind_core::{
+    CloseReason, ExchangeId, Finish, Lane, Outbound, Sender, TransportError, TransportErrorKind, Unsupported,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Sleep;
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+
+use super::receiver::poll_drained;
+use super::{Conversation, Fate, Shared, codes};
+
+/// Bulk is taken while no more than this is held, so that a usual frame still fits below [`HELD`].
+const HELD_FOR_BULK: usize = 32 * 1024;
+/// The most a sender holds unflushed, in bytes, one larger frame aside.
+const HELD: usize = 64 * 1024;
+/// How long a peer has to answer our close frame.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// The sending half.
+pub(super) struct WebSocketSender<S> {
+    shared: Arc<Shared<S>>,
+    max_frame: usize,
+    /// In bytes, since the stream was last flushed.
+    unflushed: usize,
+    place: Place,
+}
+
+enum Place {
+    Open,
+    /// The close frame was given to the stream.
+    Closing(Pin<Box<Sleep>>),
+    /// The peer has closed too, or had its time. What is left is to end the stream.
+    Ending(Pin<Box<Sleep>>),
+    Closed,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
+    pub(super) const fn new(shared: Arc<Shared<S>>, max_frame: usize) -> Self {
+        Self { shared, max_frame, unflushed: 0, place: Place::Open }
+    }
+
+    fn check_open(&self) -> Result<(), TransportError> {
+        match &self.place {
+            Place::Open => {}
+            Place::Closing(_) | Place::Ending(_) | Place::Closed => {
+                return Err(closed("this side closed it"));
+            }
+        }
+        match &self.shared.lock().fate {
+            Fate::Open | Fate::Torn(_) => Ok(()),
+            Fate::ClosedByPeer => Err(closed("the peer closed it")),
+            Fate::Closed => Err(closed("this side closed it")),
+            Fate::Broken(error) => Err(error.clone()),
+        }
+    }
+
+    fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        let mut conversation = self.shared.lock();
+        let done = conversation.poll_flush(cx);
+        if done.is_pending() {
+            conversation.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        drop(conversation);
+        self.unflushed = 0;
+        done
+    }
+
+    /// Waits for the peer's close frame, or for its end where its frames cannot be told apart any more.
+    fn poll_peer_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut conversation = self.shared.lock();
+        let Conversation { stream, fate, .. } = &mut *conversation;
+        loop {
+            match fate {
+                Fate::Torn(_) => {
+                    // The peer is to see that nothing more comes, else it may wait for us as we do for it.
+                    let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
+                    return poll_drained(stream.get_mut(), cx);
+                }
+                Fate::ClosedByPeer | Fate::Closed | Fate::Broken(_) => return Poll::Ready(()),
+                // What the peer says after our close frame is not heard any more.
+                Fate::Open => match ready!(Pin::new(&mut *stream).poll_next(cx)) {
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => *fate = Fate::ClosedByPeer,
+                    Some(Ok(_)) => {}
+                },
+            }
+        }
+    }
+
+    fn poll_closing(&mut self, why: &CloseReason, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        loop {
+            match &mut self.place {
+                Place::Open => {
+                    let mut conversation = self.shared.lock();
+                    match &conversation.fate {
+                        Fate::Broken(error) => return Poll::Ready(Err(error.clone())),
+                        Fate::Open => {
+                            conversation.send(Message::Close(Some(codes::frame_of(why))))?;
+                        }
+                        Fate::Torn(bad) => {
+                            let frame = codes::frame_after(*bad);
+                            conversation.send(Message::Close(Some(frame)))?;
+                        }
+                        Fate::ClosedByPeer | Fate::Closed => {}
+                    }
+                    drop(conversation);
+                    self.place = Place::Closing(Box::pin(tokio::time::sleep(CLOSING)));
+                }
+                Place::Closing(by) => {
+                    let late = by.as_mut().poll(cx).is_ready();
+                    let flushed = self.poll_flushed(cx)?.is_ready();
+                    if !flushed && late {
+                        let error = closed("the peer did not read what was left before it closed");
+                        self.place = Place::Closed;
+                        return Poll::Ready(Err(self.shared.lock().fail(error)));
+                    }
+                    let over = late || (flushed && self.poll_peer_closed(cx).is_ready());
+                    if !over {
+                        return Poll::Pending;
+                    }
+                    let by = Box::pin(tokio::time::sleep(CLOSING));
+                    self.place = Place::Ending(by);
+                }
+                Place::Ending(by) => {
+                    let late = by.as_mut().poll(cx).is_ready();
+                    let mut conversation = self.shared.lock();
+                    // Whether the peer still takes the end does not matter: it has all there was.
+                    if Pin::new(conversation.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
+                        return Poll::Pending;
+                    }
+                    conversation.fate = Fate::Closed;
+                    conversation.wake();
+                    drop(conversation);
+                    self.place = Place::Closed;
+                }
+                Place::Closed => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+fn closed(text: &str) -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, text)
+}
+
+/// The frame was not taken; the connection goes on.
+fn refused(exchange: ExchangeId, kind: TransportErrorKind, text: String) -> TransportError {
+    TransportError { exchange: Some(exchange), ..TransportError::new(kind, text) }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.check_open()?;
+        let room = match lane {
+            Lane::Control => self.unflushed < HELD,
+            Lane::Bulk => self.unflushed <= HELD_FOR_BULK,
+        };
+        if room { Poll::Ready(Ok(())) } else { self.poll_flushed(cx) }
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        self.check_open()?;
+        let size = out.body.len();
+        if size > self.max_frame {
+            let text = format!("the frame is larger than {} bytes and was not sent", self.max_frame);
+            return Err(refused(out.exchange, TransportErrorKind::TooLarge, text));
+        }
+        let Ok(text) = Utf8Bytes::try_from(out.body) else {
+            let text = "the frame is no UTF-8 and was not sent".to_owned();
+            return Err(refused(out.exchange, TransportErrorKind::Framing, text));
+        };
+        self.shared.lock().send(Message::Text(text))?;
+        self.unflushed += size;
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        self.check_open()?;
+        self.poll_flushed(cx)
+    }
+
+    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
+
+    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
+        Err(Unsupported)
+    }
+
+    /// Sends the close frame and waits for the peer's, at most one second.
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        why: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.poll_closing(why, cx)
+    }
+}

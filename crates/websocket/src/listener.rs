@@ -1,0 +1,199 @@
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::Stream;
+use futures_util::stream::FuturesUnordered;
+use rescind_core::{BoxFuture, Endpoint, Link, Listener, TransportError, TransportErrorKind};
+use tokio::net::TcpListener;
+use tokio::time::Sleep;
+
+use crate::accept::{Room, accept};
+use crate::handshake::UpgradeOptions;
+
+/// How long nothing is accepted after the system had no room for one more socket.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Listens on this address, such as `127.0.0.1:0`, with the defaults.
+///
+/// # Errors
+/// The address cannot be listened on.
+///
+/// # Panics
+/// Outside a tokio runtime whose I/O driver is enabled.
+///
+/// # Cancel safety
+/// Dropping the future gives it up; nothing stays open.
+pub async fn bind(address: &str) -> Result<WebSocketListener, TransportError> {
+    WebSocketListener::builder().bind(address).await
+}
+
+/// Accepts WebSocket connections on an address of its own.
+///
+/// Handshakes run side by side while it is polled, so a slow one holds up no other. Over the
+/// [limit](UpgradeOptions::handshakes) a client is answered with 503; at twice the limit it waits to be accepted.
+/// Dropping it ends the handshakes under way; connections that are open stay so.
+pub struct WebSocketListener {
+    tcp: TcpListener,
+    address: SocketAddr,
+    options: Arc<UpgradeOptions>,
+    tls: Option<crate::tls::Server>,
+    handshakes: FuturesUnordered<BoxFuture<'static, Result<Link, TransportError>>>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl WebSocketListener {
+    /// A listener that is yet to be told how and where.
+    pub fn builder() -> ListenerBuilder {
+        ListenerBuilder { options: UpgradeOptions::new(), tls: None }
+    }
+
+    /// The address it listens on, with the real port.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether one more handshake may begin, and how.
+    fn room(&self) -> Option<Room> {
+        let (under_way, limit) = (self.handshakes.len(), self.options.handshakes);
+        if under_way < limit {
+            Some(Room::Free)
+        } else if under_way < limit.saturating_mul(2) {
+            Some(Room::Taken)
+        } else {
+            None
+        }
+    }
+
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(pause) = &mut self.pause {
+            std::task::ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Listener for WebSocketListener {
+    fn poll_accept(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Link, TransportError>>> {
+        loop {
+            if let Poll::Ready(Some(done)) = Pin::new(&mut self.handshakes).poll_next(cx) {
+                return Poll::Ready(Some(done));
+            }
+            if self.poll_pause(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let Some(room) = self.room() else { return Poll::Pending };
+            match self.tcp.poll_accept(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok((socket, peer))) => {
+                    let peer = Arc::from(peer.to_string());
+                    let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), room);
+                    self.handshakes.push(Box::pin(handshake));
+                }
+                Poll::Ready(Err(error)) => {
+                    if !is_of_one_connection(&error) {
+                        self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                    }
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+            }
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let scheme = if self.tls.is_some() { "wss" } else { "ws" };
+        Endpoint(format!("{scheme}://{}{}", self.address, self.options.served_path()))
+    }
+}
+
+/// The client gave up before it was accepted. Anything else, such as no descriptor being left, would come again at once.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+impl fmt::Debug for WebSocketListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSocketListener")
+            .field("endpoint", &self.endpoint())
+            .field("handshakes", &self.handshakes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A listener before it listens.
+#[derive(Debug)]
+#[must_use = "it listens once it is bound"]
+pub struct ListenerBuilder {
+    options: UpgradeOptions,
+    tls: Option<crate::tls::Server>,
+}
+
+impl ListenerBuilder {
+    /// What is asked of a request, and what each connection is like.
+    pub fn options(mut self, options: UpgradeOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Serves `wss` with this certificate and key.
+    #[cfg(feature = "rustls")]
+    pub fn tls(mut self, tls: crate::ServerTls) -> Self {
+        self.tls = Some(tls.0);
+        self
+    }
+
+    /// Listens on this address; port 0 picks a free one.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime whose I/O driver is enabled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives it up; nothing stays open.
+    pub async fn bind(self, address: &str) -> Result<WebSocketListener, TransportError> {
+        match TcpListener::bind(address).await {
+            Ok(tcp) => self.on(tcp),
+            Err(error) => {
+                let text = format!("cannot listen on {address}: {error}");
+                Err(TransportError::new(TransportErrorKind::Open, text))
+            }
+        }
+    }
+
+    /// Listens on a socket that is bound already, as one that was handed over by a supervisor.
+    ///
+    /// # Errors
+    /// The socket cannot be used.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime whose I/O driver is enabled.
+    pub fn listen_on(self, socket: std::net::TcpListener) -> Result<WebSocketListener, TransportError> {
+        socket.set_nonblocking(true)?;
+        self.on(TcpListener::from_std(socket)?)
+    }
+
+    fn on(mut self, tcp: TcpListener) -> Result<WebSocketListener, TransportError> {
+        let address = tcp.local_addr()?;
+        self.options.bound_to(address.ip());
+        Ok(WebSocketListener {
+            tcp,
+            address,
+            options: Arc::new(self.options),
+            tls: self.tls,
+            handshakes: FuturesUnordered::new(),
+            pause: None,
+        })
+    }
+}

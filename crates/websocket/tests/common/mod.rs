@@ -1,0 +1,70 @@
+//! What the tests of this wire share.
+#![expect(dead_code, reason = "each test program uses a part of it")]
+#![expect(unreachable_pub, reason = "a module of several test programs")]
+
+#[cfg(feature = "axum")]
+pub mod route;
+#[cfg(feature = "rustls")]
+pub mod tls;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rescind_core::{
+    CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Listener, Outbound, Transport, TransportError,
+    TransportEvent,
+};
+use rescind_websocket::{LinkOptions, UpgradeOptions, WebSocketListener, connect};
+
+/// After so long a wait counts as a hang.
+pub const HANG: Duration = Duration::from_secs(30);
+
+pub async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+pub async fn listen(options: UpgradeOptions) -> WebSocketListener {
+    WebSocketListener::builder().options(options).bind("127.0.0.1:0").await.unwrap()
+}
+
+pub async fn accept(listener: &mut (impl Listener + Unpin)) -> Result<Link, TransportError> {
+    let accepted = poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx));
+    in_time("accepting", accepted).await.unwrap()
+}
+
+/// Both ends of a connection over a real socket: the client's, the server's.
+pub async fn pair(options: LinkOptions) -> (Link, Link) {
+    let mut listener = listen(UpgradeOptions::new().link(options.clone())).await;
+    let transport = Box::new(connect(&listener.endpoint().0).options(options));
+    let (client, server) = tokio::join!(transport.open(), accept(&mut listener));
+    (client.unwrap(), server.unwrap())
+}
+
+pub fn frame(lane: Lane, body: impl Into<Bytes>) -> Outbound {
+    let head = Head { kind: FrameKind::Notification, id: None, method: Some(Arc::from("test")) };
+    Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
+}
+
+pub async fn send(link: &mut Link, body: impl Into<Bytes>) -> Result<(), TransportError> {
+    poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
+    link.tx.as_mut().start_send(frame(Lane::Bulk, body))?;
+    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
+}
+
+pub async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
+    in_time("an event", poll_fn(|cx| link.rx.as_mut().poll_event(cx))).await
+}
+
+pub async fn body(link: &mut Link) -> Bytes {
+    match event(link).await {
+        Some(Ok(TransportEvent::Message(inbound))) => inbound.body,
+        other => panic!("expected a frame, got {other:?}"),
+    }
+}
+
+pub async fn close(link: &mut Link, why: CloseReason) -> Result<(), TransportError> {
+    in_time("closing", poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx))).await
+}

@@ -1,0 +1,24 @@
+//! An axum application that has a WebSocket among its routes.
+
+use axum::Router;
+use axum::routing::{any, get};
+use rescind_websocket::{RoutedListener, UpgradeOptions, routed};
+use tokio::task::AbortHandle;
+
+/// Ends the application.
+pub struct Serving(AbortHandle);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub async fn serve(options: UpgradeOptions) -> (RoutedListener, String, Serving) {
+    let (upgrades, listener) = routed(options);
+    let app = Router::new().route("/agent", any(upgrades)).route("/", get(async || "a page of ours"));
+    let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/agent", tcp.local_addr().unwrap());
+    let serving = tokio::spawn(async { axum::serve(tcp, app).await.unwrap() });
+    (listener.at(&url), url, Serving(serving.abort_handle()))
+}
