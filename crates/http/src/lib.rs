@@ -4,10 +4,12 @@ mod client;
 mod intake;
 mod names;
 mod server;
+mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]
 mod tls;
 
 pub use client::HttpClient;
 pub use server::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};
