@@ -16,6 +16,7 @@ use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::envelope::Envelope;
@@ -27,6 +28,8 @@ use crate::streamable::peek;
 
 /// Requests in flight at a time; more wait in the outbox.
 const FLIGHTS: usize = 1024;
+/// A request that is given up has so long to get its response's head.
+const FOR_THE_HEAD: Duration = Duration::from_millis(250);
 /// After its answer a stream has so long to end, so that its connection can be used again.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
@@ -95,7 +98,10 @@ struct State {
 /// A POST on its way, until its response has ended.
 struct Flight {
     task: AbortHandle,
+    /// An answer is waited for.
     asks: bool,
+    /// Told when it is given up.
+    given_up: watch::Sender<bool>,
 }
 
 impl Client {
@@ -124,11 +130,10 @@ impl Client {
         let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
         let client = Arc::clone(self);
         let (exchange, body) = (out.exchange, out.body);
+        let (given_up, told) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let ended = client.fly(exchange, body).await;
-            if client.land(key).is_none() {
-                return;
-            }
+            let ended = client.fly(exchange, body, told).await;
+            let asks = client.land(key).is_some_and(|flight| flight.asks);
             match ended {
                 Err(Failed { sent, error }) if asks => {
                     client.intake.tell(TransportEvent::ExchangeFailed { exchange, sent, error });
@@ -138,16 +143,38 @@ impl Client {
             }
         });
         state.requests += usize::from(asks);
-        state.flights.insert(key, Flight { task: task.abort_handle(), asks });
+        state.flights.insert(key, Flight { task: task.abort_handle(), asks, given_up });
     }
 
-    /// Posts one message and reads what comes back. `Ok`: it was answered, or taken where no answer is owed.
-    async fn fly(&self, exchange: ExchangeId, body: Bytes) -> Result<(), Failed> {
+    /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
+    /// is owed. What is given up early is let reach the server first, so that its cancel is one.
+    async fn fly(
+        &self,
+        exchange: ExchangeId,
+        body: Bytes,
+        mut given_up: watch::Receiver<bool>,
+    ) -> Result<(), Failed> {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         Envelope::read(&body).unwrap_or_default().headers(&mut headers);
-        let response = self.requester.send(Method::POST, headers, body).await?;
+        let mut early = given_up.clone();
+        let waited = async {
+            let _ = early.wait_for(|given_up| *given_up).await;
+            tokio::time::sleep(FOR_THE_HEAD).await;
+        };
+        let response = tokio::select! {
+            response = self.requester.send(Method::POST, headers, body) => response?,
+            () = waited => return Ok(()),
+        };
+        tokio::select! {
+            biased;
+            _ = given_up.wait_for(|given_up| *given_up) => Ok(()),
+            read = self.read(exchange, response) => read,
+        }
+    }
+
+    async fn read(&self, exchange: ExchangeId, response: Response<Incoming>) -> Result<(), Failed> {
         let status = response.status();
         let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
@@ -270,8 +297,16 @@ impl Sender for ClientSender {
     }
 
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
-        if let Some(flight) = self.0.land(exchange.0) {
-            flight.task.abort();
+        let driver = {
+            let mut state = self.0.state();
+            let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
+            flight.given_up.send_replace(true);
+            let asked = std::mem::take(&mut flight.asks);
+            state.requests -= usize::from(asked);
+            state.driver.take()
+        };
+        if let Some(driver) = driver {
+            driver.wake();
         }
         Ok(())
     }

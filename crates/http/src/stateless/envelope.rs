@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use serde::{Deserialize, Serialize};
+use rescind_core::RequestId;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::names::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
@@ -69,6 +70,9 @@ impl Unfit<'_> {
 #[serde(default)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow)]
+    jsonrpc: Option<Cow<'a, str>>,
+    /// `null` too is there, and is no id.
+    #[serde(borrow, deserialize_with = "present")]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
     method: Option<Cow<'a, str>>,
@@ -76,6 +80,10 @@ pub(super) struct Envelope<'a> {
     params: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
+}
+
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
 }
 
 #[derive(Default, Deserialize)]
@@ -145,6 +153,11 @@ impl<'a> Envelope<'a> {
                 "Invalid message: a client posts requests and notifications",
             ));
         };
+        let is_id = self.id.is_none_or(|id| RequestId::from_json(id.get()).is_ok());
+        let has_params = self.params.is_none_or(|params| params.get().starts_with(['{', '[']));
+        if self.jsonrpc.as_deref() != Some("2.0") || !is_id || !has_params {
+            return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
+        }
         let kind = if self.id.is_some() { Kind::Request } else { Kind::Notification };
         let mismatch = |what: String| unfit(self.id, HEADER_MISMATCH, what);
         let version = single(headers, &MCP_PROTOCOL_VERSION).map_err(mismatch)?;
