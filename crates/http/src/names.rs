@@ -13,6 +13,11 @@ pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// The last event a client has seen of a stream that was cut.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// Names a connection of ACP's streamable HTTP.
+pub(crate) const ACP_CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
+/// Names one of its sessions.
+pub(crate) const ACP_SESSION_ID: HeaderName = HeaderName::from_static("acp-session-id");
+
 /// One message, or a refusal.
 pub(crate) const JSON: &str = "application/json";
 /// A stream of messages.

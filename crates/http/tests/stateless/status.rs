@@ -2,6 +2,9 @@ use serde_json::{Value, json};
 
 use crate::support::{USUAL, ask, message, post, serve};
 
+/// What is wrong, the headers, the body, the status and the code.
+type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a Value, u16, i64);
+
 #[tokio::test]
 async fn every_refusal_has_its_status_and_its_code() {
     //
@@ -16,7 +19,7 @@ async fn every_refusal_has_its_status_and_its_code() {
     let mut old = list.clone();
     old["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
     let named = |method: &'static str| vec![("Mcp-Method", method)];
-    let cases: Vec<(&str, Vec<(&str, &str)>, &Value, u16, i64)> = vec![
+    let cases: [Case<'_>; 9] = [
         ("no method header", vec![], &list, 400, -32020),
         ("another method", named("prompts/list"), &list, 400, -32020),
         ("another case", named("TOOLS/LIST"), &list, 400, -32020),

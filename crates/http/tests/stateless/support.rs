@@ -1,5 +1,6 @@
 //! A served router, and the bare HTTP/1.1 of a client.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use rescind_core::dialect::MCP_2026;
@@ -96,9 +97,9 @@ pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)],
     let mut stream = TcpStream::connect(address).await.unwrap();
     let mut text = format!("{method} / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
     for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(text, "{name}: {value}\r\n");
     }
-    text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
+    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
     stream.write_all(text.as_bytes()).await.unwrap();
     stream
 }
