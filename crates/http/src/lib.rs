@@ -51,14 +51,18 @@
 //! 64 KiB of each stream are kept for a client that comes back. All are settings of [`HttpServer`].
 #![doc = include_str!("refusals.md")]
 
+mod acp;
 mod client;
 mod intake;
 mod names;
 mod server;
+mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]
 mod tls;
 
+pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
 pub use server::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

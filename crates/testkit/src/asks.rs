@@ -70,7 +70,7 @@ impl Vector {
         }
         if asks.many_lines && !abilities.many_lines {
             return why(
-                "it needs two sessions of one agent, and on this wire an agent has one (over stdio a process is one session)",
+                "it needs two sessions of one agent, with a count of the work of both (over stdio a process is one session)",
             );
         }
         if asks.half_close && !abilities.half_close {
@@ -103,6 +103,9 @@ impl Vector {
     /// Why this vector is not asked on a wire with these abilities: the protocols themselves demand another course.
     #[must_use]
     pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
+        if !abilities.bare && self.handshake != Opening::Default {
+            return Some("on this wire nothing can be said before the usual opening");
+        }
         self.needs.iter().find_map(|need| need.unmet(abilities))
     }
 }
