@@ -4,6 +4,8 @@
 //! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
 //! row of `ROWS`. A cell without a play is explicit: it says why.
 
+mod http_streamable;
+mod late;
 mod loopback;
 mod memory;
 mod named_pipe;
@@ -19,7 +21,8 @@ use rescind_core::{BoxFuture, Framing, Link};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
-    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences, play,
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences,
+    play,
 };
 use crate::vector::{Part, Scenario};
 
@@ -40,8 +43,14 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 4] = [
-    Row { name: "memory", carries: every_dialect, kind: Kind::Connection, lacks: &[], wire: |_| Box::new(memory::Memory) },
+const ROWS: [Row; 5] = [
+    Row {
+        name: "memory",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: &[],
+        wire: |_| Box::new(memory::Memory),
+    },
     Row {
         name: "stdio",
         carries: every_dialect,
@@ -58,6 +67,13 @@ const ROWS: [Row; 4] = [
             "a WebSocket closes in both directions at once: a close frame is answered by one",
         )],
         wire: |_| Box::new(websocket::WebSocket),
+    },
+    Row {
+        name: "http-streamable",
+        carries: |dialect| dialect != "mcp-2026",
+        kind: Kind::Posts,
+        lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
+        wire: |_| Box::new(http_streamable::HttpStreamable),
     },
     Row {
         name: "named-pipe",
@@ -83,12 +99,15 @@ struct Row {
 enum Kind {
     /// Frames keep their order, and ids belong to the connection.
     Connection,
+    /// Each frame is a post of its own, without order; ids belong to the session.
+    Posts,
 }
 
 impl Kind {
     const fn abilities(self) -> Abilities {
         let (ordered, exchange_scoped) = match self {
             Self::Connection => (true, false),
+            Self::Posts => (false, false),
         };
         Abilities {
             many_lines: true,
@@ -97,6 +116,7 @@ impl Kind {
             options: true,
             ordered,
             batches: ordered,
+            bare: true,
             exchange_scoped,
         }
     }
