@@ -79,6 +79,7 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
             let begun = Instant::now();
             let (mut subject, child) = peer.subject();
             let played = play(scenario, &mut subject, settings).await;
+            subject.leave().await;
             openings.note(scenario, &played, &child, begun.elapsed());
             Cell::new(scenario, peer.wire(), played)
         });
