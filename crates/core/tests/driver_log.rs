@@ -1,5 +1,5 @@
 //! A subscriber is a user's code like any other: it may call back into the connection whose event it is told (D2).
-
+#![cfg(feature = "tokio")]
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
 use std::cell::Cell;

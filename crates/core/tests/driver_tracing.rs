@@ -1,5 +1,5 @@
 //! The spans an operator sees.
-
+#![cfg(feature = "tokio")]
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
 use std::collections::BTreeMap;

@@ -42,7 +42,7 @@
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
 //! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper` |
 //! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
-//! | `http` | client and server over HTTP, in three bindings: [`http`] | `rescind-http`, `axum`, `hyper`, `hyper-util` |
+//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `tower-service` |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
 //! | `rustls` | `wss` and `https`, for the wires that are on | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |

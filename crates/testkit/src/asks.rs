@@ -103,6 +103,9 @@ impl Vector {
     /// Why this vector is not asked on a wire with these abilities: the protocols themselves demand another course.
     #[must_use]
     pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
+        if !abilities.bare && self.handshake != Opening::Default {
+            return Some("on this wire nothing can be said before the usual opening");
+        }
         self.needs.iter().find_map(|need| need.unmet(abilities))
     }
 }

@@ -81,6 +81,14 @@ impl Speech {
         }
     }
 
+    /// Params with what every request of the dialect must carry.
+    pub(crate) fn params(self, params: Value) -> Value {
+        match self.envelope {
+            Envelope::JsonRpcWithMeta => with_meta(params),
+            Envelope::JsonRpc | Envelope::Abp => params,
+        }
+    }
+
     pub(crate) fn notification(self, method: &str, params: Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc => json!({"jsonrpc": "2.0", "method": method, "params": params}),

@@ -55,7 +55,8 @@ pub enum Part {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Need {
-    /// Frames keep their order, so that a cancel for an unknown id is for nothing.
+    /// Frames keep their order, so that a cancel for an unknown id is for nothing and the first of two requests is
+    /// served first.
     Order,
     /// Frames may overtake one another, so that a cancel may wait for its request.
     Disorder,

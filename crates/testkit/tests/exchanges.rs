@@ -146,6 +146,22 @@ async fn a_lost_stream_detaches_its_request_and_cancels_it_after_the_grace() {
     assert_eq!(ended(&watch).await[0].ends, [PostEnd::Frame(FrameKind::Answer)], "X-01: nobody cancelled it");
 }
 
+//
+#[tokio::test(start_paused = true)]
+async fn what_a_lost_stream_means_is_the_dialects() {
+    for (dialect, cause, seconds) in
+        [(LSP, "disconnected", 30), (ACP, "disconnected", 30), (MCP_2026, "peer", 0)]
+    {
+        let (client, _server, watch, mut told) = connect(&dialect, IdScope::Session);
+        let _call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
+        assert_eq!(told.recv().await.unwrap(), "started");
+        let lost = tokio::time::Instant::now();
+        watch.lose(0);
+        assert_eq!(told.recv().await.unwrap(), cause, "{}", dialect.name());
+        assert_eq!(lost.elapsed().as_secs(), seconds, "{}", dialect.name());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_taken_up_again_goes_on_and_brings_what_was_missed() {
     let (client, _server, watch, _told) = connect(&MCP, IdScope::Session);

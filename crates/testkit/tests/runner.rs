@@ -28,6 +28,7 @@ const NOTHING: Abilities = Abilities {
     options: false,
     ordered: true,
     batches: true,
+    bare: true,
     exchange_scoped: false,
 };
 

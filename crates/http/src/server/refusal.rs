@@ -91,6 +91,11 @@ impl Refused {
         Self::new(StatusCode::TOO_MANY_REQUESTS, text).after(Duration::from_secs(1))
     }
 
+    /// 501: a batch, where the protocol has none.
+    pub(crate) fn batch() -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "batches are not carried here")
+    }
+
     /// 503, with the seconds after which to try again.
     pub(crate) fn unavailable(text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text).after(Duration::from_secs(1))
@@ -107,7 +112,8 @@ impl Refused {
 
     /// A JSON-RPC error without an id, as MCP's document has it for refusals.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
-        let code = if self.status.is_server_error() { -32603 } else { -32600 };
+        let own = self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED;
+        let code = if own { -32603 } else { -32600 };
         let refusal = Told { jsonrpc: "2.0", error: Error { code, message: &self.text } };
         let body = serde_json::to_vec(&refusal).unwrap_or_default();
         let mut response = Response::new(ReplyBody::full(Bytes::from(body)));

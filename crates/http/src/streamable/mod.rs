@@ -5,7 +5,7 @@ mod conversation;
 mod halves;
 pub(crate) mod peek;
 mod server;
-mod table;
+pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -72,6 +72,11 @@ pub(crate) fn answers_one(body: &[u8]) -> bool {
     answers(body) && shape(body).id.is_some()
 }
 
+/// Whether a message has an id, which a refusal of what could not be read has not.
+pub(crate) fn has_id(body: &[u8]) -> bool {
+    shape(body).id.is_some()
+}
+
 /// The revision an answer to MCP's `initialize` settles on.
 pub(crate) fn settled_version(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]

@@ -85,7 +85,7 @@ impl Table {
 }
 
 /// 128 random bits of the operating system, in hexadecimal.
-fn random_id() -> Option<Arc<str>> {
+pub(crate) fn random_id() -> Option<Arc<str>> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).ok()?;
     let mut id = String::with_capacity(32);

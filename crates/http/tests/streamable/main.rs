@@ -9,3 +9,5 @@ mod raw;
 mod refusals;
 mod streams;
 mod support;
+#[cfg(feature = "rustls")]
+mod tls;

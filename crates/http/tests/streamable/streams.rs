@@ -216,7 +216,7 @@ async fn a_cancel_that_comes_before_its_request_cancels_it() {
     let mut served = serve(server(), ACP).await;
     let (mut raw, session) = open(&served.url).await;
     let early = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 9}});
-    assert_eq!(raw.ask(&Ask::post(early).of(&session)).await.0.status, 202);
+    assert_eq!(raw.ask(&Ask::post(early.to_string()).of(&session)).await.0.status, 202);
     raw.send(&request(9, "wait", &json!({})).of(&session)).await;
     assert_eq!(raw.answer().await["error"]["code"], -32800);
     assert!(served.seen.try_recv().is_err(), "its handler never ran");
@@ -287,7 +287,7 @@ async fn what_nobody_reads_is_bounded_and_requests_fail() {
     assert_eq!(last["params"]["n"], 99, "the newest are kept");
     let mut other = Raw::connect(&served.url).await;
     let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"n": 0}});
-    assert_eq!(other.ask(&Ask::post(answer).of(&session)).await.0.status, 202);
+    assert_eq!(other.ask(&Ask::post(answer.to_string()).of(&session)).await.0.status, 202);
     assert!(matches!(in_time("the call", first.outcome()).await, Outcome::Completed(_)));
 }
 

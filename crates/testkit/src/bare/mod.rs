@@ -116,6 +116,7 @@ impl Subject for BareMachine {
             options: true,
             ordered: true,
             batches: true,
+            bare: true,
             exchange_scoped: false,
         }
     }

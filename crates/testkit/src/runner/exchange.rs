@@ -41,7 +41,11 @@ impl Exchanging {
             let (exchange, last) = self.exchange_for(&sketch);
             let body = Bytes::from(frame);
             let out = Outbound { body, exchange, lane: Lane::Bulk, head: sketch.head(), last };
-            self.link.tx.as_mut().start_send(out)?;
+            match self.link.tx.as_mut().start_send(out) {
+                // What belongs to no open exchange cannot be said here: nobody is left to hear it.
+                Err(error) if error.exchange.is_some() && self.link.traits.exchange_scoped => {}
+                sent => sent?,
+            }
         }
         poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rescind_core::{
     BoxFuture, CloseReason, Link, LinkTraits, TransportError, TransportErrorKind, TransportEvent,
 };
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::exchange::Exchanging;
@@ -24,7 +25,9 @@ pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> +
 pub struct LinkSubject {
     connect: Connect,
     abilities: Abilities,
-    lines: Vec<Option<Exchanging>>,
+    lines: Vec<Option<Opening>>,
+    /// What is known of lines that open only once the subject speaks.
+    late: Option<LinkTraits>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
 }
 
@@ -39,9 +42,10 @@ impl LinkSubject {
             options: false,
             ordered: true,
             batches: true,
+            bare: true,
             exchange_scoped: false,
         };
-        Self { connect, abilities, lines: Vec::new(), epitaph: None }
+        Self { connect, abilities, lines: Vec::new(), late: None, epitaph: None }
     }
 
     /// Connecting again reaches the same fixture.
@@ -65,6 +69,22 @@ impl LinkSubject {
         self
     }
 
+    /// A line opens only once the subject has spoken on it, as where a first message opens the connection. What such a
+    /// wire can and cannot do is told beforehand.
+    #[must_use]
+    pub const fn with_late_lines(mut self, traits: LinkTraits) -> Self {
+        self.note(&traits);
+        self.late = Some(traits);
+        self
+    }
+
+    /// Nothing can be said on a line before the opening the dialect usually has.
+    #[must_use]
+    pub const fn with_usual_opening_only(mut self) -> Self {
+        self.abilities.bare = false;
+        self
+    }
+
     /// Says how the subject ended when a line closes: an exit status, the tail of its standard error.
     #[must_use]
     pub fn with_epitaph(mut self, epitaph: impl FnMut() -> Option<String> + Send + 'static) -> Self {
@@ -72,16 +92,29 @@ impl LinkSubject {
         self
     }
 
-    fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
+    /// The open line. Dropped while it waits for one to open, nothing is lost.
+    async fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
-        found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))
+        let opening = found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))?;
+        if let Opening::Later(link) = opening {
+            let link = link.await.map_err(Trouble::Failed)?;
+            *opening = Opening::Now(Exchanging::new(link));
+        }
+        match opening {
+            Opening::Now(open) => Ok(open),
+            Opening::Later(_) => Err(Trouble::Failed("the connection is not open".to_owned())),
+        }
     }
 
     /// What the wire says of itself counts from its first connection on.
-    fn note(&mut self, traits: &LinkTraits) {
+    const fn note(&mut self, traits: &LinkTraits) {
         self.abilities.ordered = traits.ordered;
         self.abilities.batches = traits.batches;
         self.abilities.exchange_scoped = traits.exchange_scoped;
+    }
+
+    async fn about(&mut self, line: Line, look: impl FnOnce(&mut Exchanging) -> Value) -> Value {
+        self.link(line).await.map_or(Value::Null, look)
     }
 
     fn closed(&mut self, how: Option<String>) -> Seen {
@@ -91,6 +124,21 @@ impl LinkSubject {
             (Some(how), Some(epitaph)) if !how.contains(&epitaph) => Some(format!("{how}; {epitaph}")),
             (how, epitaph) => how.or(epitaph),
         })
+    }
+}
+
+/// A line that is open, or opens once the subject speaks.
+enum Opening {
+    Now(Exchanging),
+    Later(BoxFuture<'static, Result<Link, String>>),
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(open) => open.fmt(f),
+            Self::Later(_) => f.write_str("Later"),
+        }
     }
 }
 
@@ -113,16 +161,20 @@ impl Subject for LinkSubject {
     }
 
     async fn open(&mut self) -> Result<Line, Trouble> {
+        if self.late.is_some() {
+            self.lines.push(Some(Opening::Later((self.connect)())));
+            return Ok(Line(self.lines.len() - 1));
+        }
         let link = timeout(WRITE_LIMIT, (self.connect)()).await;
         let link = link.map_err(|_| Trouble::Failed("the connection did not open in time".to_owned()))?;
         let link = link.map_err(Trouble::Failed)?;
         self.note(&link.traits);
-        self.lines.push(Some(Exchanging::new(link)));
+        self.lines.push(Some(Opening::Now(Exchanging::new(link))));
         Ok(Line(self.lines.len() - 1))
     }
 
     async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
-        let open = self.link(line)?;
+        let open = self.link(line).await?;
         match timeout(WRITE_LIMIT, open.write(frames)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
@@ -134,8 +186,11 @@ impl Subject for LinkSubject {
     }
 
     async fn recv(&mut self, line: Line, within: Duration) -> Seen {
-        let Ok(open) = self.link(line) else { return Seen::Closed(None) };
-        let event = timeout(within, open.next()).await;
+        let event = match timeout(within, self.link(line)).await {
+            Err(_) => return Seen::Nothing,
+            Ok(Err(_)) => return Seen::Closed(None),
+            Ok(Ok(open)) => timeout(within, open.next()).await,
+        };
         match event {
             Err(_) => Seen::Nothing,
             Ok(Some(Ok(TransportEvent::Message(message)))) => {
@@ -148,10 +203,10 @@ impl Subject for LinkSubject {
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, .. }))) => Seen::Noise(why.to_string()),
             Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, .. }))) => {
-                Seen::Unanswered(open.asked_on(exchange))
+                Seen::Unanswered(self.about(line, |open| open.asked_on(exchange)).await)
             }
             Ok(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
-                Seen::GivenUp(open.served_on(exchange))
+                Seen::GivenUp(self.about(line, |open| open.served_on(exchange)).await)
             }
             Ok(Some(Err(error))) => self.closed(Some(cause(&error))),
             // Its output has ended.
@@ -160,7 +215,7 @@ impl Subject for LinkSubject {
     }
 
     async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
-        let open = self.link(line)?;
+        let open = self.link(line).await?;
         let closed = poll_fn(|cx| open.link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
         match timeout(WRITE_LIMIT, closed).await {
             Ok(Ok(())) => Ok(()),

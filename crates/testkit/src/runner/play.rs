@@ -269,11 +269,16 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 
     pub(crate) async fn send_text(&mut self, texts: Vec<String>) -> Result<(), Stop> {
-        self.trace.extend(texts.iter().map(|text| TraceLine::new(Direction::Sent, text.clone())));
         let line = self.line()?.line;
-        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
-            for frame in texts.iter().filter_map(|text| serde_json::from_str(text).ok()) {
-                self.outcomes.sent(&on.name, speech, &frame);
+        let closes = self.subject.abilities().exchange_scoped;
+        for text in &texts {
+            self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
+            let Ok(frame) = serde_json::from_str(text) else { continue };
+            let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) else { continue };
+            self.outcomes.sent(&on.name, speech, &frame);
+            if let (true, Shape::Cancel { key }) = (closes, speech.shape(&frame)) {
+                let said = format!("(stream closed: that is how the cancel of {key} is said here)");
+                self.trace.push(TraceLine::new(Direction::Sent, said));
             }
         }
         Ok(self.subject.send(line, texts).await?)
@@ -306,17 +311,21 @@ impl<'a, S: Subject> Play<'a, S> {
         let text = match seen {
             Seen::Frame(text) => text,
             Seen::Unanswered(id) => {
-                let text = format!("(what {id} came on has ended without an answer)");
+                let text = format!("(stream closed: that of {id} ended without an answer)");
                 self.trace.push(TraceLine::new(Direction::Received, text));
                 return Ok(Next::Silence);
             }
             Seen::GivenUp(id) => {
-                let text = format!("(what {id} came on was given up)");
+                let text = format!("(stream closed: that of {id} was given up)");
                 self.trace.push(TraceLine::new(Direction::Received, text));
                 if !self.subject.abilities().exchange_scoped {
                     return Ok(Next::Silence);
                 }
-                return Ok(Next::Frame(self.speech()?.cancel(&id)));
+                let cancel = self.speech()?.cancel(&id);
+                if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+                    self.outcomes.received(&on.name, speech, &cancel);
+                }
+                return Ok(Next::Frame(cancel));
             }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));

@@ -89,6 +89,8 @@ pub struct Abilities {
     pub ordered: bool,
     /// Its wire may carry batches.
     pub batches: bool,
+    /// Anything can be said on a fresh line; else the dialect's usual opening has to come first.
+    pub bare: bool,
     /// Its wire's ids mean nothing beyond their exchange, so that closing the exchange is its cancel.
     pub exchange_scoped: bool,
 }

@@ -4,6 +4,8 @@
 //! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
 //! row of `ROWS`. A cell without a play is explicit: it says why.
 
+mod http_streamable;
+mod late;
 mod loopback;
 mod memory;
 mod named_pipe;
@@ -41,7 +43,7 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 4] = [
+const ROWS: [Row; 5] = [
     Row {
         name: "memory",
         carries: every_dialect,
@@ -67,6 +69,13 @@ const ROWS: [Row; 4] = [
         wire: |_| Box::new(websocket::WebSocket),
     },
     Row {
+        name: "http-streamable",
+        carries: |dialect| dialect != "mcp-2026",
+        kind: Kind::Posts,
+        lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
+        wire: |_| Box::new(http_streamable::HttpStreamable),
+    },
+    Row {
         name: "named-pipe",
         carries: every_dialect,
         kind: Kind::Connection,
@@ -90,12 +99,15 @@ struct Row {
 enum Kind {
     /// Frames keep their order, and ids belong to the connection.
     Connection,
+    /// Each frame is a post of its own, without order; ids belong to the session.
+    Posts,
 }
 
 impl Kind {
     const fn abilities(self) -> Abilities {
         let (ordered, exchange_scoped) = match self {
             Self::Connection => (true, false),
+            Self::Posts => (false, false),
         };
         Abilities {
             many_lines: true,

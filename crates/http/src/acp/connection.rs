@@ -1,0 +1,329 @@
+//! One connection on the serving side: its streams, and which message goes by which.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use rescind_core::{
+    ExchangeId, Finish, FrameKind, Inbound, Outbound, Principal, RequestId, TransportError,
+    TransportErrorKind, TransportEvent,
+};
+use tokio::time::Instant;
+
+use super::peek::Message;
+use super::server::Connections;
+use crate::intake::{Intake, NotTaken};
+use crate::server::Settings;
+use crate::server::mailbox::{Kept, Mailbox};
+
+/// The exchange of `initialize`, the only one there is (A1).
+const OPENING: ExchangeId = ExchangeId(1);
+/// The stream of the connection itself.
+pub(super) const OWN: u64 = 0;
+/// Sessions with a stream of their own; messages of more go by the connection's.
+const LANES: usize = 1024;
+/// Requests either way whose stream is remembered.
+const ROUTES: usize = 65_536;
+/// What waits for all streams together, in bytes; over it the connection ends.
+const MOST: usize = 64 * 1024 * 1024;
+/// A taken event is not kept: no stream is taken up again where it was cut.
+const KEPT: Kept = Kept { events: 1, bytes: 0 };
+
+pub(super) struct Connection {
+    pub(super) id: Arc<str>,
+    pub(super) principal: Option<Principal>,
+    pub(super) intake: Arc<Intake>,
+    pub(super) settings: Arc<Settings>,
+    table: Weak<Connections>,
+    state: Mutex<State>,
+}
+
+struct State {
+    lanes: HashMap<u64, Mailbox>,
+    names: HashMap<String, u64>,
+    /// The streams on which answers to the client's requests are due.
+    due: HashMap<RequestId, u64>,
+    /// The streams our own requests went by.
+    asked: HashMap<RequestId, u64>,
+    opening: Opening,
+    closed: bool,
+    used: Instant,
+    driver: Option<Waker>,
+}
+
+/// What `initialize` is answered with.
+enum Opening {
+    Waits(Option<Waker>),
+    Answered(Bytes),
+    Refused,
+    Told,
+}
+
+type Wakes = Vec<Waker>;
+
+impl Connection {
+    pub(super) fn new(
+        id: Arc<str>,
+        principal: Option<Principal>,
+        settings: &Arc<Settings>,
+        table: Weak<Connections>,
+    ) -> Arc<Self> {
+        let state = State {
+            lanes: HashMap::from([(OWN, Mailbox::new(OWN, KEPT))]),
+            names: HashMap::new(),
+            due: HashMap::new(),
+            asked: HashMap::new(),
+            opening: Opening::Waits(None),
+            closed: false,
+            used: Instant::now(),
+            driver: None,
+        };
+        let (intake, settings) = (Intake::new(settings.max_frame), Arc::clone(settings));
+        Arc::new(Self { id, principal, intake, settings, table, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One step under the lock; wakers are called after it.
+    fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::new();
+        let result = {
+            let mut state = self.state();
+            state.used = Instant::now();
+            step(&mut state, &mut wakes)
+        };
+        wakes.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Takes in the request that opened the connection.
+    pub(super) fn open(&self, body: Bytes, principal: Option<Principal>) -> Result<(), NotTaken> {
+        let mut inbound = Inbound::new(body);
+        inbound.exchange = OPENING;
+        inbound.principal = principal;
+        self.intake.push(inbound)
+    }
+
+    /// Takes in any other message. `session`: the one its header or its params name.
+    pub(super) fn post(
+        &self,
+        body: Bytes,
+        principal: Option<Principal>,
+        session: Option<&str>,
+    ) -> Result<(), NotTaken> {
+        self.step(|state, _| {
+            let message = Message::of(&body);
+            let lane = session.map(|name| state.lane(name));
+            match message.id() {
+                Some(id) if message.is_answer() => drop(state.asked.remove(&id)),
+                Some(id) if message.is_request() && state.due.len() < ROUTES => {
+                    if let Some(lane) = lane {
+                        state.due.insert(id, lane);
+                    }
+                }
+                Some(_) | None => {}
+            }
+        });
+        let mut inbound = Inbound::new(body);
+        inbound.principal = principal;
+        self.intake.push(inbound)
+    }
+
+    /// What `initialize` is answered with. `None`: it was refused without a word, or the link has ended.
+    pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let mut state = self.state();
+        if state.closed && matches!(state.opening, Opening::Waits(_)) {
+            return Poll::Ready(None);
+        }
+        match std::mem::replace(&mut state.opening, Opening::Told) {
+            Opening::Answered(body) => Poll::Ready(Some(body)),
+            Opening::Refused | Opening::Told => Poll::Ready(None),
+            Opening::Waits(_) => {
+                state.opening = Opening::Waits(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+
+    /// A frame of the driver's (A2).
+    pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
+        self.step(|state, wakes| {
+            if out.exchange == OPENING && out.last {
+                wakes.extend(state.answer_opening(Opening::Answered(out.body)));
+                return Ok(());
+            }
+            let lane = state.lane_of(&out);
+            let droppable = out.head.kind == FrameKind::Notification;
+            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };
+            wakes.extend(mailbox.push(out.body, droppable));
+            let (messages, bytes) = self.settings.mailbox;
+            while mailbox.waiting().0 > messages || mailbox.waiting().1 > bytes {
+                if mailbox.has_reader() || !mailbox.drop_oldest() {
+                    break;
+                }
+            }
+            let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
+            if waiting > MOST {
+                let text = "the client reads none of what waits for it";
+                return Err(TransportError::new(TransportErrorKind::Closed, text));
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn finish(&self, exchange: ExchangeId, _: Finish) {
+        if exchange == OPENING {
+            self.step(|state, wakes| wakes.extend(state.answer_opening(Opening::Refused)));
+        }
+    }
+
+    /// A reader for a stream: that of this session, or the connection's own. `None`: there are too many.
+    pub(super) fn listen(&self, session: Option<&str>) -> Option<(u64, u64)> {
+        self.step(|state, wakes| {
+            let lane = session.map_or(OWN, |name| state.lane(name));
+            if session.is_some() && lane == OWN {
+                return None;
+            }
+            let (token, displaced) = state.lanes.get_mut(&lane)?.attach();
+            wakes.extend(displaced);
+            Some((lane, token))
+        })
+    }
+
+    pub(super) fn poll_event(&self, lane: u64, token: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.step(|state, wakes| {
+            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Poll::Ready(None) };
+            let event = mailbox.poll_next(token, cx);
+            if event.is_ready() {
+                wakes.extend(state.driver.take());
+            }
+            event
+        })
+    }
+
+    /// A stream's response is gone. Its connection goes on, and so does what it asked for.
+    pub(super) fn left(&self, lane: u64, token: u64) {
+        self.step(|state, wakes| {
+            if let Some(mailbox) = state.lanes.get_mut(&lane) {
+                mailbox.detach(token);
+            }
+            wakes.extend(state.driver.take());
+        });
+    }
+
+    /// Whether every stream that is read has room (A3).
+    pub(super) fn has_room(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.state();
+        let most = self.settings.mailbox;
+        let has_room = !state.lanes.values().any(|mailbox| is_full(mailbox, most));
+        if !has_room {
+            state.driver = Some(cx.waker().clone());
+        }
+        has_room
+    }
+
+    /// Cuts the streams whose readers take nothing.
+    pub(super) fn cut_stalled(&self) {
+        let most = self.settings.mailbox;
+        self.step(|state, wakes| {
+            for mailbox in state.lanes.values_mut().filter(|mailbox| is_full(mailbox, most)) {
+                wakes.extend(mailbox.cut());
+            }
+        });
+    }
+
+    /// When nobody will have used it for too long; `None`: somebody does.
+    pub(super) fn idle_at(&self) -> Option<Instant> {
+        let state = self.state();
+        let busy =
+            state.lanes.values().any(Mailbox::has_reader) || matches!(state.opening, Opening::Waits(_));
+        (!busy).then(|| state.used + self.settings.session_idle)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    /// The opening was given up before its answer.
+    pub(super) fn give_up_opening(&self) {
+        self.intake.tell(TransportEvent::ExchangeClosed { exchange: OPENING });
+        self.end();
+    }
+
+    /// Nothing more is taken in; streams end behind what waits. The id is unknown from now on.
+    pub(super) fn end(&self) {
+        if let Some(table) = self.table.upgrade() {
+            table.remove(&self.id);
+        }
+        self.step(|state, wakes| {
+            state.closed = true;
+            wakes.extend(state.driver.take());
+            if let Opening::Waits(waker) = &mut state.opening {
+                wakes.extend(waker.take());
+            }
+            wakes.extend(state.lanes.values_mut().filter_map(Mailbox::end));
+        });
+        self.intake.end();
+    }
+}
+
+/// Something that is read has more waiting than it should.
+fn is_full(mailbox: &Mailbox, (messages, bytes): (usize, usize)) -> bool {
+    let waiting = mailbox.waiting();
+    mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
+}
+
+impl State {
+    /// The stream of a session, made if it is new; the connection's own where there are too many.
+    fn lane(&mut self, name: &str) -> u64 {
+        if let Some(lane) = self.names.get(name) {
+            return *lane;
+        }
+        if self.names.len() >= LANES || name.is_empty() {
+            return OWN;
+        }
+        let lane = u64::try_from(self.names.len()).unwrap_or_default() + 1;
+        self.names.insert(name.to_owned(), lane);
+        let mut mailbox = Mailbox::new(lane, KEPT);
+        if self.closed {
+            mailbox.end();
+        }
+        self.lanes.insert(lane, mailbox);
+        lane
+    }
+
+    fn lane_of(&mut self, out: &Outbound) -> u64 {
+        let id = out.head.id.as_ref();
+        match out.head.kind {
+            FrameKind::Answer => id.and_then(|id| self.due.remove(id)).unwrap_or(OWN),
+            FrameKind::Cancel => id.and_then(|id| self.asked.get(id).copied()).unwrap_or(OWN),
+            FrameKind::Request | FrameKind::Notification => {
+                let lane = Message::of(&out.body).session().map_or(OWN, |name| self.lane(&name));
+                if let (FrameKind::Request, Some(id), true) = (out.head.kind, id, self.asked.len() < ROUTES) {
+                    self.asked.insert(id.clone(), lane);
+                }
+                lane
+            }
+        }
+    }
+
+    fn answer_opening(&mut self, answer: Opening) -> Option<Waker> {
+        match std::mem::replace(&mut self.opening, answer) {
+            Opening::Waits(waker) => waker,
+            told => {
+                self.opening = told;
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}

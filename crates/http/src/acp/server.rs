@@ -1,0 +1,257 @@
+//! The serving side: what each method does.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use rescind_core::{BoxFuture, Principal};
+
+use super::connection::Connection;
+use super::link;
+use super::peek::Message;
+use crate::intake::NotTaken;
+use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::server::refusal::Refused;
+use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::{Door, RequestBody, Responder, Settings, body, checks};
+use crate::streamable::table::random_id;
+
+const ALLOWED: &str = "GET, POST, DELETE";
+
+/// The connections there are, by ids that cannot be guessed.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    /// `None` once the listener is gone.
+    open: Mutex<Option<HashMap<Arc<str>, Arc<Connection>>>>,
+}
+
+impl Connections {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { open: Mutex::new(Some(HashMap::new())) })
+    }
+
+    fn open(&self) -> MutexGuard<'_, Option<HashMap<Arc<str>, Arc<Connection>>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, id: &str, principal: Option<&Principal>) -> Option<Arc<Connection>> {
+        let found = self.open().as_ref()?.get(id).cloned()?;
+        (found.principal.as_ref() == principal).then_some(found)
+    }
+
+    pub(super) fn remove(&self, id: &str) {
+        let removed = self.open().as_mut().and_then(|open| open.remove(id));
+        drop(removed);
+    }
+}
+
+pub(super) struct AcpServer {
+    settings: Arc<Settings>,
+    table: Arc<Connections>,
+    door: Door,
+}
+
+impl AcpServer {
+    pub(super) fn new(settings: &Arc<Settings>, door: Door) -> Self {
+        Self { settings: Arc::clone(settings), table: Connections::new(), door }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        match *request.method() {
+            Method::POST => self.post(request, principal).await,
+            Method::GET => self.get(request.headers(), principal.as_ref()),
+            Method::DELETE => {
+                self.required(request.headers(), principal.as_ref())?.end();
+                Ok(reply::plain(StatusCode::ACCEPTED))
+            }
+            _ => Err(Refused::method(ALLOWED)),
+        }
+    }
+
+    async fn post(
+        &self,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let (head, body) = request.into_parts();
+        checks::content_type(&head.headers)?;
+        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
+        let known = match single(&head.headers, &ACP_CONNECTION_ID)? {
+            Some(id) => Some(self.table.find(id, principal.as_ref()).ok_or_else(unknown)?),
+            None => None,
+        };
+        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+        match body.trim_ascii_start().first() {
+            None => return Err(Refused::bad("the body is empty")),
+            Some(b'[') => return Err(Refused::batch()),
+            Some(_) => {}
+        }
+        let message = Message::of(&body);
+        let Some(connection) = known else {
+            if message.opens() {
+                return self.open(body, principal).await;
+            }
+            return Err(Refused::bad("Acp-Connection-Id is required: only initialize goes without"));
+        };
+        let told = single(&head.headers, &ACP_SESSION_ID)?;
+        let session = message.session();
+        match (told, session.as_deref()) {
+            (Some(told), Some(named)) if told != named => {
+                return Err(Refused::bad("Acp-Session-Id differs from what the message names"));
+            }
+            (None, None) if message.needs_session() => {
+                return Err(Refused::bad("Acp-Session-Id is required: this message means a session"));
+            }
+            (_, _) => {}
+        }
+        let session = session.as_deref().or(told).map(ToOwned::to_owned);
+        connection.post(body.clone(), principal, session.as_deref()).map_err(not_taken)?;
+        Ok(reply::plain(StatusCode::ACCEPTED))
+    }
+
+    async fn open(&self, body: Bytes, principal: Option<Principal>) -> Result<Response<ReplyBody>, Refused> {
+        let id = random_id().ok_or_else(|| Refused::unavailable("there is no randomness for an id"))?;
+        let connection = {
+            let mut open = self.table.open();
+            let open = open.as_mut().ok_or_else(|| Refused::unavailable("this server has ended"))?;
+            if open.len() >= self.settings.sessions {
+                return Err(Refused::too_many("there are as many connections as there may be"));
+            }
+            let table = Arc::downgrade(&self.table);
+            let connection = Connection::new(Arc::clone(&id), principal.clone(), &self.settings, table);
+            open.insert(Arc::clone(&id), Arc::clone(&connection));
+            connection
+        };
+        let opening = Opens(Some(Arc::clone(&connection)));
+        self.door
+            .hand(link::link(&connection))
+            .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
+        connection.open(body, principal).map_err(not_taken)?;
+        let answer = poll_fn(|cx| connection.poll_opening(cx)).await;
+        let answer = answer.ok_or_else(|| Refused::bad("the connection was not accepted"))?;
+        let is_refusal = Message::of(&answer).is_refusal();
+        let mut response = reply::json(StatusCode::OK, answer);
+        if !is_refusal {
+            opening.succeeded();
+            let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
+            response.headers_mut().insert(ACP_CONNECTION_ID, id);
+        }
+        Ok(response)
+    }
+
+    fn get(
+        &self,
+        headers: &HeaderMap,
+        principal: Option<&Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        checks::accepts_events(headers)?;
+        let connection = self.required(headers, principal)?;
+        let session = single(headers, &ACP_SESSION_ID)?;
+        let (lane, token) = connection
+            .listen(session)
+            .ok_or_else(|| Refused::too_many("this connection has as many sessions as it may"))?;
+        let told = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
+            .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
+        let feed = Arc::new(LaneFeed { connection, lane });
+        let mut response = reply::events(feed, token, self.settings.keep_alive, None);
+        for (name, value) in told {
+            response.headers_mut().extend(value.map(|value| (name, value)));
+        }
+        Ok(response)
+    }
+
+    fn required(
+        &self,
+        headers: &HeaderMap,
+        principal: Option<&Principal>,
+    ) -> Result<Arc<Connection>, Refused> {
+        let id = single(headers, &ACP_CONNECTION_ID)?;
+        let id = id.ok_or_else(|| Refused::bad("Acp-Connection-Id is required"))?;
+        self.table.find(id, principal).ok_or_else(unknown)
+    }
+}
+
+fn unknown() -> Refused {
+    Refused::not_found("this connection is not known, or has ended")
+}
+
+fn not_taken(why: NotTaken) -> Refused {
+    match why {
+        NotTaken::Full => Refused::too_many("too many messages of this connection wait"),
+        NotTaken::Closed => unknown(),
+    }
+}
+
+/// A header that may be there once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    match (value.to_str(), values.next()) {
+        (Ok(value), None) => Ok(Some(value)),
+        _ => Err(Refused::bad(format!("the header {name} is unreadable"))),
+    }
+}
+
+impl Responder for AcpServer {
+    fn respond(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
+        Box::pin(async move { self.answer(request, principal).await.unwrap_or_else(Refused::into_response) })
+    }
+
+    fn shut(&self) {
+        let open = self.table.open().take();
+        for connection in open.into_iter().flat_map(HashMap::into_values) {
+            connection.end();
+        }
+    }
+}
+
+impl fmt::Debug for AcpServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcpServer").finish_non_exhaustive()
+    }
+}
+
+/// One stream of a connection.
+struct LaneFeed {
+    connection: Arc<Connection>,
+    lane: u64,
+}
+
+impl Feed for LaneFeed {
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.connection.poll_event(self.lane, reader, cx)
+    }
+
+    fn left(&self, reader: u64) {
+        self.connection.left(self.lane, reader);
+    }
+}
+
+/// A connection that is being opened. Dropped before that succeeded, it ends (S3).
+struct Opens(Option<Arc<Connection>>);
+
+impl Opens {
+    fn succeeded(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        if let Some(connection) = &self.0 {
+            connection.give_up_opening();
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The calling side: a POST for each frame; giving one up is the cancel of its request.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Response};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use rescind_core::{
+    BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
+    Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::envelope::Envelope;
+use crate::client::events::{Events, Read};
+use crate::client::{Failed, HttpClient, Requester};
+use crate::intake::{Intake, IntakeReceiver};
+use crate::names::{EVENT_STREAM, JSON};
+use crate::streamable::peek;
+
+/// Requests in flight at a time; more wait in the outbox.
+const FLIGHTS: usize = 1024;
+/// A request that is given up has so long to get its response's head.
+const FOR_THE_HEAD: Duration = Duration::from_millis(250);
+/// After its answer a stream has so long to end, so that its connection can be used again.
+const AFTER_ANSWER: Duration = Duration::from_secs(1);
+
+/// The calling side of the binding `stateless`: a transport to one URL.
+#[derive(Clone, Debug)]
+#[must_use = "a transport does nothing until it is opened"]
+pub struct StatelessTransport {
+    client: HttpClient,
+}
+
+impl StatelessTransport {
+    /// A transport that goes where this client goes.
+    pub const fn new(client: HttpClient) -> Self {
+        Self { client }
+    }
+}
+
+impl Transport for StatelessTransport {
+    fn name(&self) -> &'static str {
+        "http-stateless"
+    }
+
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move {
+            let reached = self.client.reach().await;
+            reached.map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
+            let max_frame = self.client.max_frame;
+            let client = Arc::new(Client {
+                requester: Requester::new(&self.client),
+                intake: Intake::new(max_frame),
+                max_frame,
+                state: Mutex::default(),
+            });
+            let traits = LinkTraits {
+                ordered: false,
+                exchanges_abortable: true,
+                exchange_scoped: true,
+                peer_can_request: false,
+                resumable: false,
+                batches: false,
+                max_frame,
+            };
+            let receiver = IntakeReceiver(Arc::clone(&client.intake));
+            let peer = self.client.uri.authority().map(ToString::to_string).unwrap_or_default();
+            Ok(Link::new(receiver, ClientSender(client), traits, Meta::of_peer(&peer)))
+        })
+    }
+}
+
+struct Client {
+    requester: Requester,
+    intake: Arc<Intake>,
+    max_frame: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    flights: HashMap<u64, Flight>,
+    next: u64,
+    requests: usize,
+    closed: bool,
+    driver: Option<Waker>,
+}
+
+/// A POST on its way, until its response has ended.
+struct Flight {
+    task: AbortHandle,
+    /// An answer is waited for.
+    asks: bool,
+    /// Told when it is given up.
+    given_up: watch::Sender<bool>,
+}
+
+impl Client {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a flight out; the driver looks again.
+    fn land(&self, key: u64) -> Option<Flight> {
+        let (flight, waker) = {
+            let mut state = self.state();
+            let flight = state.flights.remove(&key);
+            state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
+            (flight, state.driver.take())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        flight
+    }
+
+    fn start(self: &Arc<Self>, out: Outbound) {
+        let asks = out.head.kind == FrameKind::Request;
+        let mut state = self.state();
+        state.next += 1;
+        let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
+        let client = Arc::clone(self);
+        let (exchange, body) = (out.exchange, out.body);
+        let (given_up, told) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let ended = client.fly(exchange, body, told).await;
+            let asks = client.land(key).is_some_and(|flight| flight.asks);
+            match ended {
+                Err(Failed { sent, error }) if asks => {
+                    client.intake.tell(TransportEvent::ExchangeFailed { exchange, sent, error });
+                }
+                Err(Failed { error, .. }) => tracing::debug!(%error, "a message was not taken"),
+                Ok(()) => {}
+            }
+        });
+        state.requests += usize::from(asks);
+        state.flights.insert(key, Flight { task: task.abort_handle(), asks, given_up });
+    }
+
+    /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
+    /// is owed. What is given up early is let reach the server first, so that its cancel is one.
+    async fn fly(
+        &self,
+        exchange: ExchangeId,
+        body: Bytes,
+        mut given_up: watch::Receiver<bool>,
+    ) -> Result<(), Failed> {
+        let mut headers = HeaderMap::with_capacity(6);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        Envelope::read(&body).unwrap_or_default().headers(&mut headers);
+        let mut early = given_up.clone();
+        let waited = async {
+            let _ = early.wait_for(|given_up| *given_up).await;
+            tokio::time::sleep(FOR_THE_HEAD).await;
+        };
+        let response = tokio::select! {
+            response = self.requester.send(Method::POST, headers, body) => response?,
+            () = waited => return Ok(()),
+        };
+        tokio::select! {
+            biased;
+            _ = given_up.wait_for(|given_up| *given_up) => Ok(()),
+            read = self.read(exchange, response) => read,
+        }
+    }
+
+    async fn read(&self, exchange: ExchangeId, response: Response<Incoming>) -> Result<(), Failed> {
+        let status = response.status();
+        let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
+        let answered = if media.eq_ignore_ascii_case(EVENT_STREAM) {
+            self.read_events(exchange, response).await
+        } else if media.eq_ignore_ascii_case(JSON) {
+            self.read_one(exchange, response).await
+        } else {
+            false
+        };
+        if answered || status == http::StatusCode::ACCEPTED {
+            return Ok(());
+        }
+        let text = format!("the server gave no answer, and the status {status}");
+        Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
+    }
+
+    async fn read_one(&self, exchange: ExchangeId, response: Response<Incoming>) -> bool {
+        match Limited::new(response.into_body(), self.max_frame).collect().await {
+            Ok(body) => {
+                let body = body.to_bytes();
+                !body.is_empty() && self.take(exchange, body).await
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an answer could not be read");
+                false
+            }
+        }
+    }
+
+    async fn read_events(&self, exchange: ExchangeId, response: Response<Incoming>) -> bool {
+        let mut body = response.into_body();
+        let mut events = Events::new(self.max_frame);
+        let mut answered = false;
+        loop {
+            let frame = body.frame();
+            let frame = if answered {
+                tokio::time::timeout(AFTER_ANSWER, frame).await.unwrap_or_default()
+            } else {
+                frame.await
+            };
+            let Some(Ok(frame)) = frame else { return answered };
+            let Ok(data) = frame.into_data() else { continue };
+            events.push(&data);
+            while let Some(read) = events.next() {
+                match read {
+                    Read::TooLarge => {
+                        let why = BadFrame::TooLarge { limit: self.max_frame };
+                        self.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                    }
+                    Read::Event(event) if event.data.is_empty() => {}
+                    Read::Event(event) => answered |= self.take(exchange, event.data).await,
+                }
+            }
+        }
+    }
+
+    /// Hands a message on. `true`: it answers the request of its exchange.
+    async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
+        let answers = peek::answers(&body) && peek::has_id(&body);
+        let mut inbound = Inbound::new(body);
+        inbound.exchange = exchange;
+        let _ = self.intake.put(inbound).await;
+        answers
+    }
+
+    fn close(&self) {
+        let flights = {
+            let mut state = self.state();
+            state.closed = true;
+            std::mem::take(&mut state.flights)
+        };
+        for flight in flights.into_values() {
+            flight.task.abort();
+        }
+        self.intake.end();
+    }
+}
+
+struct ClientSender(Arc<Client>);
+
+fn refused(kind: TransportErrorKind, exchange: ExchangeId, text: String) -> TransportError {
+    TransportError { exchange: Some(exchange), ..TransportError::new(kind, text) }
+}
+
+impl Sender for ClientSender {
+    fn poll_ready(
+        self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let mut state = self.0.state();
+        if state.closed {
+            return Poll::Ready(Err(TransportError::new(TransportErrorKind::Closed, "the link is closed")));
+        }
+        if lane == Lane::Bulk && state.requests >= FLIGHTS {
+            state.driver = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        let limit = self.0.max_frame;
+        if out.body.len() > limit {
+            let text = format!("the frame is larger than {limit} bytes and was not sent");
+            return Err(refused(TransportErrorKind::TooLarge, out.exchange, text));
+        }
+        if out.head.kind == FrameKind::Answer {
+            let text = "a client posts no answers here".to_owned();
+            return Err(refused(TransportErrorKind::Closed, out.exchange, text));
+        }
+        self.0.start(out);
+        Ok(())
+    }
+
+    /// Each POST is on its way once it is taken.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        let driver = {
+            let mut state = self.0.state();
+            let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
+            flight.given_up.send_replace(true);
+            let asked = std::mem::take(&mut flight.asks);
+            state.requests -= usize::from(asked);
+            state.driver.take()
+        };
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Ok(())
+    }
+
+    /// Requests are given up; what is owed nothing is let arrive.
+    fn poll_close(
+        self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let told = {
+            let mut state = self.0.state();
+            state.flights.retain(|_, flight| {
+                if flight.asks {
+                    flight.task.abort();
+                }
+                !flight.asks
+            });
+            state.requests = 0;
+            state.driver = Some(cx.waker().clone());
+            state.flights.len()
+        };
+        if told > 0 {
+            return Poll::Pending;
+        }
+        self.0.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for ClientSender {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("requester", &self.requester).finish_non_exhaustive()
+    }
+}

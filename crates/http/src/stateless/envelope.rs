@@ -1,0 +1,313 @@
+//! What a body says of itself, and what its headers must say too (N2).
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use rescind_core::RequestId;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use crate::names::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::server::{ReplyBody, reply};
+
+/// The version this binding is about, as a first guess where a body names none.
+pub(super) const VERSION: &str = "2026-07-28";
+
+const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+
+/// Not JSON; no message; params; headers and body differ; version.
+const PARSE_ERROR: i32 = -32700;
+const INVALID_REQUEST: i32 = -32600;
+const INVALID_PARAMS: i32 = -32602;
+const HEADER_MISMATCH: i32 = -32020;
+const MISSING_CAPABILITY: i32 = -32021;
+const UNSUPPORTED_VERSION: i32 = -32022;
+const METHOD_NOT_FOUND: i32 = -32601;
+
+/// Whether a message is owed an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    Notification,
+}
+
+/// A refusal of the binding's own, under the id of the request.
+#[derive(Debug, Serialize)]
+pub(super) struct Unfit<'a> {
+    jsonrpc: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a RawValue>,
+    error: Fault<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fault<'a> {
+    code: i32,
+    message: Cow<'static, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<Versions<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Versions<'a> {
+    supported: &'a [String],
+    requested: &'a str,
+}
+
+impl Unfit<'_> {
+    pub(super) fn into_response(self) -> Response<ReplyBody> {
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        reply::json(StatusCode::BAD_REQUEST, Bytes::from(body))
+    }
+}
+
+/// The few members this binding must know, borrowed.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Envelope<'a> {
+    #[serde(borrow)]
+    jsonrpc: Option<Cow<'a, str>>,
+    /// `null` too is there, and is no id.
+    #[serde(borrow, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Params<'a> {
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    uri: Option<Cow<'a, str>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Meta<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
+    version: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
+    capabilities: Option<&'a RawValue>,
+}
+
+impl<'a> Envelope<'a> {
+    /// Reads a message. What cannot be read as one is refused here, as its headers could not be held against it.
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, Unfit<'a>> {
+        serde_json::from_slice(body).map_err(|error| {
+            let (code, message) = if error.is_data() {
+                (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
+            } else {
+                (PARSE_ERROR, "Invalid message: the body is not JSON")
+            };
+            unfit(None, code, message)
+        })
+    }
+
+    fn params(&self) -> Params<'a> {
+        self.params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default()
+    }
+
+    fn meta(&self) -> Meta<'a> {
+        let meta = self.params().meta;
+        meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default()
+    }
+
+    /// What the message names, if its method is one whose messages do.
+    fn name(&self) -> Option<Cow<'a, str>> {
+        let params = self.params();
+        match self.method.as_deref()? {
+            "tools/call" | "prompts/get" => params.name,
+            "resources/read" => params.uri,
+            _ => None,
+        }
+    }
+
+    /// The revision the message says it is of.
+    pub(super) fn version(&self) -> Option<Cow<'a, str>> {
+        self.meta().version
+    }
+
+    /// Holds the headers against the message, in the order in which clients are told: no version, no metadata, a
+    /// difference, a version that is not served.
+    pub(super) fn check(&self, headers: &'a HeaderMap, versions: &'a [String]) -> Result<Kind, Unfit<'a>> {
+        let Some(method) = self.method.as_deref() else {
+            return Err(unfit(
+                None,
+                INVALID_REQUEST,
+                "Invalid message: a client posts requests and notifications",
+            ));
+        };
+        let is_id = self.id.is_none_or(|id| RequestId::from_json(id.get()).is_ok());
+        let has_params = self.params.is_none_or(|params| params.get().starts_with(['{', '[']));
+        if self.jsonrpc.as_deref() != Some("2.0") || !is_id || !has_params {
+            return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
+        }
+        let kind = if self.id.is_some() { Kind::Request } else { Kind::Notification };
+        let mismatch = |what: String| unfit(self.id, HEADER_MISMATCH, what);
+        let version = single(headers, &MCP_PROTOCOL_VERSION).map_err(mismatch)?;
+        let meta = self.meta();
+        if kind == Kind::Request {
+            let missing: Vec<&str> =
+                [(META_VERSION, meta.version.is_none()), (META_CAPABILITIES, meta.capabilities.is_none())]
+                    .into_iter()
+                    .filter_map(|(name, missing)| missing.then_some(name))
+                    .collect();
+            if !missing.is_empty() {
+                let message = format!("Invalid params: _meta lacks {}", missing.join(" and "));
+                return Err(unfit(self.id, INVALID_PARAMS, message));
+            }
+        }
+        if meta.version.is_some_and(|told| told != version) {
+            return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
+        }
+        if single(headers, &MCP_METHOD).map_err(mismatch)? != method {
+            return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
+        }
+        if let Some(name) = self.name() {
+            let told = single(headers, &MCP_NAME).map_err(mismatch)?;
+            if decode(told).as_deref() != Some(&*name) {
+                return Err(mismatch(format!(
+                    "Header mismatch: {MCP_NAME} differs from what the body names"
+                )));
+            }
+        }
+        if versions.iter().any(|served| served == version) {
+            return Ok(kind);
+        }
+        let mut refused = unfit(self.id, UNSUPPORTED_VERSION, "Unsupported protocol version");
+        refused.error.data = Some(Versions { supported: versions, requested: version });
+        Err(refused)
+    }
+
+    /// The headers that mirror this message.
+    pub(super) fn headers(&self, headers: &mut HeaderMap) {
+        let version = self.version();
+        let version = version.as_deref().unwrap_or(VERSION);
+        let values = [
+            (MCP_PROTOCOL_VERSION, Some(version.to_owned())),
+            (MCP_METHOD, self.method.as_deref().map(ToOwned::to_owned)),
+            (MCP_NAME, self.name().map(|name| encode(&name))),
+        ];
+        for (name, value) in values {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(&value).ok()) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// The status of an answer that comes before any event: errors that the documents give one of their own.
+pub(super) fn status_of(answer: &[u8]) -> StatusCode {
+    #[derive(Deserialize)]
+    struct Code {
+        code: i32,
+    }
+    let envelope: Envelope<'_> = serde_json::from_slice(answer).unwrap_or_default();
+    let code = envelope.error.and_then(|error| serde_json::from_str::<Code>(error.get()).ok());
+    match code.map(|Code { code }| code) {
+        Some(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION) => StatusCode::BAD_REQUEST,
+        Some(_) | None => StatusCode::OK,
+    }
+}
+
+fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> Unfit<'_> {
+    Unfit { jsonrpc: "2.0", id, error: Fault { code, message: message.into(), data: None } }
+}
+
+/// A header that has to be there, once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, String> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().ok_or_else(|| format!("Header mismatch: {name} is missing"))?;
+    match (value.to_str(), values.next()) {
+        (Ok(value), None) => Ok(value.trim()),
+        _ => Err(format!("Header mismatch: {name} is unreadable")),
+    }
+}
+
+const START: &str = "=?base64?";
+const END: &str = "?=";
+
+fn wrapped(value: &str) -> Option<&str> {
+    value.strip_prefix(START)?.strip_suffix(END)
+}
+
+/// What a header's value stands for; `None`: it says base64 and is none, or no UTF-8.
+fn decode(value: &str) -> Option<Cow<'_, str>> {
+    let Some(coded) = wrapped(value) else { return Some(Cow::Borrowed(value)) };
+    String::from_utf8(STANDARD.decode(coded).ok()?).ok().map(Cow::Owned)
+}
+
+/// A value as a header may hold it.
+fn encode(value: &str) -> String {
+    let plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        && value.trim() == value
+        && wrapped(value).is_none();
+    if plain { value.to_owned() } else { format!("{START}{}{END}", STANDARD.encode(value)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_header_may_hold_come_back() {
+        for (name, coded) in [
+            ("get_weather", "get_weather"),
+            ("file:///a b", "file:///a b"),
+            (" padded ", "=?base64?IHBhZGRlZCA=?="),
+            ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+            ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+            ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ] {
+            assert_eq!(encode(name), coded);
+            assert_eq!(decode(coded).as_deref(), Some(name));
+        }
+        assert_eq!(decode("=?base64?SGVsbG8?="), None, "its padding is missing");
+        assert_eq!(decode("=?base64?SGVs!!!bG8=?="), None);
+        assert_eq!(decode("=?base64?SGVsbG8="), Some("=?base64?SGVsbG8=".into()), "it has no end");
+    }
+
+    #[test]
+    fn the_headers_made_for_a_message_are_the_ones_asked_of_it() {
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///ä","_meta":{
+            "io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+        let envelope = Envelope::read(body.as_bytes()).unwrap();
+        let mut headers = HeaderMap::new();
+        envelope.headers(&mut headers);
+        let versions = ["2026-07-28".to_owned()];
+        assert_eq!(envelope.check(&headers, &versions).ok(), Some(Kind::Request));
+        headers.insert(MCP_NAME, HeaderValue::from_static("file:///a"));
+        assert!(envelope.check(&headers, &versions).is_err());
+    }
+
+    #[test]
+    fn an_answer_has_the_status_its_error_is_given() {
+        for (answer, status) in [
+            (r#"{"id":1,"result":{}}"#, 200),
+            (r#"{"id":1,"error":{"code":-32602,"message":""}}"#, 200),
+            (r#"{"id":1,"error":{"code":-32601,"message":""}}"#, 404),
+            (r#"{"id":1,"error":{"code":-32021,"message":""}}"#, 400),
+            (r#"{"id":1,"error":{"code":"x"}}"#, 200),
+            ("not json", 200),
+        ] {
+            assert_eq!(status_of(answer.as_bytes()).as_u16(), status, "{answer}");
+        }
+    }
+}

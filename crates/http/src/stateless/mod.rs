@@ -1,0 +1,64 @@
+//! The binding `stateless`: MCP 2026-07-28, where each POST stands for itself.
+//!
+//! - N1 A POST is the space of its ids. One link serves a listener; nothing is kept between two POSTs.
+//! - N2 What the headers mirror of a body is held against the body before the message is handed on.
+//! - N3 A client that leaves before the end cancels its request at once, whether events or one message were on their
+//!   way, and nothing more is sent.
+//! - N4 A slow reader costs its own request only: what waits for it is bounded, and its notifications give way.
+
+mod client;
+mod envelope;
+mod hub;
+mod link;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use client::StatelessTransport;
+
+use self::server::StatelessServer;
+use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
+
+/// The serving side of the binding `stateless`, for an [`HttpServer`](crate::HttpServer).
+#[derive(Clone, Debug)]
+#[must_use = "a binding serves as part of a server"]
+pub struct Stateless {
+    versions: Vec<String>,
+    stream_after: Duration,
+}
+
+impl Default for Stateless {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Stateless {
+    /// Serves revision 2026-07-28.
+    pub fn new() -> Self {
+        Self { versions: vec!["2026-07-28".to_owned()], stream_after: Duration::from_millis(10) }
+    }
+
+    /// The revisions that are served; a request of any other gets 400 and -32022, which lists these.
+    pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
+        self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
+        self
+    }
+
+    /// How long a handler that has begun may take to refuse its request with a status of its own (400 for a missing
+    /// capability); after that the head of an event stream is sent. 10 ms unless said.
+    pub const fn stream_after(mut self, wait: Duration) -> Self {
+        self.stream_after = wait;
+        self
+    }
+}
+
+impl sealed::Sealed for Stateless {}
+
+#[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
+impl ServerBinding for Stateless {
+    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+        Arc::new(StatelessServer::new(self, settings, door))
+    }
+}

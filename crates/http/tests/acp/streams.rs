@@ -1,0 +1,120 @@
+use rescind_core::dialect::{ACP, Role};
+use rescind_core::{CallContext, Outcome, Peer, Router};
+use rescind_http::{AcpTransport, HttpClient};
+use serde_json::{Value, json};
+
+use crate::support::{in_time, open, post, read_until, request, serve, stream};
+
+#[tokio::test]
+async fn a_cancel_counts_with_or_without_its_sessions_header() {
+    //
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let id = open(&address, &[]).await;
+    let known = ("Acp-Connection-Id", id.as_str());
+    let mut own = stream(&address, &[known]).await;
+    let mut of_session = stream(&address, &[known, ("Acp-Session-Id", "s1")]).await;
+    let cancel =
+        |id: u64| json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
+    assert_eq!(post(&address, &[known], &request(1, "session/new", &json!({}))).await.status, 202);
+    read_until(&mut own, "\"sessionId\":\"s1\"").await;
+    for (number, header) in
+        [(2, None), (3, Some(("Acp-Session-Id", "s1"))), (4, Some(("Acp-Session-Id", "s2")))]
+    {
+        let prompt = request(number, "session/prompt", &json!({"sessionId": "s1"}));
+        assert_eq!(post(&address, &[known], &prompt).await.status, 202);
+        served.hears("started").await;
+        let headers: Vec<_> = std::iter::once(known).chain(header).collect();
+        assert_eq!(post(&address, &headers, &cancel(number).to_string()).await.status, 202);
+        served.hears("peer").await;
+        let said = read_until(&mut of_session, &format!("\"id\":{number}")).await;
+        assert!(said.contains("session/update"), "what was said before comes before, on one stream: {said}");
+        assert!(said.contains("-32800"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn another_connections_cancel_is_for_nothing() {
+    //
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let (one, two) = (open(&address, &[]).await, open(&address, &[]).await);
+    let prompt = request(7, "session/prompt", &json!({"sessionId": "s1"}));
+    post(&address, &[("Acp-Connection-Id", &one)], &prompt).await;
+    served.hears("started").await;
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 7}}).to_string();
+    assert_eq!(post(&address, &[("Acp-Connection-Id", &two)], &cancel).await.status, 202);
+    assert_eq!(post(&address, &[("Acp-Connection-Id", &one)], &cancel).await.status, 202);
+    served.hears("peer").await;
+    assert!(served.told.try_recv().is_err(), "I4");
+}
+
+async fn client(url: &str, http2: bool) -> Peer {
+    let transport = AcpTransport::new(HttpClient::new(url).unwrap());
+    let transport = if http2 { transport } else { transport.http1() };
+    let router = Router::new()
+        .method("session/request_permission", |_: CallContext, params: Value| async move { Ok(params) });
+    let peer = Peer::builder(ACP).role(Role::Client).serve(router).connect(transport).await.unwrap();
+    let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    let _: Value = in_time("the handshake", peer.call("initialize", &hello)).await.unwrap();
+    peer
+}
+
+#[tokio::test]
+async fn our_client_speaks_either_http_and_its_cancel_never_overtakes() {
+    //
+    for http2 in [true, false] {
+        let mut served = serve().await;
+        let peer = client(&served.url, http2).await;
+        let made: Value = in_time("a session", peer.call("session/new", &json!({}))).await.unwrap();
+        assert_eq!(made["sessionId"], "s1");
+        let asks = json!({"sessionId": "s1", "asks": true});
+        let asked: Value =
+            in_time("a request of the agent's", peer.call("session/prompt", &asks)).await.unwrap();
+        assert_eq!(asked["sessionId"], "s1");
+        served.hears("started").await;
+        for _ in 0..20 {
+            let prompt = json!({"sessionId": "s1"});
+            let call = peer.call::<_, Value>("session/prompt", &prompt).start().unwrap();
+            let stop = call.canceller();
+            until_written(&peer).await;
+            let _ = stop.cancel("");
+            let outcome = in_time("a cancelled prompt", call.outcome()).await;
+            assert!(matches!(&outcome, Outcome::Cancelled(_)), "http2 {http2}: {outcome:?}");
+        }
+        peer.shutdown(std::time::Duration::ZERO).await;
+    }
+}
+
+/// Lets the driver take what waits.
+async fn until_written(peer: &Peer) {
+    while peer.load().outbox_frames > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_nobody_uses_for_too_long_ends() {
+    let listener = crate::support::server()
+        .session_idle(std::time::Duration::from_millis(30))
+        .bind("127.0.0.1:0")
+        .await
+        .unwrap();
+    let served = crate::support::listen(listener);
+    let id = open(served.address(), &[]).await;
+    let known = ("Acp-Connection-Id", id.as_str());
+    // A stream that is open keeps it; once that is gone, it ends.
+    drop(stream(served.address(), &[known]).await);
+    let gone = async {
+        loop {
+            let got = post(served.address(), &[known, ("X-Never", "1")], "").await;
+            if got.status == 404 {
+                return;
+            }
+            assert_eq!(got.status, 400);
+            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
+        }
+    };
+    in_time("the end of an idle connection", gone).await;
+}

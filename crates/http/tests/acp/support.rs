@@ -1,0 +1,157 @@
+//! A served router, and the bare HTTP/1.1 of a client.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rescind_core::dialect::ACP;
+use rescind_core::{CallContext, Listener, Principal, Router, Server};
+use rescind_http::{Acp, HttpListener, HttpServer};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Fails a test that hangs.
+pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
+        .await
+        .unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+/// A server that serves until it is dropped.
+pub(crate) struct Served {
+    pub(crate) url: String,
+    pub(crate) told: mpsc::UnboundedReceiver<String>,
+    serving: JoinHandle<()>,
+}
+
+impl Served {
+    pub(crate) fn address(&self) -> &str {
+        self.url.trim_start_matches("http://").trim_end_matches("/acp")
+    }
+
+    pub(crate) async fn hears(&mut self, what: &str) {
+        assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+pub(crate) fn server() -> HttpServer<Acp> {
+    HttpServer::new(Acp::new()).path("/acp").max_frame(64 * 1024).auth(|headers| {
+        let name = headers.get("x-user").and_then(|name| name.to_str().ok()).unwrap_or("anyone");
+        Some(Principal(name.into()))
+    })
+}
+
+pub(crate) async fn serve() -> Served {
+    listen(server().bind("127.0.0.1:0").await.unwrap())
+}
+
+pub(crate) fn listen(listener: HttpListener) -> Served {
+    let url = listener.endpoint().to_string();
+    let (tell, told) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("initialize", |_: CallContext, params: Value| async move {
+            if params["protocolVersion"] == 1 {
+                return Ok(json!({"protocolVersion": 1, "agentCapabilities": {}}));
+            }
+            Err(rescind_core::ErrorObject::invalid_params("only version 1 is spoken").into())
+        })
+        .method("session/new", |_: CallContext, _: Value| async move { Ok(json!({"sessionId": "s1"})) })
+        .method("session/prompt", move |ctx: CallContext, params: Value| {
+            let tell = tell.clone();
+            async move {
+                let _ = tell.send("started".to_owned());
+                ctx.notify("session/update", &json!({"sessionId": params["sessionId"]}))?;
+                if params["asks"] == true {
+                    let asked: Value = ctx
+                        .call("session/request_permission", &json!({"sessionId": params["sessionId"]}))
+                        .await?;
+                    return Ok(asked);
+                }
+                let cause = ctx.cancelled().await;
+                let _ = tell.send(cause.kind().name().to_owned());
+                ctx.stopped::<Value>(cause)
+            }
+        });
+    let server = Server::builder([ACP]).serve(router).listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+    Served { url, told, serving }
+}
+
+pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+pub(crate) fn hello() -> String {
+    request(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))
+}
+
+/// Writes one request; the connection is left open if the response is a stream.
+pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut text = format!("{method} /acp HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+/// Reads until this has come.
+pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut text = String::new();
+    let mut buffer = [0; 1024];
+    while !text.contains(wanted) {
+        let count = in_time(wanted, stream.read(&mut buffer)).await.unwrap();
+        assert!(count > 0, "it ended before `{wanted}`: {text}");
+        text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+    }
+    text
+}
+
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> Got {
+    let mut stream = begin(address, method, headers, body).await;
+    let mut text = Vec::new();
+    in_time("the response", stream.read_to_end(&mut text)).await.unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Got { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &str) -> Got {
+    let headers: Vec<_> = std::iter::once(JSON).chain(more.iter().copied()).collect();
+    ask(address, "POST", &headers, body).await
+}
+
+/// Opens a connection and says its id.
+pub(crate) async fn open(address: &str, more: &[(&str, &str)]) -> String {
+    let got = post(address, more, &hello()).await;
+    assert_eq!(got.status, 200, "{}", got.body);
+    let line = got.head.lines().find(|line| line.starts_with("acp-connection-id:")).unwrap();
+    line.split_once(": ").unwrap().1.to_owned()
+}
+
+pub(crate) async fn stream(address: &str, headers: &[(&str, &str)]) -> TcpStream {
+    let headers: Vec<_> =
+        std::iter::once(("Accept", "text/event-stream")).chain(headers.iter().copied()).collect();
+    let mut stream = begin(address, "GET", &headers, "").await;
+    assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    stream
+}

@@ -1,0 +1,8 @@
+//! The binding `stateless`: its vectors, its status table, and what leaving a POST does.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
+
+mod leaving;
+mod status;
+mod support;
+mod vectors;

@@ -1,0 +1,140 @@
+use serde_json::{Value, json};
+
+use crate::support::{USUAL, ask, message, post, serve};
+
+/// What is wrong, the headers, the body, the status and the code.
+type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a Value, u16, i64);
+
+#[tokio::test]
+async fn every_refusal_has_its_status_and_its_code() {
+    //
+    let served = serve().await;
+    let address = served.address();
+    let list = message(7, "tools/list", &json!({}));
+    let call = message(7, "tools/call", &json!({"name": "echo"}));
+    let mut no_meta = list.clone();
+    no_meta["params"] = json!({});
+    let mut no_capabilities = list.clone();
+    no_capabilities["params"]["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    let mut old = list.clone();
+    old["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
+    let named = |method: &'static str| vec![("Mcp-Method", method)];
+    let cases: [Case<'_>; 9] = [
+        ("no method header", vec![], &list, 400, -32020),
+        ("another method", named("prompts/list"), &list, 400, -32020),
+        ("another case", named("TOOLS/LIST"), &list, 400, -32020),
+        ("no name", named("tools/call"), &call, 400, -32020),
+        ("another name", vec![("Mcp-Method", "tools/call"), ("Mcp-Name", "ECHO")], &call, 400, -32020),
+        (
+            "a broken name",
+            vec![("Mcp-Method", "tools/call"), ("Mcp-Name", "=?base64?!?=")],
+            &call,
+            400,
+            -32020,
+        ),
+        ("no metadata", named("tools/list"), &no_meta, 400, -32602),
+        ("no capabilities", named("tools/list"), &no_capabilities, 400, -32602),
+        ("header and body of two versions", named("tools/list"), &old, 400, -32020),
+    ];
+    for (what, headers, body, status, code) in cases {
+        let got = post(address, &headers, body).await;
+        let error = got.error();
+        assert_eq!(
+            (got.status, &error["error"]["code"], &error["id"]),
+            (status, &json!(code), &json!(7)),
+            "{what}"
+        );
+    }
+    let unknown = message(8, "nobody/serves", &json!({}));
+    let got = post(address, &[("Mcp-Method", "nobody/serves")], &unknown).await;
+    assert_eq!(
+        (got.status, &got.error()["error"]["code"], &got.error()["id"]),
+        (404, &json!(-32601), &json!(8))
+    );
+    let picky = message(9, "picky", &json!({}));
+    let got = post(address, &[("Mcp-Method", "picky")], &picky).await;
+    assert_eq!(
+        (got.status, &got.error()["error"]["code"]),
+        (400, &json!(-32021)),
+        "its capability is missing"
+    );
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_served_is_told_which_are() {
+    //
+    let served = serve().await;
+    let mut body = message(7, "tools/list", &json!({}));
+    body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
+    let headers = [USUAL[0], USUAL[1], ("MCP-Protocol-Version", "v999"), ("Mcp-Method", "tools/list")];
+    let got = ask(served.address(), "POST", &headers, &body.to_string()).await;
+    let error = got.error()["error"].clone();
+    assert_eq!((got.status, &error["code"]), (400, &json!(-32022)));
+    assert_eq!(error["data"], json!({"supported": ["2026-07-28"], "requested": "v999"}));
+    let got = ask(served.address(), "POST", &headers[..2], &body.to_string()).await;
+    assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "no version at all");
+}
+
+#[tokio::test]
+async fn what_is_no_message_of_this_revision_is_refused_before_a_handler_hears_of_it() {
+    //
+    let served = serve().await;
+    let address = served.address();
+    for method in ["GET", "DELETE"] {
+        let got = ask(address, method, &USUAL, "").await;
+        assert_eq!(got.status, 405, "{method}");
+        assert!(got.head.contains("allow: post"), "{}", got.head);
+    }
+    let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
+    for (body, code) in [
+        ("{", -32700),
+        ("[]", -32600),
+        ("[{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}]", -32600),
+        (answer.to_string().as_str(), -32600),
+        ("{\"method\":\"a\",\"method\":\"b\"}", -32600),
+    ] {
+        let got = ask(address, "POST", &USUAL, body).await;
+        let error = got.error();
+        assert_eq!((got.status, &error["error"]["code"]), (400, &json!(code)), "{body}");
+        assert!(error.get("id").is_none(), "X-03: {error}");
+    }
+    let list = message(1, "tools/list", &json!({})).to_string();
+    let usual = |at: usize, value: &'static str| {
+        let mut headers = [USUAL[0], USUAL[1], USUAL[2], ("Mcp-Method", "tools/list")];
+        headers[at].1 = value;
+        headers
+    };
+    let too_long = format!("{list}{}", " ".repeat(70_000));
+    for (headers, body, status) in [
+        (usual(0, "text/plain"), list.as_str(), 415),
+        (usual(0, "application/json; charset=latin1"), list.as_str(), 415),
+        (usual(1, "application/json"), list.as_str(), 406),
+        (usual(2, "2026-07-28"), too_long.as_str(), 413),
+        (usual(2, "2026-07-28"), "", 400),
+    ] {
+        assert_eq!(ask(address, "POST", &headers, body).await.status, status, "{headers:?}");
+    }
+    let mut page = usual(2, "2026-07-28").to_vec();
+    page.push(("Origin", "https://evil.example"));
+    assert_eq!(ask(address, "POST", &page, &list).await.status, 403);
+}
+
+#[tokio::test]
+async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
+    //
+    let served = serve().await;
+    let address = served.address();
+    // White space around a header's value and the case of its name are none of its own.
+    let call = message(3, "tools/call", &json!({"name": "echo"}));
+    let got = post(address, &[("mcp-METHOD", "tools/call"), ("MCP-NAME", "  echo  ")], &call).await;
+    assert_eq!(got.status, 200, "{}", got.body);
+    let list = message(3, "tools/list", &json!({}));
+    let got = post(address, &[("Mcp-Method", "tools/list"), ("Mcp-Session-Id", "old")], &list).await;
+    assert_eq!((got.status, &got.error()["result"]["resultType"]), (200, &json!("complete")));
+    assert!(!got.head.contains("mcp-session-id"), "no session is made or told");
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
+    let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &told).await;
+    assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
+    let got = post(address, &[], &told).await;
+    assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "it needs its header too");
+}

@@ -1,0 +1,136 @@
+//! A served router, and the bare HTTP/1.1 of a client.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rescind_core::dialect::MCP_2026;
+use rescind_core::{CallContext, ErrorObject, Listener, Router, Server};
+use rescind_http::{HttpListener, HttpServer, Stateless};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Fails a test that hangs.
+pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
+        .await
+        .unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+/// A server that serves until it is dropped.
+pub(crate) struct Served {
+    pub(crate) url: String,
+    pub(crate) told: mpsc::UnboundedReceiver<String>,
+    serving: JoinHandle<()>,
+}
+
+impl Served {
+    pub(crate) fn address(&self) -> &str {
+        self.url.trim_start_matches("http://").trim_end_matches('/')
+    }
+
+    pub(crate) async fn hears(&mut self, what: &str) {
+        assert_eq!(in_time(what, self.told.recv()).await.as_deref(), Some(what));
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+pub(crate) async fn serve() -> Served {
+    listen(HttpServer::new(Stateless::new()).max_frame(64 * 1024).bind("127.0.0.1:0").await.unwrap())
+}
+
+pub(crate) fn listen(listener: HttpListener) -> Served {
+    let url = listener.endpoint().to_string();
+    let (tell, told) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("tools/list", |_: CallContext, _: Value| async move { Ok(json!({"tools": []})) })
+        .method("tools/call", |_: CallContext, params: Value| async move { Ok(params["name"].clone()) })
+        .method("picky", |_: CallContext, _: Value| async move {
+            let data = serde_json::value::to_raw_value(&json!({"requiredCapabilities": {"sampling": {}}}));
+            let mut error = ErrorObject::new(rescind_core::ErrorCode(-32021), "sampling is required");
+            error.data = data.ok();
+            Err::<Value, _>(error.into())
+        })
+        .method("wait", move |ctx: CallContext, params: Value| {
+            let tell = tell.clone();
+            async move {
+                let name = params["name"].as_str().unwrap_or_default().to_owned();
+                let _ = tell.send(format!("{name} started"));
+                if params["ticks"] == true {
+                    ctx.notify("tick", &json!({}))?;
+                }
+                let cause = ctx.cancelled().await;
+                let _ = tell.send(format!("{name} {}", cause.kind().name()));
+                ctx.stopped::<Value>(cause)
+            }
+        });
+    let server = Server::builder([MCP_2026]).serve(router).listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+    Served { url, told, serving }
+}
+
+/// A request of revision 2026-07-28.
+pub(crate) fn message(id: u64, method: &str, params: &Value) -> Value {
+    let mut params = params.clone();
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+pub(crate) const USUAL: [(&str, &str); 3] = [
+    ("Content-Type", "application/json"),
+    ("Accept", "application/json, text/event-stream"),
+    ("MCP-Protocol-Version", "2026-07-28"),
+];
+
+/// Writes one request and leaves the connection open.
+pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut text = format!("{method} / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(text.as_bytes()).await.unwrap();
+    stream
+}
+
+/// A response: its status, its head and its body, with a chunked one's marks left in.
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Got {
+    pub(crate) fn error(&self) -> Value {
+        let start = self.body.find('{').unwrap();
+        let end = self.body.rfind('}').unwrap();
+        serde_json::from_str::<Value>(&self.body[start..=end]).unwrap()
+    }
+}
+
+pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> Got {
+    let mut stream = begin(address, method, headers, body).await;
+    let mut text = Vec::new();
+    in_time("the response", stream.read_to_end(&mut text)).await.unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Got { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+/// With the usual headers and these.
+pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &Value) -> Got {
+    let headers: Vec<_> = USUAL.iter().chain(more).copied().collect();
+    ask(address, "POST", &headers, &body.to_string()).await
+}
