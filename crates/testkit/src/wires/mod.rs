@@ -116,6 +116,7 @@ impl Kind {
             options: true,
             ordered,
             batches: ordered,
+            bare: true,
             exchange_scoped,
         }
     }
