@@ -97,8 +97,8 @@ impl LinkSubject {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
         let opening = found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))?;
         if let Opening::Later(link) = opening {
-            let link = link.await.map_err(Trouble::Failed)?;
-            *opening = Opening::Now(Exchanging::new(link));
+            let opened = link.await.map_err(Trouble::Failed)?;
+            *opening = Opening::Now(Exchanging::new(opened));
         }
         match opening {
             Opening::Now(open) => Ok(open),
