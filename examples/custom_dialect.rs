@@ -52,8 +52,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let abilities: Value = editor.call("initialize", &json!({ "adapterID": "example" })).await?;
     println!("the adapter says {abilities}");
 
-    let mut call = editor.call::<_, Value>("evaluate", &json!({ "expression": "fib(90)" })).start()?;
-    let mut output = call.notifications_where(|told| told.method() == "output");
+    let call = editor.call::<_, Value>("evaluate", &json!({ "expression": "fib(90)" }));
+    let mut call = call.notifications_where(|told| told.method() == "output").start()?;
+    let mut output = call.notifications();
     let _ = output.next().await;
     println!("the canceller says: {:?}", call.canceller().cancel("the user moved on"));
     println!("the adapter acknowledged the cancel: {:?}", call.acknowledged().await);

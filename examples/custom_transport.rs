@@ -65,8 +65,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let server = tokio::spawn(server.run());
 
     let peer = Peer::builder(dialect::ACP).connect(Tcp(address)).await?;
-    let call = peer.call::<_, Value>("wait", &json!({})).start()?;
-    let mut started = call.notifications_where(|told| told.method() == "started");
+    let call = peer.call::<_, Value>("wait", &json!({}));
+    let call = call.notifications_where(|told| told.method() == "started").start()?;
+    let mut started = call.notifications();
     let stop = call.canceller();
     let _ = started.next().await;
     println!("the canceller says: {:?}", stop.cancel("seen enough"));

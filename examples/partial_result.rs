@@ -29,8 +29,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let _server = Peer::builder(dialect::ACP).serve(Router::new().method("search", search)).attach(server)?;
     let peer = Peer::builder(dialect::ACP).attach(client)?;
 
-    let call = peer.call::<_, Value>("search", &json!({})).start()?;
-    let mut progress = call.notifications_where(|told| told.method() == "found");
+    let call = peer.call::<_, Value>("search", &json!({}));
+    let call = call.notifications_where(|told| told.method() == "found").start()?;
+    let mut progress = call.notifications();
     let stop = call.canceller();
     for _ in 0..3 {
         if let Some(notification) = progress.next().await {

@@ -12,9 +12,10 @@ use crate::wires::one_thread;
 pub struct Resident {
     /// All of them, on both sides; the caller's own handle, which is no heap, is not among them.
     pub all: f64,
-    /// What the runtime's task cell takes beside the future in it.
-    pub cell: f64,
-    /// The future the user's handler returns.
+    /// What the runtime takes for the future the user's handler returns, spawned as it is: the future, the task's cell
+    /// around it, and what the runtime rounds both up to.
+    pub task: f64,
+    /// The future the user's handler returns, alone.
     pub future: f64,
 }
 
@@ -22,7 +23,7 @@ impl Resident {
     /// What is ours.
     #[must_use]
     pub fn beside(self) -> f64 {
-        self.all - self.cell - self.future
+        self.all - self.task
     }
 }
 
@@ -35,18 +36,16 @@ async fn parked(context: rescind_core::CallContext) -> Result<(), rescind_core::
 #[must_use]
 pub fn measure(requests: usize) -> Resident {
     let mut calls: Vec<Call<()>> = Vec::with_capacity(requests);
-    let mut future = 0;
     let runtime = one_thread();
-    let (client, server, size) = runtime.block_on(async {
+    let (client, server, first) = runtime.block_on(async {
         let (client, server) = memory_pair();
-        let (told, size) = tokio::sync::oneshot::channel();
+        let (told, first) = tokio::sync::oneshot::channel();
         let told = std::sync::Mutex::new(Some(told));
         let router = Router::new().method("park", move |context, _params: Box<RawValue>| {
-            let future = parked(context);
             if let Some(told) = told.lock().expect("nobody panics").take() {
-                let _ = told.send(size_of_val(&future));
+                let _ = told.send(rescind_core::CallContext::clone(&context));
             }
-            future
+            parked(context)
         });
         let server = Peer::builder(ACP)
             .limits(roomy(requests))
@@ -55,7 +54,7 @@ pub fn measure(requests: usize) -> Resident {
             .expect("the runtime runs");
         let client = Peer::builder(ACP).limits(roomy(requests)).attach(client).expect("the runtime runs");
         tokio::task::yield_now().await;
-        (client, server, size)
+        (client, server, first)
     });
     let params = crate::params(1);
     let all = allocation_counter::measure(|| {
@@ -73,19 +72,23 @@ pub fn measure(requests: usize) -> Resident {
             for _ in 0..8 {
                 tokio::task::yield_now().await;
             }
-            future = size.await.expect("a handler ran");
         });
     });
-    let cell = allocation_counter::measure(|| {
+    let context = runtime.block_on(first).expect("a handler ran");
+    let future = size_of_val(&parked(context.clone()));
+    let spawned = 1000;
+    let tasks = allocation_counter::measure(|| {
         runtime.block_on(async {
-            for _ in 0..100 {
-                tokio::spawn(std::future::pending::<()>());
+            for _ in 0..spawned {
+                tokio::spawn(parked(context.clone()));
+                // So that the runtime's queue does not grow.
+                tokio::task::yield_now().await;
             }
         });
     });
     Resident {
         all: all.bytes_current as f64 / requests as f64,
-        cell: cell.bytes_current as f64 / 100.0,
+        task: tasks.bytes_current as f64 / f64::from(spawned),
         future: future as f64,
     }
 }

@@ -1,9 +1,14 @@
-// An ACP agent made with the public API of @agentclientprotocol/sdk, over its own stdin and stdout.
-// What it offers is told in README.md.
+// An ACP agent made with the public API of @agentclientprotocol/sdk, over its own stdin and stdout, or with `--http` or
+// `--ws` over HTTP and WebSocket on one free port. What it offers is told in README.md.
 
+import { createServer } from "node:http";
 import { Readable, Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import * as acp from "@agentclientprotocol/sdk";
+import { createNodeHttpHandler, createNodeWebSocketUpgradeHandler } from "@agentclientprotocol/sdk/experimental/node";
+import { AcpServer } from "@agentclientprotocol/sdk/experimental/server";
+import { WebSocketServer } from "ws";
+import { listen } from "./listen.mjs";
 import { Work, WorkFailed, elapse } from "./work.mjs";
 
 const work = new Work();
@@ -164,5 +169,14 @@ for (const [method, handler] of Object.entries(extensionMethods)) {
   app.onRequest(method, anyParams, (context) => work.run((entry) => handler(context, entry)));
 }
 
+/** HTTP, and the WebSocket upgrade on the same path. `scheme` is how the line that says where names it. */
+function serveHttp(scheme) {
+  const server = new AcpServer({ agent: app });
+  const http = createServer(createNodeHttpHandler(server));
+  http.on("upgrade", createNodeWebSocketUpgradeHandler(server, new WebSocketServer({ noServer: true })));
+  listen(http, "/acp", scheme);
+}
+
+if (process.argv[2]) serveHttp(process.argv[2].slice("--".length));
 // At the end of its input the SDK aborts every handler and the connection; the process ends when nothing is left to do.
-app.connect(acp.ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin)));
+else app.connect(acp.ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin)));

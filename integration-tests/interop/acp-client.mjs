@@ -3,8 +3,11 @@
 
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk";
+import { createHttpStream } from "@agentclientprotocol/sdk/experimental/http-client";
+import { createWebSocketStream } from "@agentclientprotocol/sdk/experimental/ws-client";
+import { WebSocket } from "ws";
 import { Peer, main, must, within } from "./harness.mjs";
-import { cancelFamily, common, idle, list, mustHoldResult, running } from "./scenarios.mjs";
+import { cancelFamily, common, idle, list, mustBeCancelled, mustHoldResult, running } from "./scenarios.mjs";
 
 const anyParams = (params) => params ?? {};
 
@@ -43,10 +46,19 @@ class AcpPeer extends Peer {
   cancelFrame = (requestId) => ({ method: this.cancelMethod, params: { requestId } });
   cancelledId = (frame) => frame.params?.requestId;
 
-  constructor(command) {
-    super(command);
-    const stdio = acp.ndJsonStream(Writable.toWeb(this.child.stdin), Readable.toWeb(this.child.stdout));
-    const { stream, write } = recorded(stdio, this.wire);
+  async handshake() {
+    this.address = this.over === "stdio" ? undefined : await this.endpoint();
+    await this.open();
+  }
+
+  stream() {
+    if (this.over === "http") return createHttpStream(this.address);
+    if (this.over === "ws") return createWebSocketStream(this.address, { WebSocket });
+    return acp.ndJsonStream(Writable.toWeb(this.child.stdin), Readable.toWeb(this.child.stdout));
+  }
+
+  async open() {
+    const { stream, write } = recorded(this.stream(), this.wire);
     this.write = write;
     this.connection = acp
       .client({ name: "acp-sdk-client" })
@@ -58,13 +70,26 @@ class AcpPeer extends Peer {
       .onNotification("session/update", () => {})
       .onNotification("test/tick", anyParams, () => {})
       .connect(stream);
-  }
-
-  async handshake() {
     const { agent } = this.connection;
     const asked = agent.request("initialize", { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
     const { protocolVersion } = await within("the answer to initialize", asked);
     must(protocolVersion === acp.PROTOCOL_VERSION, `the agent chose protocol version ${protocolVersion}`);
+  }
+
+  /** Another client of the same agent, for the wires on which an agent has several. */
+  async another() {
+    const other = Object.create(this, {
+      wire: { value: new this.wire.constructor() },
+      write: { value: undefined, writable: true },
+      connection: { value: undefined, writable: true },
+    });
+    await other.open();
+    return other;
+  }
+
+  async close(patience) {
+    this.connection?.close();
+    await super.close(patience);
   }
 
   async call(method, params, { cancelled = false } = {}) {
@@ -162,4 +187,40 @@ const prompts = {
   },
 };
 
-await main("acp-client.mjs", (command) => new AcpPeer(command), [...common, ...list(prompts)]);
+/** Where an agent has several clients at once. */
+const several = {
+  // The SDK numbers its requests from the same number on in each.
+  async "equal-ids-of-two-clients"(peer) {
+    const other = await peer.another();
+    const [mine, theirs] = [await peer.call("test/wait", {}), await other.call("test/wait", {})];
+    must(mine.id === theirs.id, `the ids are ${mine.id} and ${theirs.id}: this shows nothing`);
+    await peer.statsUntil("both run", running(2));
+    mine.cancel();
+    mustBeCancelled(await within("the answer", mine.answer));
+    await peer.statsUntil("one was stopped", running(1));
+    must(other.wire.answers(theirs.id).length === 0, "the cancel of one client ended the other's request");
+    theirs.cancel();
+    mustBeCancelled(await within("the other answer", theirs.answer));
+    await idle(peer);
+    other.connection.close();
+  },
+
+  async "connection-closed-while-waiting"(peer) {
+    const other = await peer.another();
+    const call = await other.call("test/wait", {});
+    await peer.statsUntil("the request runs", running(1));
+    other.connection.close();
+    const ended = await within("the call's end", call.answer);
+    must(ended.error, `the call ended with ${JSON.stringify(ended)}`);
+    await idle(peer);
+  },
+};
+
+const all = [...common, ...list(prompts)];
+const scenarios = {
+  stdio: all,
+  http: [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(several)],
+  ws: [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(several)],
+};
+
+await main("acp-client.mjs", (command, { over }) => new AcpPeer(command, over), ({ over }) => scenarios[over]);

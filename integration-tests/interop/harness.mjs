@@ -109,11 +109,21 @@ export class Peer {
   #rawCount = 0;
   #stderr = "";
 
-  constructor(command) {
+  /** `over` is the wire: `stdio`, or the name of one whose endpoint the agent writes to its stderr. */
+  constructor(command, over = "stdio") {
+    this.over = over;
     this.child = spawn(command[0], command.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     started.add(this.child);
     this.child.on("exit", () => started.delete(this.child));
-    this.child.stderr.on("data", (data) => (this.#stderr = (this.#stderr + data).slice(-4000)));
+    this.listening = new Promise((resolve) => {
+      let text = "";
+      this.child.stderr.on("data", (data) => {
+        this.#stderr = (this.#stderr + data).slice(-4000);
+        const [, endpoint] = /^listening on (\S+)\r?\n/m.exec((text += data)) ?? [];
+        if (endpoint) resolve(endpoint);
+        text = text.slice(-4000);
+      });
+    });
     // An agent that ended early is told by its exit, not by a broken pipe.
     this.child.stdin.on("error", () => {});
     this.exited = new Promise((resolve, reject) => {
@@ -121,6 +131,14 @@ export class Peer {
       this.child.on("exit", (code, signal) => resolve({ code, signal }));
     });
     this.exited.catch(() => {});
+  }
+
+  /** Where the agent listens; for wires that have an address. */
+  endpoint() {
+    const ended = this.exited.then(({ code, signal }) => {
+      throw new Deviation(`the agent ended with ${signal ?? code} before it said where it listens: ${this.#stderr}`);
+    });
+    return within("the line that says where the agent listens", Promise.race([this.listening, ended]));
   }
 
   get stderr() {
@@ -200,7 +218,7 @@ export class Peer {
   async close(patience) {
     const gone = (ms) => within("the agent's end", this.exited, ms).then(() => true, () => this.child.exitCode !== null);
     this.endInput();
-    if (await gone(patience)) return;
+    if (this.over === "stdio" && (await gone(patience))) return;
     this.child.kill("SIGTERM");
     if (await gone(2000)) return;
     this.child.kill("SIGKILL");
@@ -211,19 +229,21 @@ export class Peer {
 const KNOWN = new URL("known-deviations.json", import.meta.url);
 
 function usage(program) {
-  console.error(`usage: node ${program} [--known NAME] [--only SCENARIO] -- COMMAND ARG...`);
+  console.error(`usage: node ${program} [--over WIRE] [--revision R] [--known NAME] [--only SCENARIO] -- COMMAND ARG...`);
   process.exit(2);
 }
 
 function parse(program, words) {
   const split = words.indexOf("--");
   if (split < 0 || split === words.length - 1) usage(program);
-  const options = { command: words.slice(split + 1), known: {}, only: undefined };
+  const options = { command: words.slice(split + 1), known: {}, only: undefined, over: "stdio" };
   const flags = words.slice(0, split);
   while (flags.length > 0) {
     const [flag, value] = flags.splice(0, 2);
     if (value === undefined) usage(program);
     if (flag === "--only") options.only = value;
+    else if (flag === "--over") options.over = value;
+    else if (flag === "--revision") options.revision = value;
     else if (flag === "--known") {
       options.known = JSON.parse(readFileSync(KNOWN, "utf8"))[value];
       if (!options.known) usage(program);
@@ -232,8 +252,9 @@ function parse(program, words) {
   return options;
 }
 
-async function runOne(connect, command, known, { name, play }) {
-  const peer = connect(command);
+async function runOne(connect, options, { name, play }) {
+  const { command, known } = options;
+  const peer = connect(command, options);
   let deviation;
   try {
     // A command that cannot be started has no scenarios: that rejects `exited`.
@@ -246,27 +267,34 @@ async function runOne(connect, command, known, { name, play }) {
   await peer.close(deviation ? 100 : 2000);
 
   let ok = deviation === undefined;
-  if (known && deviation === undefined) {
+  const expected = known[name];
+  if (expected && deviation === undefined) {
     ok = false;
-    deviation = `known-deviations.json says "${known.saw}" is seen here, and it was not`;
-  } else if (known && deviation.includes(known.saw)) {
+    deviation = `known-deviations.json says "${expected.saw}" is seen here, and it was not`;
+  } else if (expected && deviation.includes(expected.saw)) {
     ok = true;
-    deviation = `known: ${known.why} (${deviation})`;
+    deviation = `known: ${expected.why} (${deviation})`;
   }
   if (!ok && peer.stderr) console.error(`${name}: the agent wrote to stderr:\n${peer.stderr}`);
   return { scenario: name, ok, ...(deviation && { deviation }), sent: peer.wire.told("sent"), received: peer.wire.told("received") };
 }
 
-/** Runs every scenario against an agent of its own, prints a line for each and a summary, and ends the process. */
+/**
+ * Runs every scenario against an agent of its own, prints a line for each and a summary, and ends the process.
+ * `scenarios` are a list for stdio, or give one for the options (undefined: that is not spoken).
+ */
 export async function main(program, connect, scenarios) {
-  const { command, known, only } = parse(program, process.argv.slice(2));
-  const chosen = scenarios.filter(({ name }) => only === undefined || name === only);
+  const options = parse(program, process.argv.slice(2));
+  const { only } = options;
+  const all = typeof scenarios === "function" ? scenarios(options) : options.over === "stdio" ? scenarios : undefined;
+  if (!all) usage(program);
+  const chosen = all.filter(({ name }) => only === undefined || name === only);
   if (chosen.length === 0) usage(program);
   const total = { scenarios: chosen.length, ok: 0, known: 0, failed: 0 };
   const queue = [...chosen];
   const worker = async () => {
     for (let next = queue.shift(); next; next = queue.shift()) {
-      const line = await runOne(connect, command, known[next.name], next);
+      const line = await runOne(connect, options, next);
       total[line.ok ? (line.deviation ? "known" : "ok") : "failed"] += 1;
       console.log(JSON.stringify(line));
     }

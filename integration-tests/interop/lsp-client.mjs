@@ -1,6 +1,12 @@
 // A language client made with the public API of vscode-jsonrpc. It starts the server given after `--` once a scenario
 // and cancels its requests. README.md tells how to run it and what its lines mean.
+// With RESCIND_OVER_PIPE=1 the server is one that listens: `{pipe}` in its command becomes the path of a fresh pipe, and
+// the client connects once the server has said on stderr that it listens.
 
+import { mkdtempSync, rmSync } from "node:fs";
+import { createConnection } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { CancellationTokenSource, ResponseError, StreamMessageReader, StreamMessageWriter, createMessageConnection } from "vscode-jsonrpc/node";
 import { Peer, main, must, within } from "./harness.mjs";
 import { common } from "./scenarios.mjs";
@@ -44,9 +50,13 @@ class LspPeer extends Peer {
 
   constructor(command) {
     super(command);
-    const writer = new RecordedWriter(this.child.stdin, this.wire);
+    this.attach(this.child.stdout, this.child.stdin);
+  }
+
+  attach(input, output) {
+    const writer = new RecordedWriter(output, this.wire);
     this.write = (frame) => writer.write(frame);
-    const connection = createMessageConnection(new RecordedReader(this.child.stdout, this.wire), writer);
+    const connection = createMessageConnection(new RecordedReader(input, this.wire), writer);
     connection.onRequest("test/wait", (_params, token) => waitForCancel(token));
     connection.onRequest("test/echo", (params) => ({ value: params.value }));
     connection.onRequest("test/nested", async ({ depth = 1, width = 1 }, token) => {
@@ -79,4 +89,48 @@ class LspPeer extends Peer {
   }
 }
 
-await main("lsp-client.mjs", (command) => new LspPeer(command), common);
+/** The same over a named pipe. What the scenarios call the agent's end is then the end of the connection. */
+class PipePeer extends LspPeer {
+  constructor(command) {
+    const directory = mkdtempSync(join(tmpdir(), "rescind-lsp-"));
+    super(command.map((word) => word.replace("{pipe}", join(directory, "lsp.sock"))));
+    this.path = join(directory, "lsp.sock");
+    this.directory = directory;
+    this.childExited = this.exited;
+    this.exited = new Promise((resolve) => (this.ended = resolve));
+  }
+
+  /** There is nothing to attach to before the server listens. */
+  attach(input, output) {
+    if (input !== this.child.stdout) super.attach(input, output);
+  }
+
+  async handshake() {
+    const listens = new Promise((resolve) => {
+      let said = "";
+      this.child.stderr.on("data", (data) => (said += data).includes("listening on pipe:") && resolve());
+    });
+    await within("the line `listening on`", Promise.race([listens, this.childExited.then(() => Promise.reject(new Error("it ended")))]));
+    // A half-open socket, so that the end of our output leaves the answers their way.
+    this.socket = createConnection({ path: this.path, allowHalfOpen: true });
+    this.socket.on("error", () => {});
+    this.socket.on("end", () => this.ended({ code: 0, signal: null }));
+    this.attach(this.socket, this.socket);
+    await super.handshake();
+  }
+
+  endInput() {
+    this.socket?.end();
+  }
+
+  async close() {
+    this.socket?.destroy();
+    this.child.kill("SIGTERM");
+    const { code, signal } = await within("the server's end", this.childExited);
+    rmSync(this.directory, { recursive: true, force: true });
+    if (code !== 0) console.error(`the server ended with ${code ?? signal}`);
+  }
+}
+
+const LspOver = process.env.RESCIND_OVER_PIPE ? PipePeer : LspPeer;
+await main("lsp-client.mjs", (command) => new LspOver(command), common);

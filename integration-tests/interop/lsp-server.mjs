@@ -1,19 +1,24 @@
-// A language server made with the public API of vscode-jsonrpc, over its own stdin and stdout.
-// What it offers is told in README.md.
+// A language server made with the public API of vscode-jsonrpc. What it offers is told in README.md.
+//   node lsp-server.mjs                  over its own stdin and stdout
+//   node lsp-server.mjs --pipe PATH      connects to the pipe its client listens on, as editors start their servers
+//   node lsp-server.mjs --listen PATH    listens on a pipe, for any number of clients, each with a count of its own work
 
-import { ResponseError, StreamMessageReader, StreamMessageWriter, createMessageConnection } from "vscode-jsonrpc/node";
+import { createServer } from "node:net";
+import {
+  ResponseError,
+  SocketMessageReader,
+  SocketMessageWriter,
+  StreamMessageReader,
+  StreamMessageWriter,
+  createMessageConnection,
+  createServerPipeTransport,
+} from "vscode-jsonrpc/node";
 import { Work, WorkFailed, elapse } from "./work.mjs";
 
 // vscode-jsonrpc has no name for LSP's code and never sends it by itself: a handler answers it, as here.
 const requestCancelled = () => new ResponseError(-32800, "Request cancelled");
 
-const work = new Work();
-const connection = createMessageConnection(new StreamMessageReader(process.stdin), new StreamMessageWriter(process.stdout), {
-  error: (text) => console.error(text),
-  warn: (text) => console.error(text),
-  info: () => {},
-  log: () => {},
-});
+const logger = { error: (text) => console.error(text), warn: (text) => console.error(text), info: () => {}, log: () => {} };
 
 /** Resolves when the library's token is cancelled. */
 function cancelled(token) {
@@ -33,7 +38,7 @@ async function cancellableSleep(ms, token, entry) {
 }
 
 /** Asks the client `width` things at once; the library cancels them when the parent's token is cancelled. */
-async function askClient(token, entry, width, method, params) {
+async function askClient(connection, token, entry, width, method, params) {
   const asked = Array.from({ length: width }, () => connection.sendRequest(method, params, token));
   const answers = await Promise.allSettled(asked);
   if (token.isCancellationRequested) {
@@ -45,7 +50,7 @@ async function askClient(token, entry, width, method, params) {
   return { answers: answers.map((answer) => answer.value) };
 }
 
-const methods = {
+const methodsOf = (connection) => ({
   "test/echo": (params) => ({ value: params.value }),
   "test/sleep": async (params, token, entry) => {
     await cancellableSleep(params.ms, token, entry);
@@ -72,8 +77,8 @@ const methods = {
   },
   "test/nested": ({ depth = 1, width = 1 }, token, entry) =>
     depth > 1
-      ? askClient(token, entry, width, "test/nested", { depth: depth - 1, width })
-      : askClient(token, entry, width, "test/wait", {}),
+      ? askClient(connection, token, entry, width, "test/nested", { depth: depth - 1, width })
+      : askClient(connection, token, entry, width, "test/wait", {}),
   "test/progress": async (params, token, entry) => {
     for (let n = 1; n <= params.count; n += 1) {
       await cancellableSleep(params.every_ms, token, entry);
@@ -81,22 +86,43 @@ const methods = {
     }
     return { ticks: params.count };
   },
-};
+});
 
-for (const [method, handler] of Object.entries(methods)) {
-  // A request without params comes as (token), one with params as (params, token).
-  connection.onRequest(method, (...given) => {
-    const token = given.pop();
-    return work.run((entry) => handler(given[0] ?? {}, token, entry));
-  });
+/** Counts by itself: at the end of a connection the library lets its handlers run on. */
+function serve(reader, writer) {
+  const work = new Work();
+  const connection = createMessageConnection(reader, writer, logger);
+  for (const [method, handler] of Object.entries(methodsOf(connection))) {
+    // A request without params comes as (token), one with params as (params, token).
+    connection.onRequest(method, (...given) => {
+      const token = given.pop();
+      return work.run((entry) => handler(given[0] ?? {}, token, entry));
+    });
+  }
+  connection.onRequest("test/stats", () => work.stats());
+  connection.onRequest("initialize", () => ({ capabilities: {}, serverInfo: { name: "vscode-jsonrpc-server" } }));
+  connection.onRequest("shutdown", () => null);
+  connection.onNotification("initialized", () => {});
+  // The library reports what it could not read or write and stays up; so do we.
+  connection.onError(([error]) => console.error(`vscode-jsonrpc: ${error.message}`));
+  return connection;
 }
-connection.onRequest("test/stats", () => work.stats());
-connection.onRequest("initialize", () => ({ capabilities: {}, serverInfo: { name: "vscode-jsonrpc-server" } }));
-connection.onRequest("shutdown", () => null);
-connection.onNotification("initialized", () => {});
-connection.onNotification("exit", () => process.exit(0));
 
-// The library reports what it could not read or write and stays up; so do we.
-connection.onError(([error]) => console.error(`vscode-jsonrpc: ${error.message}`));
-// At the end of the input it closes the connection and cancels nothing; the process ends when nothing is left to do.
-connection.listen();
+const [flag, pipe] = process.argv.slice(2);
+if (flag === "--listen") {
+  // With Node's defaults, as the library's own pipes have them: a socket whose peer ends its half is ended.
+  const server = createServer((socket) => {
+    socket.on("error", (error) => console.error(`the pipe: ${error.message}`));
+    const connection = serve(new SocketMessageReader(socket), new SocketMessageWriter(socket));
+    connection.onNotification("exit", () => socket.end());
+    connection.listen();
+  });
+  server.listen(pipe, () => console.error(`listening on pipe:${pipe}`));
+  for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => process.exit(0));
+} else {
+  const ends = flag === "--pipe" ? createServerPipeTransport(pipe) : [new StreamMessageReader(process.stdin), new StreamMessageWriter(process.stdout)];
+  const connection = serve(...ends);
+  connection.onNotification("exit", () => process.exit(0));
+  // At the end of the input it closes the connection and cancels nothing; the process ends when nothing is left to do.
+  connection.listen();
+}

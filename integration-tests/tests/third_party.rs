@@ -1,17 +1,23 @@
 //! Our [`Peer`] as the client of programs made with other people's libraries: `interop/acp-agent.mjs` and
-//! `interop/lsp-server.mjs`, each over the stdio of a process of its own.
+//! `interop/lsp-server.mjs`, each over the stdio of a process of its own, and the latter also over a named pipe that we
+//! listen on, as editors do.
 //!
 //! They need Node, so `cargo test` says that they are ignored, and `interop/run` runs them. That 1 and `"1"` are two
 //! requests is not asked here: a [`Peer`] gives numbers only. `rescind check` asks it with frames of its own.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rescind::dialect::{self, Dialect, Role};
+use rescind::named_pipe::{NamedPipeListener, PipeAddress};
 use rescind::stdio::{ChildHandle, Command};
-use rescind::{Call, CallContext, CancelResult, CauseKind, ErrorCode, Outcome, Peer, Router};
+use rescind::{
+    Call, CallContext, CancelResult, CauseKind, ErrorCode, Link, Listener as _, Outcome, Peer, Router,
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
@@ -23,6 +29,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 enum Program {
     AcpAgent,
     LspServer,
+    LspServerOverPipe,
 }
 
 /// What the client's own handler of `test/wait` says.
@@ -39,27 +46,51 @@ struct Run {
     said: UnboundedReceiver<Said>,
     cancel_method: &'static str,
     cancel_key: &'static str,
+    /// Held where frames go another way: the process ends with its stdio.
+    _stdio: Option<Link>,
 }
 
 impl Run {
     async fn start(program: Program) -> Self {
         let (file, dialect, cancel_method, cancel_key): (_, Dialect, _, _) = match program {
             Program::AcpAgent => ("acp-agent.mjs", dialect::ACP, "$/cancel_request", "requestId"),
-            Program::LspServer => ("lsp-server.mjs", dialect::LSP, "$/cancelRequest", "id"),
+            Program::LspServer | Program::LspServerOverPipe => {
+                ("lsp-server.mjs", dialect::LSP, "$/cancelRequest", "id")
+            }
         };
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
         assert!(folder.join("node_modules").is_dir(), "run `npm ci` in {}", folder.display());
         let framing = dialect.rules().framing;
-        let started = Command::new("node").arg(folder.join(file)).framing(framing).start();
-        let (link, child) = started.expect("the program starts");
+        let command = Command::new("node").arg(folder.join(file)).framing(framing);
+        let (link, child, stdio) = match program {
+            Program::AcpAgent | Program::LspServer => {
+                let (link, child) = command.start().expect("the program starts");
+                (link, child, None)
+            }
+            Program::LspServerOverPipe => {
+                let mut listener = pipe().await.framing(framing);
+                let started = command.arg("--pipe").arg(listener.file()).start();
+                let (stdio, child) = started.expect("the program starts");
+                let accepted = poll_fn(|cx| Pin::new(&mut listener).poll_accept(cx)).await;
+                let link = accepted.expect("the listener is there").expect("it is our own process");
+                (link, child, Some(stdio))
+            }
+        };
         let (say, said) = unbounded_channel();
         let peer = Peer::builder(dialect).role(Role::Client).serve(client(say)).attach(link);
-        let run = Self { peer: peer.expect("the connection opens"), child, said, cancel_method, cancel_key };
+        let run = Self {
+            peer: peer.expect("the connection opens"),
+            child,
+            said,
+            cancel_method,
+            cancel_key,
+            _stdio: stdio,
+        };
         match program {
             Program::AcpAgent => {
                 run.answer("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})).await;
             }
-            Program::LspServer => {
+            Program::LspServer | Program::LspServerOverPipe => {
                 run.answer("initialize", json!({"processId": null, "rootUri": null, "capabilities": {}}))
                     .await;
                 run.peer.notify("initialized", &json!({})).expect("there is room");
@@ -111,6 +142,14 @@ impl Run {
         let status = self.child.wait().await;
         assert!(status.success(), "{status}: {}", self.child.stderr_tail());
     }
+}
+
+/// A pipe of this test's own.
+async fn pipe() -> NamedPipeListener {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("rescind-third-party-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let address = PipeAddress::name(&name).expect("a name");
+    NamedPipeListener::bind(&address).await.expect("a pipe of our own")
 }
 
 fn client(say: UnboundedSender<Said>) -> Router {
@@ -330,5 +369,21 @@ third_party! {
     a_dropped_call_stops_its_work: dropped_call,
     a_deadline_stops_its_work: deadline,
     a_program_killed_in_the_middle_settles_every_call: killed_in_the_middle,
+    a_call_ends_when_the_connection_is_closed_in_the_middle: closed_in_the_middle,
+}
+
+// What a killed program's stdio tells, its status and its stderr, a pipe does not.
+third_party! { in lsp_server_over_pipe: super::Program::LspServerOverPipe;
+    a_cancelled_call_is_confirmed_and_its_work_stops: cancel_running,
+    a_call_cancelled_at_once_leaves_no_work_behind: cancel_at_once,
+    cancelling_twice_is_cancelling_once: cancel_twice,
+    a_cancel_after_the_answer_is_ignored: cancel_finished,
+    a_cancel_for_an_unknown_id_is_ignored: cancel_unknown,
+    a_partial_result_is_told_as_completed_after_the_cancel: partial_result,
+    a_deaf_handler_is_waited_for: deaf_handler,
+    a_handler_that_fails_after_its_cancel_is_told_as_failed: fails_after_cancel,
+    what_it_asks_of_us_is_cancelled_with_its_parent: nested_requests,
+    a_dropped_call_stops_its_work: dropped_call,
+    a_deadline_stops_its_work: deadline,
     a_call_ends_when_the_connection_is_closed_in_the_middle: closed_in_the_middle,
 }

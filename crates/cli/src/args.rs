@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rescind_testkit::wires::WIRES;
 
 use crate::endpoint::{Endpoint, Flags};
 
@@ -93,6 +94,10 @@ pub(crate) struct Check {
     /// The most time for each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
+    /// A peer that runs already, connected to anew for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
+    /// http:// or https://.
+    #[arg(value_name = "ENDPOINT")]
+    pub(crate) endpoint: Option<Endpoint>,
     /// The peer: a program and its arguments, started anew for each scenario, without a shell.
     #[arg(
         last = true,
@@ -101,10 +106,6 @@ pub(crate) struct Check {
         conflicts_with = "endpoint"
     )]
     pub(crate) command: Vec<String>,
-    /// A peer that runs already, connected to anew for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
-    /// http:// or https://.
-    #[arg(value_name = "ENDPOINT")]
-    pub(crate) endpoint: Option<Endpoint>,
 }
 
 /// How an endpoint carries messages.
@@ -177,9 +178,6 @@ pub(crate) struct Relay {
     /// The address to connect to.
     pub(crate) address: std::net::SocketAddr,
 }
-
-/// The wires of the matrix, in the order of its columns.
-pub(crate) const WIRES: [&str; 3] = ["memory", "stdio", "named-pipe"];
 
 fn dialect(name: &str) -> Result<&'static str, String> {
     let names = rescind::dialect::ALL.each_ref().map(rescind::dialect::Dialect::name);

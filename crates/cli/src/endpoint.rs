@@ -194,10 +194,8 @@ pub(crate) struct Place {
     pub(crate) framing: Framing,
     pub(crate) binding: Binding,
     /// A server's certificate and key.
-    #[expect(dead_code, reason = "the wires that speak TLS are to come")]
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
     /// The authority a client trusts; without it the system's.
-    #[expect(dead_code, reason = "the wires that speak TLS are to come")]
     pub(crate) authority: Option<PathBuf>,
 }
 

@@ -11,7 +11,6 @@ mod open;
 mod relay;
 mod signals;
 mod table;
-mod wires;
 
 use std::process::ExitCode;
 

@@ -4,13 +4,14 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rescind_testkit::runner::{Outcomes, Settings, differences};
-use rescind_testkit::{Cell, CellOutcome, Report, Scenario, scenarios};
+use rescind_testkit::runner::Settings;
+use rescind_testkit::wires::{Program, WIRES, play_on, same_on_every_wire};
+use rescind_testkit::{Report, Scenario, scenarios};
 
-use crate::args::{Matrix, WIRES};
+use crate::args::Matrix;
 use crate::html::PageFile;
 use crate::table::{self, Colour};
-use crate::{Exit, Failure, wires};
+use crate::{Exit, Failure};
 
 pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let wanted: Vec<&Scenario> = scenarios().iter().filter(|scenario| is_wanted(&args, scenario)).collect();
@@ -23,12 +24,14 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
         WIRES.into_iter().filter(|wire| args.wires.is_empty() || args.wires.contains(wire)).collect();
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let progress = progress((wanted.len() * wires.len()) as u64);
+    let settings = Settings::default();
+    let program = Program::this().map_err(|error| format!("this program does not know its file: {error}"))?;
     let mut cells = Vec::new();
     for scenario in wanted {
         let mut row = Vec::new();
         for wire in &wires {
             progress.set_message(format!("{} {} over {wire}", scenario.dialect, scenario.vector.name));
-            row.push(wires::play_on(wire, scenario, &Settings::default()).await?);
+            row.push(play_on(wire, scenario, &settings, &program).await?);
             progress.inc(1);
         }
         same_on_every_wire(scenario, &mut row);
@@ -41,23 +44,6 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
         page.write(&report, &wires)?;
     }
     Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
-}
-
-/// Where a scenario held on several wires its outcomes are literally the same (I15); a wire with others broke.
-fn same_on_every_wire(scenario: &Scenario, row: &mut [Cell]) {
-    let held: Vec<(&str, &Outcomes)> = row
-        .iter()
-        .filter(|cell| cell.outcome == CellOutcome::Held)
-        .map(|cell| (cell.wire.as_str(), &cell.outcomes))
-        .collect();
-    let told: Vec<(String, String)> =
-        differences(scenario, &held).into_iter().map(|(wire, why)| (wire.to_owned(), why)).collect();
-    for (wire, why) in told {
-        for cell in row.iter_mut().filter(|cell| cell.wire == wire) {
-            cell.outcome = CellOutcome::Broke;
-            cell.why.clone_from(&why);
-        }
-    }
 }
 
 /// Prints the table to stdout, or to stderr beside the JSON.

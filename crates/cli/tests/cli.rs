@@ -34,12 +34,29 @@ fn help_has_an_example_for_each_command() {
 }
 
 #[test]
+fn the_contract_names_every_flag_of_every_command() {
+    let contract = include_str!("../../../docs/cli.md");
+    for command in ["matrix", "check", "fixture"] {
+        let help = output(&[command, "--help"]);
+        let (_, options) = text(&help.stdout).split_once("Options:").unwrap();
+        let (options, _) = options.split_once("\n\n").unwrap();
+        let flags = options.split_whitespace().filter(|word| word.starts_with("--"));
+        let flags: Vec<&str> = flags.map(|flag| flag.trim_end_matches([',', '.'])).collect();
+        assert!(flags.contains(&"--dialect") && flags.len() > 4, "{flags:?}");
+        for flag in flags.into_iter().filter(|flag| *flag != "--help") {
+            let flag = flag.trim_end_matches("...");
+            assert!(contract.contains(flag), "docs/cli.md says nothing of {flag} of {command}");
+        }
+    }
+}
+
+#[test]
 fn wrong_usage_exits_2_and_says_what_to_do() {
     for (arguments, word) in [
         (&["matrix", "--dialect", "acpp"][..], "the dialects are acp,"),
-        (&["matrix", "--wire", "carrier-pigeon"], "the wires here are memory, stdio"),
+        (&["matrix", "--wire", "carrier-pigeon"], "the wires are memory, stdio, websocket, "),
         (&["matrix", "--scenario", "no_such_scenario"], "without options runs all"),
-        (&["fixture", "--dialect", "acp", "--listen", "smoke"], "serves on `stdio`"),
+        (&["fixture", "--dialect", "acp", "--listen", "smoke"], "the endpoints are stdio, pipe:PATH-OR-NAME"),
         (&["fixture", "--dialect", "acp", "--listen", "stdio", "--options", "no-such.json"], "no-such.json"),
         (&["check", "--dialect", "acp", "--profile", "no-such.toml", "--", "peer"], "no-such.toml"),
         (&["check", "--dialect", "acp", "--", "no-such-program-here"], "no-such-program-here"),

@@ -7,10 +7,12 @@ mod driver;
 mod error;
 mod framing;
 mod id;
+mod index;
 mod machine;
 mod message;
 mod pages;
 mod registry;
+mod spares;
 mod transport;
 
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};

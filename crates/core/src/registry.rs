@@ -98,13 +98,19 @@ impl Registry {
         self.len() == 0
     }
 
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only a driver writes to a registry"))]
+    #[cfg_attr(
+        not(any(feature = "tokio", test)),
+        expect(dead_code, reason = "only a driver writes to a registry")
+    )]
     pub(crate) fn record(&self, session: &SessionId, request: &RequestId) {
         let mut shard = self.shard(session, request).write().unwrap_or_else(PoisonError::into_inner);
         shard.entry(session.clone()).or_default().insert(request.clone());
     }
 
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only a driver writes to a registry"))]
+    #[cfg_attr(
+        not(any(feature = "tokio", test)),
+        expect(dead_code, reason = "only a driver writes to a registry")
+    )]
     pub(crate) fn clear(&self, session: &SessionId, request: &RequestId) {
         let mut shard = self.shard(session, request).write().unwrap_or_else(PoisonError::into_inner);
         if let Some(requests) = shard.get_mut(session) {

@@ -1,4 +1,5 @@
 //! What a connection still owes when its input can no longer be cut into frames.
+#![cfg(feature = "tokio")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Handlers as tower services, and a peer as one.
+#![cfg(feature = "tokio")]
 #![cfg(feature = "tower")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,5 @@
 //! The spans an operator sees.
-
+#![cfg(feature = "tokio")]
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
 use std::collections::BTreeMap;
@@ -12,32 +12,74 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps the fields of request spans.
+/// Keeps the fields of spans, by the span's name.
 #[derive(Clone, Default)]
-struct Fields(Arc<Mutex<BTreeMap<String, String>>>);
+struct Spans(Arc<Mutex<Seen>>);
 
-impl Visit for Fields {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.lock().unwrap().insert(field.name().to_owned(), value.to_owned());
+#[derive(Default)]
+struct Seen {
+    /// The name of each span, by its id.
+    names: Vec<&'static str>,
+    fields: BTreeMap<(&'static str, String), String>,
+    open: usize,
+}
+
+impl Spans {
+    fn fields_of(&self, span: &'static str) -> BTreeMap<String, String> {
+        let seen = self.0.lock().unwrap();
+        let fields = seen.fields.iter().filter(|((name, _), _)| *name == span);
+        fields.map(|((_, field), value)| (field.clone(), value.clone())).collect()
     }
 
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.0.lock().unwrap().insert(field.name().to_owned(), format!("{value:?}"));
+    fn visitor(&self, id: &Id) -> Fields<'_> {
+        let place = usize::try_from(id.into_u64()).unwrap() - 1;
+        let seen = self.0.lock().unwrap();
+        let name = *seen.names.get(place).unwrap();
+        Fields { spans: self, name }
+    }
+
+    fn assert_fields(&self, span: &'static str, expected: &[(&str, &str)]) {
+        let seen = self.fields_of(span);
+        for (field, value) in expected {
+            assert_eq!(seen.get(*field).map(String::as_str), Some(*value), "{span}: {seen:?}");
+        }
     }
 }
 
-impl Subscriber for Fields {
+struct Fields<'a> {
+    spans: &'a Spans,
+    name: &'static str,
+}
+
+impl Visit for Fields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        let mut seen = self.spans.0.lock().unwrap();
+        seen.fields.insert((self.name, field.name().to_owned()), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+}
+
+impl Subscriber for Spans {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
+        metadata.is_span() && metadata.name().starts_with("rescind.")
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        span.record(&mut self.clone());
-        Id::from_u64(1)
+        let id = {
+            let mut seen = self.0.lock().unwrap();
+            seen.names.push(span.metadata().name());
+            seen.open += 1;
+            Id::from_u64(seen.names.len() as u64)
+        };
+        span.record(&mut self.visitor(&id));
+        id
     }
 
-    fn record(&self, _: &Id, values: &Record<'_>) {
-        values.record(&mut self.clone());
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        values.record(&mut self.visitor(id));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -47,34 +89,58 @@ impl Subscriber for Fields {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+
+    /// No span here is cloned, so that each is closed once.
+    fn try_close(&self, _: Id) -> bool {
+        self.0.lock().unwrap().open -= 1;
+        true
+    }
 }
 
 #[tokio::test]
-async fn the_span_of_a_cancelled_request_says_what_cancelled_it_and_how_it_ended() {
-    let fields = Fields::default();
-    let _subscribed = tracing::subscriber::set_default(fields.clone());
+async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_and_how_it_ended() {
+    let spans = Spans::default();
+    let _subscribed = tracing::subscriber::set_default(spans.clone());
     let (client, server) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
         ctx.notify("started", &json!({}))?;
         let cause = ctx.cancelled().await;
         ctx.stopped::<Value>(cause)
     });
-    let _server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
+    let server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
     let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
-    let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
-    let mut started = call.notifications_where(|told| told.method() == "started");
+    let call = peer
+        .call::<_, Value>("work", &json!({}))
+        .notifications_where(|told| told.method() == "started")
+        .start()
+        .unwrap();
     let stop = call.canceller();
-    started.next().await;
+    call.notifications().next().await;
     let _ = stop.cancel("a secret\nreason");
     assert!(call.outcome().await.is_cancelled());
-    let seen = fields.0.lock().unwrap().clone();
-    for (field, value) in [
-        ("rpc.system.name", "jsonrpc"),
-        ("rpc.method", "work"),
-        ("jsonrpc.request.id", "1"),
-        ("cancel.source", "peer"),
-        ("cancel.outcome", "cancelled"),
-    ] {
-        assert_eq!(seen.get(field).map(String::as_str), Some(value), "{seen:?}");
+    let asked = [("rpc.system.name", "jsonrpc"), ("rpc.method", "work"), ("jsonrpc.request.id", "1")];
+    spans.assert_fields("rescind.request", &asked);
+    spans.assert_fields("rescind.request", &[("cancel.source", "peer"), ("cancel.outcome", "cancelled")]);
+    spans.assert_fields("rescind.call", &asked);
+    spans.assert_fields("rescind.call", &[("cancel.source", "caller"), ("cancel.outcome", "cancelled")]);
+    assert_eq!(server.stats().slots, 0);
+    assert_eq!(spans.0.lock().unwrap().open, 0, "I3: a span is left open");
+}
+
+#[tokio::test]
+async fn the_span_of_a_call_nobody_cancels_tells_no_cancel() {
+    let spans = Spans::default();
+    let _subscribed = tracing::subscriber::set_default(spans.clone());
+    let (client, server) = memory_pair();
+    let router = Router::new().method("echo", |_ctx: CallContext, value: Value| async move { Ok(value) });
+    let _server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
+    let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
+    let answer: Value = peer.call("echo", &json!([1])).await.unwrap();
+    assert_eq!(answer, json!([1]));
+    spans.assert_fields("rescind.call", &[("rpc.method", "echo"), ("jsonrpc.request.id", "1")]);
+    for span in ["rescind.call", "rescind.request"] {
+        let seen = spans.fields_of(span);
+        assert!(!seen.contains_key("cancel.source") && !seen.contains_key("cancel.outcome"), "{seen:?}");
     }
+    assert_eq!(spans.0.lock().unwrap().open, 0, "I3: a span is left open");
 }

@@ -1,4 +1,55 @@
 //! HTTP as a wire: a module a binding, each with its client and its server.
+//!
+//! ```
+//! use rescind_core::{CallContext, HandlerError, Peer, Router, Server, dialect, Listener};
+//! use rescind_http::{HttpClient, HttpServer, Streamable, StreamableTransport};
+//! use serde_json::{Value, json};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A server on a port of its own. `mount` makes a tower service for a server of yours instead.
+//! let listener = HttpServer::new(Streamable::new()).path("/agent").bind("127.0.0.1:0").await?;
+//! let url = listener.endpoint().to_string();
+//! let router = Router::new()
+//!     .method("initialize", |_: CallContext, _: Value| async { Ok::<_, HandlerError>(json!({"protocolVersion": 1})) })
+//!     .method("wait", |ctx: CallContext, _: Value| async move {
+//!         let cause = ctx.cancelled().await;
+//!         ctx.stopped::<Value>(cause)
+//!     });
+//! let serving = tokio::spawn(Server::builder([dialect::ACP]).serve(router).listen(listener).run());
+//!
+//! // A client.
+//! let peer = Peer::builder(dialect::ACP).connect(StreamableTransport::new(HttpClient::new(&url)?)).await?;
+//! peer.call::<_, Value>("initialize", &json!({"protocolVersion": 1})).await?;
+//! let call = peer.call::<_, Value>("wait", &json!({})).start()?;
+//! let _ = call.canceller().cancel("the user pressed stop");
+//! println!("{:?}", call.outcome().await);
+//! # serving.abort();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The binding `streamable`
+//! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each
+//! message. A notification or an answer gets 202. A request gets its answer as JSON if that is soon ready (10 ms), else an
+//! event stream, which carries whatever belongs to the request and ends behind its answer, or without one where silence is
+//! owed to a cancelled request. What belongs to no request goes on the stream that a GET opens. DELETE ends the session.
+//!
+//! A lost stream is no cancel by itself: the protocol says what it is. Where it is none, the request goes on for a while
+//! ([`Limits::detach_grace`](rescind_core::Limits::detach_grace)) and the client may come back with `Last-Event-ID`. With
+//! clients of 2025-11-25 each stream begins with an event that has nothing but an id, so that it can be taken up from its
+//! beginning.
+//!
+//! POSTs have no order: a cancel may come before its request, and then waits for it. Our client sends a cancel only once
+//! its request has arrived, or 250 ms after, and keeps the order of notifications. What must all keep its order needs
+//! [`StreamableTransport::in_order`].
+//!
+//! # Bounds
+//! A session reads what its client sends at once, and holds at most 32 KiB that its client does not read: beyond that its
+//! senders wait, and after 30 s the stream that is not read is cut. For streams that nobody has opened the oldest
+//! notifications are given up beyond 1024 messages or 1 MiB, and our own requests fail, unsent. Up to 256 events and
+//! 64 KiB of each stream are kept for a client that comes back. All are settings of [`HttpServer`].
+#![doc = include_str!("refusals.md")]
 
 mod acp;
 mod client;

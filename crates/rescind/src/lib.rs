@@ -22,8 +22,9 @@
 //!
 //! // A side that calls: dropping the call cancels it, and so does its canceller.
 //! let peer = Peer::builder(dialect::ACP).attach(client)?;
-//! let call = peer.call::<_, Value>("work", &json!({})).start()?;
-//! let mut started = call.notifications_where(|told| told.method() == "started");
+//! let call = peer.call::<_, Value>("work", &json!({}));
+//! let call = call.notifications_where(|told| told.method() == "started").start()?;
+//! let mut started = call.notifications();
 //! let stop = call.canceller();
 //! started.next().await;
 //! let _ = stop.cancel("the user pressed stop");
@@ -39,11 +40,13 @@
 //! | feature | brings | dependencies |
 //! |---|---|---|
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
+//! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper` |
+//! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
+//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `tower-service` |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
+//! | `rustls` | `wss` and `https`, for the wires that are on | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `full` | all of them | all of them |
-//!
-//! WebSocket and HTTP are to come, a feature each.
 
 pub use rescind_core::*;
 

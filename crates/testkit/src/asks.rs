@@ -70,7 +70,7 @@ impl Vector {
         }
         if asks.many_lines && !abilities.many_lines {
             return why(
-                "it needs two sessions of one agent, and on this wire an agent has one (over stdio a process is one session)",
+                "it needs two sessions of one agent, with a count of the work of both (over stdio a process is one session)",
             );
         }
         if asks.half_close && !abilities.half_close {
@@ -93,7 +93,7 @@ impl Vector {
             {
                 None
             }
-            None if !is_of_the_fixture(method) => None,
+            None if !is_of_the_fixture(method) || profile.serves.contains(method) => None,
             _ => Some(format!("it needs a request like `{method}`, and the profile has none")),
         })
     }

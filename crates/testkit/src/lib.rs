@@ -15,6 +15,8 @@ mod speech;
 mod step;
 mod tuned;
 mod vector;
+#[cfg(feature = "wires")]
+pub mod wires;
 
 pub use asks::Asks;
 pub use bare::BareMachine;

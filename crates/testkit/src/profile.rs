@@ -1,6 +1,6 @@
 //! Profiles: how a foreign peer is asked what the vectors ask, without changing it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,6 +19,9 @@ pub struct Profile {
     /// The peer's requests, by what they are good for.
     #[serde(default)]
     pub requests: BTreeMap<RequestKind, ProfileRequest>,
+    /// Methods of a protocol's own (`tools/call`, `session/prompt`) that the peer serves as the fixture does.
+    #[serde(default)]
+    pub serves: BTreeSet<String>,
     /// How to ask what is running.
     #[serde(default)]
     pub witness: Option<Witness>,

@@ -12,13 +12,15 @@ mod codes;
 mod keepalive;
 mod receiver;
 mod sender;
+#[cfg(test)]
+mod tests;
 mod watched;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::Sink;
-use rescind_core::{BadFrame, Link, LinkTraits, Meta, TransportError, TransportErrorKind};
+use rescind_core::{BadFrame, CloseReason, Link, LinkTraits, Meta, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -93,19 +95,29 @@ where
 }
 
 /// What the two halves share.
-struct Shared<S> {
+struct Shared<S: AsyncRead + AsyncWrite + Unpin> {
     state: Mutex<Conversation<S>>,
     on_close: Mutex<Option<OnClose>>,
 }
 
-impl<S> Shared<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Shared<S> {
     fn lock(&self) -> MutexGuard<'_, Conversation<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<S> Drop for Shared<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
+    /// Says good-bye as far as the socket takes it without waiting, where nobody closed.
     fn drop(&mut self) {
+        let conversation = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let frame = match &conversation.fate {
+            Fate::Open => Some(codes::frame_of(&CloseReason::Shutdown)),
+            Fate::Torn(why) => Some(codes::frame_after(*why)),
+            Fate::ClosedByPeer | Fate::Closed | Fate::Broken(_) => None,
+        };
+        if let Some(frame) = frame {
+            let _ = conversation.send(Message::Close(Some(frame)));
+        }
         let hook = self.on_close.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(hook) = hook {
             hook();

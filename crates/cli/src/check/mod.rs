@@ -10,7 +10,7 @@ use rescind::dialect::Dialect;
 use rescind_testkit::runner::{Direction, Played, Settings, Verdict, play};
 use rescind_testkit::{Cell, CellOutcome, Opening, Part, Profile, Report, Scenario, Summary, scenarios_of};
 
-use self::peer::{Foreign, LastChild};
+use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Place, Side};
 use crate::html::PageFile;
@@ -60,7 +60,10 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     let place = Place::new(endpoint, &dialect, args.flags(), Side::Client)?;
     Ok(match place.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: place.framing },
-        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => Foreign::Running(place),
+        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
+            let counts = if args.profile.is_some() { Counts::Unknown } else { Counts::Agent };
+            Foreign::Running(place, counts)
+        }
     })
 }
 

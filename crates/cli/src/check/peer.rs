@@ -8,8 +8,8 @@ use rescind::{BoxFuture, Framing, Link};
 use rescind_testkit::runner::LinkSubject;
 
 use crate::Failure;
-use crate::endpoint::Place;
-use crate::{open, wires};
+use crate::endpoint::{Endpoint, Place};
+use crate::open;
 
 /// Somebody else's agent or server.
 #[derive(Clone)]
@@ -17,7 +17,16 @@ pub(super) enum Foreign {
     /// Started for each scenario.
     Program { command: Vec<String>, framing: Framing },
     /// Connected to for each scenario.
-    Running(Place),
+    Running(Place, Counts),
+}
+
+/// What a running peer's counters are about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Counts {
+    /// All its sessions, as the fixture's are.
+    Agent,
+    /// Perhaps only the session that asks.
+    Unknown,
 }
 
 impl Foreign {
@@ -30,7 +39,7 @@ impl Foreign {
                 drop(link);
                 let _ended = child.wait().await;
             }
-            Self::Running(place) => drop(
+            Self::Running(place, _) => drop(
                 open::connect(place)
                     .await
                     .map_err(|what| format!("the peer at {} could not be reached: {what}", place.endpoint))?,
@@ -43,7 +52,7 @@ impl Foreign {
     pub(super) const fn wire(&self) -> &'static str {
         match self {
             Self::Program { .. } => "stdio",
-            Self::Running(place) => place.wire(),
+            Self::Running(place, _) => place.wire(),
         }
     }
 
@@ -51,7 +60,7 @@ impl Foreign {
     pub(super) fn program(&self) -> Option<&str> {
         match self {
             Self::Program { command, .. } => command.first().map(String::as_str),
-            Self::Running(_) => None,
+            Self::Running(..) => None,
         }
     }
 
@@ -69,17 +78,29 @@ impl Foreign {
                 };
                 LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph())
             }
-            Self::Running(place) => {
-                let half_closes = wires::half_closes(&place.endpoint);
+            Self::Running(place, counts) => {
+                let half_closes = half_closes(&place.endpoint);
                 let connect = move || -> BoxFuture<'static, Result<Link, String>> {
                     let place = place.clone();
                     Box::pin(async move { open::connect(&place).await })
                 };
-                let subject = LinkSubject::new(Box::new(connect)).with_many_lines();
+                let mut subject = LinkSubject::new(Box::new(connect));
+                if counts == Counts::Agent {
+                    subject = subject.with_many_lines();
+                }
                 if half_closes { subject.with_half_close() } else { subject }
             }
         };
         (subject, last)
+    }
+}
+
+/// Whether our side can be closed alone. A Windows pipe closes both ways, and so does a WebSocket.
+const fn half_closes(endpoint: &Endpoint) -> bool {
+    match endpoint {
+        Endpoint::Stdio => true,
+        Endpoint::Pipe(_) => cfg!(unix),
+        Endpoint::WebSocket(_) | Endpoint::Http(_) => false,
     }
 }
 

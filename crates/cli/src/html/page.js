@@ -89,7 +89,8 @@
     const latency = cell.cancel === null ? "" : `From the cancel to what showed that it had worked: ${cell.cancel} µs.`;
     byId("detail-why").textContent = [cell.why, latency].filter(Boolean).join(" ");
     byId("diagram").replaceChildren(diagram(cell));
-    byId("sources").replaceChildren(...cell.sources.map((text) => make("li", { text })));
+    const [sentence, ...covered] = cell.sources;
+    byId("sources").replaceChildren(...[sentence, covered.join(", ")].filter(Boolean).map((text) => make("li", { text })));
     byId("frames").replaceChildren(
       ...cell.trace.map(({ sent, text }) => make("li", {}, make("span", { className: "way", text: sent ? "sent " : "received " }), text)),
     );

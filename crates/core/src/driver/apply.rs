@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use tracing::Level;
+
 use super::deferred::{Deferred, Start};
+use super::log::{Entry, name, outcome_of_reply};
 use super::outbox::{Answer, Bulk, Control};
 use super::request::{Task, Waiting};
 use super::shared::{Core, Shared};
@@ -30,11 +33,11 @@ impl Core {
             Output::Start(key) => self.start(shared, now, key, deferred),
             Output::Signal { key, cause } => self.signal(key, cause, deferred),
             Output::Abort(key) => self.abort(shared, key, deferred),
-            Output::Reply(reply) => self.reply(shared, reply),
+            Output::Reply(reply) => self.reply(shared, reply, deferred),
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
-                    deferred.watches.extend(slot.watches);
+                    deferred.watches.extend(slot.extras.into_iter().flat_map(|extras| extras.watches));
                     deferred.gone.push(slot.request);
                 }
             }
@@ -55,14 +58,12 @@ impl Core {
             Output::Ack { ack, key, exchange, status } => {
                 self.outbox.push_control(Control::Ack { ack, key, exchange, status });
             }
-            Output::SendCancel { call, number: _, cancel, cause } => {
+            Output::SendCancel { call, number, cancel, cause } => {
                 if let Some((ticket, entry)) = self.entry_of(call) {
-                    tracing::debug!(
-                        call = entry.number.0,
-                        cancel.source = cause.kind().name(),
-                        "a call is cancelled"
-                    );
-                    entry.cancel = Some(Box::new((cancel, cause)));
+                    let source = cause.kind();
+                    entry.extras().cancel = Some((cancel, cause));
+                    let span = entry.span();
+                    deferred.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
                     self.outbox.push_control(Control::Cancel(ticket));
                 }
             }
@@ -96,15 +97,15 @@ impl Core {
             Some((arriving, waiting)) if arriving == key => Some(waiting),
             other => {
                 self.arriving = other;
-                slot.waiting.take().map(|waiting| *waiting)
+                slot.extras.as_mut().and_then(|extras| extras.waiting.take())
             }
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
             shared.admission.task_moved(slot.task, Task::Running);
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
-            if slot.request.exchange.is_peers() {
-                self.outbox.push_control(Control::Begin(slot.request.exchange));
+            if slot.request.exchange().is_peers() {
+                self.outbox.push_control(Control::Begin(slot.request.exchange()));
             }
             deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
@@ -117,12 +118,9 @@ impl Core {
 
     fn signal(&mut self, key: InboundKey, cause: Cause, deferred: &mut Deferred) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        tracing::debug!(
-            rpc.method = %slot.request.method,
-            jsonrpc.request.id = %slot.request.id,
-            cancel.source = cause.kind().name(),
-            "a request is cancelled"
-        );
+        let source = cause.kind();
+        let request = &slot.request;
+        deferred.log(Level::DEBUG, || Entry::RequestCancelled { request: Arc::clone(request), source });
         slot.request.set_cancelled(cause);
         deferred.signals.push(Arc::clone(&slot.request));
     }
@@ -136,7 +134,7 @@ impl Core {
         deferred.aborts.push(Arc::clone(&slot.request));
     }
 
-    fn reply(&mut self, shared: &Shared, reply: Reply) {
+    fn reply(&mut self, shared: &Shared, reply: Reply, deferred: &mut Deferred) {
         let mut answer = None;
         if let Some(slot) = self.inbound.get_mut(reply.key.0) {
             answer = if slot.unserved {
@@ -150,12 +148,8 @@ impl Core {
                 shared.admission.task_moved(slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
-            tracing::trace!(
-                rpc.method = %slot.request.method,
-                jsonrpc.request.id = %slot.request.id,
-                cancel.outcome = outcome(&reply.body),
-                "a request is answered"
-            );
+            let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
+            deferred.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
             let rules = shared.dialect.rules();
             if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
                 (&answer, &reply.body, rules.handshake)
@@ -193,20 +187,15 @@ impl Core {
 
     fn tell(&mut self, shared: &Shared, event: Event, deferred: &mut Deferred) {
         match &event {
-            Event::LimitReached(limit) => tracing::debug!(limit, "a limit was reached"),
+            Event::LimitReached(limit) => deferred.log(Level::DEBUG, || Entry::LimitReached(limit)),
             Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
                 if let Some(slot) = self.inbound.get(key.0) {
-                    tracing::debug!(
-                        rpc.method = %slot.request.method,
-                        jsonrpc.request.id = %slot.request.id,
-                        event = name(&event),
-                        "a handler did not end in good order"
-                    );
+                    let (request, event) = (&slot.request, name(&event));
+                    let request = || Arc::clone(request);
+                    deferred.log(Level::DEBUG, || Entry::HandlerEndedBadly { request: request(), event });
                 }
             }
-            Event::Unresponsive(_) => {
-                tracing::debug!("the peer did not answer a cancelled call within the wait limit");
-            }
+            Event::Unresponsive(_) => deferred.log(Level::DEBUG, || Entry::Unresponsive),
             Event::UnknownCancel
             | Event::MalformedCancel
             | Event::IgnoredCancel
@@ -214,7 +203,7 @@ impl Core {
             | Event::LateAnswer
             | Event::UnknownAnswer
             | Event::DuplicateId
-            | Event::BadFrame => tracing::trace!(event = name(&event), "a message had no effect"),
+            | Event::BadFrame => deferred.log(Level::TRACE, || Entry::NoEffect(name(&event))),
         }
         if shared.on_event.is_some() {
             deferred.events.push(event);
@@ -232,32 +221,5 @@ impl Core {
         let frames = self.outbox.clear();
         self.give_room_to_all(deferred);
         (frames, self.drop_notices())
-    }
-}
-
-const fn outcome(body: &ReplyBody) -> &'static str {
-    match body {
-        ReplyBody::Handler => "completed",
-        ReplyBody::Cancelled(_) => "cancelled",
-        ReplyBody::Graceful(_) => "ended",
-        ReplyBody::Refused(_) => "refused",
-    }
-}
-
-const fn name(event: &Event) -> &'static str {
-    match event {
-        Event::UnknownCancel => "unknown_cancel",
-        Event::MalformedCancel => "malformed_cancel",
-        Event::IgnoredCancel => "ignored_cancel",
-        Event::ParkedCancel => "parked_cancel",
-        Event::LateAnswer => "late_answer",
-        Event::UnknownAnswer => "unknown_answer",
-        Event::LimitReached(_) => "limit_reached",
-        Event::DuplicateId => "duplicate_id",
-        Event::BadFrame => "bad_frame",
-        Event::Unresponsive(_) => "unresponsive",
-        Event::HandlerPanicked(_) => "panicked",
-        Event::ErrorAfterCancel(_) => "error_after_cancel",
-        Event::Aborted(_) => "aborted",
     }
 }

@@ -67,13 +67,15 @@ impl<R> Call<R> {
         Canceller::new(&self.shared, self.ticket())
     }
 
-    /// What the peer notifies for this call, matched by its progress token. The call must have been made with
-    /// [`progress`](super::CallBuilder::progress), else nothing comes.
+    /// What the peer notifies for this call, by its progress token or as its caller tells it apart. The call must have been
+    /// made with [`progress`](super::CallBuilder::progress) or
+    /// [`notifications_where`](super::CallBuilder::notifications_where), else nothing comes. Those who read share what comes.
     pub fn notifications(&self) -> Notifications {
         Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
     }
 
-    /// The notifications `belongs` says belong to this call, from now on. They go to this reader and not to the
+    /// The notifications `belongs` says belong to this call, from now on: one that came before is missed, which
+    /// [`CallBuilder::notifications_where`](super::CallBuilder::notifications_where) rules out. They go to this reader and not to the
     /// router; the first reader that matches has them. `belongs` sees every notification of the connection.
     pub fn notifications_where(
         &self,
@@ -85,7 +87,7 @@ impl<R> Call<R> {
         let late = {
             let mut core = self.shared.lock();
             match core.calls.get_mut(ticket) {
-                Some(entry) if entry.settled.is_none() => {
+                Some(entry) if !entry.ended => {
                     core.matchers.push(matcher);
                     None
                 }
@@ -108,7 +110,7 @@ impl<R> Call<R> {
         poll_fn(|cx| {
             let mut core = self.shared.lock();
             let Some(entry) = core.calls.get_mut(ticket) else { return Poll::Ready(None) };
-            let settled = entry.settled.is_some();
+            let settled = entry.ended;
             let extras = entry.extras();
             if settled || extras.acknowledged.is_some() {
                 return Poll::Ready(extras.acknowledged);
@@ -124,7 +126,7 @@ impl<R> Call<R> {
         if let State::Open(ticket) = std::mem::replace(&mut self.state, State::Done) {
             self.shared.step(|core, _, deferred| {
                 let Some(entry) = core.calls.get_mut(ticket) else { return };
-                let (key, open) = (entry.key, entry.settled.is_none());
+                let (key, open) = (entry.key, !entry.ended);
                 let parent = entry.extras.as_mut().and_then(|extras| extras.parent.take());
                 deferred.foreign_ends.extend(parent);
                 if open {
@@ -151,10 +153,8 @@ impl<R> Call<R> {
                 let Some(entry) = core.calls.get_mut(ticket) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
                     entry.held = false;
-                    // What is left of it, if its cancel waits to be written, needs no more than to be settled.
-                    entry.settled = Some(Settled::Disconnected { may_have_run: true });
                     core.free_call(ticket);
-                    return Poll::Ready(settled);
+                    return Poll::Ready(*settled);
                 }
                 let replaced = match &mut entry.waker {
                     Some(waker) if waker.will_wake(cx.waker()) => None,

@@ -16,10 +16,11 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
-use super::calls::{Extras, Settled, StagedCall};
+use super::calls::{Extras, Settled, StagedCall, Started};
 use super::context::CallContext;
 use super::foreign::ForeignParent;
-use super::incoming::Inbox;
+use super::incoming::{Belongs, Inbox, Matcher, Notification};
+use super::log::CallSpan;
 use super::notify::Frame;
 use super::shared::{Shared, now};
 use crate::cause::{Cancelled, Cause, CauseKind};
@@ -39,6 +40,7 @@ pub struct CallBuilder<R> {
     detached: bool,
     after_cancel: Option<AfterCancel>,
     progress: bool,
+    belongs: Option<Belongs>,
     answer: PhantomData<fn() -> R>,
 }
 
@@ -57,6 +59,7 @@ impl<R> CallBuilder<R> {
             detached: false,
             after_cancel: None,
             progress: false,
+            belongs: None,
             answer: PhantomData,
         }
     }
@@ -95,6 +98,36 @@ impl<R> CallBuilder<R> {
     /// Asks for progress: the call carries a token, and [`Call::notifications`] yields what comes under it.
     pub const fn progress(mut self) -> Self {
         self.progress = true;
+        self
+    }
+
+    /// [`Call::notifications`] yields what `belongs` says belongs to this call, from before the call is sent: however soon
+    /// the peer notifies, nothing is missed. With [`progress`](Self::progress) it yields both.
+    ///
+    /// What it yields does not go to the router; the first reader that matches has it. `belongs` sees every notification of
+    /// the connection while the call is open.
+    ///
+    /// ```
+    /// # use rescind_core::{CallContext, Peer, Router, dialect, memory_pair};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = memory_pair();
+    /// # let router = Router::new().method("work", |ctx: CallContext, (): ()| async move { Ok(ctx.notify("step", &["one"])?) });
+    /// # let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+    /// # let peer = Peer::builder(dialect::ACP).attach(client)?;
+    /// let call = peer.call::<_, ()>("work", &()).notifications_where(|told| told.method() == "step").start()?;
+    /// let mut steps = call.notifications();
+    /// assert_eq!(steps.next().await.and_then(|step| step.params().ok()), Some(["one".to_owned()]));
+    /// call.await?;
+    /// assert!(steps.next().await.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn notifications_where(
+        mut self,
+        belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.belongs = Some(Arc::new(belongs));
         self
     }
 
@@ -140,22 +173,35 @@ impl<R> CallBuilder<R> {
             timeout: self.timeout,
             progress: self.progress,
         });
-        let inbox = self.progress.then(|| Inbox::new(true));
-        let mut extras = (foreign.is_some() || inbox.is_some())
-            .then(|| Box::new(Extras { parent: foreign, inbox: inbox.clone(), ..Extras::default() }));
+        let inbox = (self.progress || self.belongs.is_some()).then(|| Inbox::new(self.progress));
+        let span = open_span(&self.shared, &method);
+        let mut extras = (foreign.is_some() || inbox.is_some() || span.is_some()).then(|| {
+            Box::new(Extras {
+                parent: foreign,
+                inbox: inbox.clone(),
+                span: span.clone(),
+                ..Extras::default()
+            })
+        });
         let started = self.shared.step(|core, now, _| {
-            let ticket = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
+            let started = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
             }
             core.progress_readers += usize::from(self.progress);
-            Ok(ticket)
+            if let (Some(inbox), Some(belongs)) = (&inbox, self.belongs) {
+                core.matchers.push(Matcher { ticket: started.ticket, inbox: Arc::clone(inbox), belongs });
+            }
+            Ok(started)
         });
         if let Some(parent) = extras.and_then(|extras| extras.parent) {
             parent.release();
         }
         match started {
-            Ok(ticket) => {
+            Ok(Started { ticket, number, method }) => {
+                if let Some(span) = span {
+                    span.record("jsonrpc.request.id", tracing::field::display(number.0));
+                }
                 if let (Some(parent), Some(child)) = (&parent, child) {
                     parent.request().place_child(child, &self.shared, ticket);
                 }
@@ -213,6 +259,19 @@ fn exempt_of(shared: &Shared, frame: &Frame) -> Exempt {
         Ok(members) if members.contains_key(member) => Exempt::FromCancelMessages,
         Ok(_) | Err(_) => Exempt::No,
     }
+}
+
+/// The span of a call, if anyone wants it. It is a child of the span the call is started in.
+fn open_span(shared: &Shared, method: &str) -> CallSpan {
+    let span = tracing::info_span!(
+        "rescind.call",
+        rpc.system.name = shared.rpc_system(),
+        rpc.method = method,
+        jsonrpc.request.id = tracing::field::Empty,
+        cancel.source = tracing::field::Empty,
+        cancel.outcome = tracing::field::Empty,
+    );
+    (!span.is_disabled()).then(|| Arc::new(span))
 }
 
 /// Adds our declaration to our half of the handshake, and reads what that half then says.

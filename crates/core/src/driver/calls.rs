@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio::task::AbortHandle;
+use tracing::Level;
 
 use super::deferred::Deferred;
 use super::foreign::ForeignParent;
 use super::handler::part_of;
 use super::incoming::Inbox;
+use super::log::{CallSpan, Entry, end_of_call};
 use super::outbox::Bulk;
 use super::shared::{Core, Shared};
 use super::slots::Ticket;
@@ -21,19 +23,17 @@ use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
 use crate::message::{AnswerBody, ErrorCode, ErrorObject};
 
-/// A call of ours.
+/// A call of ours. One is kept for each in flight, so what stands in it is small.
 pub(super) struct CallEntry {
     pub(super) key: OutboundKey,
-    pub(super) number: CallNumber,
-    /// What its request goes out on.
-    pub(super) exchange: ExchangeId,
-    /// It opens the session.
-    pub(super) shakes: bool,
     /// Its frame, until it is written or taken back.
     pub(super) frame: Option<Box<StagedCall>>,
-    /// Its cancel, until that is written or disarmed: its number and why.
-    pub(super) cancel: Option<Box<(CallNumber, Cause)>>,
-    pub(super) settled: Option<Settled>,
+    /// How it ended, until its handle has read that.
+    pub(super) settled: Option<Box<Settled>>,
+    /// Its request goes out on an exchange that its number names.
+    own_exchange: bool,
+    /// It has ended.
+    pub(super) ended: bool,
     /// A handle will read how it ended.
     pub(super) held: bool,
     pub(super) waker: Option<Waker>,
@@ -44,11 +44,26 @@ pub(super) struct CallEntry {
 /// What few calls have.
 #[derive(Default)]
 pub(super) struct Extras {
+    /// What its request goes out on, if that is its parent's.
+    pub(super) exchange: Option<ExchangeId>,
+    /// It opens the session.
+    pub(super) shakes: bool,
+    /// Its cancel, until that is written or disarmed: its number and why.
+    pub(super) cancel: Option<(CallNumber, Cause)>,
     pub(super) acknowledged: Option<bool>,
     pub(super) ack_waker: Option<Waker>,
     pub(super) inbox: Option<Arc<Inbox>>,
+    pub(super) span: CallSpan,
     pub(super) watches: Vec<AbortHandle>,
     pub(super) parent: Option<ForeignParent>,
+}
+
+/// A call that was staged.
+pub(super) struct Started {
+    pub(super) ticket: Ticket,
+    pub(super) number: CallNumber,
+    /// Its method, as other calls share it.
+    pub(super) method: Arc<str>,
 }
 
 /// The frame of a staged call, not encoded yet.
@@ -96,9 +111,36 @@ impl CallEntry {
         self.extras.get_or_insert_default()
     }
 
+    /// What the request of this call, which has this number, goes out on.
+    pub(super) fn exchange(&self, number: CallNumber) -> ExchangeId {
+        if self.own_exchange {
+            return ExchangeId::of_call(number);
+        }
+        self.extras.as_ref().and_then(|extras| extras.exchange).unwrap_or(ExchangeId::NONE)
+    }
+
+    /// Its cancel is still to be written.
+    fn cancel_waits(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.cancel.is_some())
+    }
+
+    /// Its cancel, taken to be written.
+    pub(super) fn take_cancel(&mut self) -> Option<(CallNumber, Cause)> {
+        self.extras.as_mut()?.cancel.take()
+    }
+
+    pub(super) fn span(&self) -> CallSpan {
+        self.extras.as_ref()?.span.clone()
+    }
+
+    /// It opens the session.
+    pub(super) fn shakes(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.shakes)
+    }
+
     /// Nobody will ask for it any more.
     fn is_done(&self) -> bool {
-        self.settled.is_some() && !self.held && self.cancel.is_none()
+        self.ended && !self.held && !self.cancel_waits()
     }
 }
 
@@ -109,26 +151,34 @@ impl Core {
         shared: &Shared,
         now: Instant,
         spec: &CallSpec<'_>,
-        frame: Box<StagedCall>,
+        mut frame: Box<StagedCall>,
         extras: &mut Option<Box<Extras>>,
-    ) -> Result<Ticket, CallRefused> {
+    ) -> Result<Started, CallRefused> {
         let (key, number) = self.session.local_call(now, spec)?;
         let exchange = self.exchange_of_call(shared, spec, number);
+        let method = self.methods.share(frame.method);
+        frame.method = Arc::clone(&method);
+        let mut extras = extras.take();
+        let own_exchange = exchange.call().is_some();
+        if exchange.is_peers() {
+            extras.get_or_insert_default().exchange = Some(exchange);
+        }
+        if shared.dialect.rules().handshake == Some(spec.method) {
+            extras.get_or_insert_default().shakes = true;
+        }
         let ticket = self.calls.insert(CallEntry {
             key,
-            number,
-            exchange,
-            shakes: shared.dialect.rules().handshake == Some(spec.method),
+            own_exchange,
             frame: Some(frame),
-            cancel: None,
             settled: None,
+            ended: false,
             held: true,
             waker: None,
-            extras: extras.take(),
+            extras,
         });
         self.outbound.insert(key.0, ticket);
         self.outbox.push_bulk(Bulk::Call(ticket));
-        Ok(ticket)
+        Ok(Started { ticket, number, method })
     }
 
     /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
@@ -138,7 +188,7 @@ impl Core {
             return ExchangeId::of_call(number);
         }
         let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
-        parent.map_or(ExchangeId::NONE, |parent| parent.request.exchange)
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.exchange())
     }
 
     pub(super) fn cancel_call(
@@ -149,9 +199,7 @@ impl Core {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         match self.calls.get(ticket) {
-            Some(entry) if entry.settled.is_none() => {
-                self.session.local_cancel_call(now, entry.key, cause, after)
-            }
+            Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
             Some(_) | None => CancelResult::AlreadySettled,
         }
     }
@@ -184,8 +232,15 @@ impl Core {
             Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
         };
         let Some((ticket, entry)) = self.entry_of(call) else { return };
-        tracing::trace!(call = entry.number.0, cancel.outcome = outcome(&settlement), "a call has ended");
-        entry.settled = Some(match (settlement, said) {
+        let is_error = matches!(said, Some(Said::Error(_)));
+        let (outcome, source) = end_of_call(&settlement, is_error);
+        // A span that somebody opened is closed here, whatever the level is by now.
+        match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
+            Some(span) => deferred.log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            None => deferred.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
+        }
+        entry.ended = true;
+        entry.settled = Some(Box::new(match (settlement, said) {
             (Settlement::Answered { cancelled }, Some(Said::Value(value))) => {
                 Settled::Value { value, after_cancel: cancelled.is_some() }
             }
@@ -197,10 +252,10 @@ impl Core {
                 Settled::Cancelled(Cancelled::new(cause, confirmed))
             }
             (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
-        });
+        }));
         entry.frame = None;
         deferred.wakers.extend(entry.waker.take());
-        let waits = entry.cancel.is_some();
+        let waits = entry.cancel_waits();
         let extras = entry.extras.as_mut();
         if let Some(extras) = extras {
             deferred.wakers.extend(extras.ack_waker.take());
@@ -218,24 +273,14 @@ impl Core {
         self.free_call(ticket);
     }
 
-    /// The call's readers get no more. Those made after its start are known by its ticket alone.
+    /// Nothing belongs to a call that has ended.
     fn stop_matching(&mut self, ticket: Ticket, deferred: &mut Deferred) {
         if self.matchers.iter().any(|matcher| matcher.ticket == ticket) {
-            let (ended, open) =
-                std::mem::take(&mut self.matchers).into_iter().partition(|matcher| matcher.ticket == ticket);
+            let matchers = std::mem::take(&mut self.matchers).into_iter();
+            let (ended, open): (Vec<_>, _) = matchers.partition(|matcher| matcher.ticket == ticket);
             self.matchers = open;
-            deferred.matchers = ended;
+            deferred.matchers.extend(ended);
         }
-    }
-}
-
-const fn outcome(settlement: &Settlement) -> &'static str {
-    match settlement {
-        Settlement::Answered { cancelled: None } => "completed",
-        Settlement::Answered { cancelled: Some(_) } => "completed_after_cancel",
-        Settlement::Cancelled { confirmed: true, .. } => "confirmed",
-        Settlement::Cancelled { confirmed: false, .. } => "unconfirmed",
-        Settlement::Disconnected { .. } => "disconnected",
     }
 }
 
@@ -253,5 +298,16 @@ impl Shared {
                 core.session.local_shutdown(now, drain);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_in_flight_takes_little() {
+        let bytes = size_of::<CallEntry>();
+        assert!(bytes <= 56, "W8: a call's entry takes {bytes} bytes");
     }
 }

@@ -62,7 +62,7 @@ impl Canceller {
         let late = {
             let mut core = self.shared.lock();
             match core.calls.get_mut(ticket) {
-                Some(entry) if entry.settled.is_none() => {
+                Some(entry) if !entry.ended => {
                     entry.extras().watches.push(watch);
                     None
                 }

@@ -42,8 +42,8 @@ impl CallContext {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; the signal stays.
-    pub async fn cancelled(&self) -> Cause {
-        self.0.signalled().await
+    pub fn cancelled(&self) -> impl Future<Output = Cause> + Send {
+        self.0.signalled()
     }
 
     /// The cause, once the request is cancelled.
@@ -106,7 +106,7 @@ impl CallContext {
     /// The progress token the request carries, as it stands: a peer that gave none wants no progress.
     #[must_use]
     pub fn progress_token(&self) -> Option<&RawValue> {
-        self.0.progress_token.as_deref()
+        self.0.progress_token()
     }
 
     /// Runs a critical section: signal, grace and abort wait for its end,

@@ -8,9 +8,11 @@ use std::task::Waker;
 use tokio::task::AbortHandle;
 
 use super::foreign::{ForeignCall, ForeignParent};
+use super::guard::Guard;
 use super::handler::{Handler, Job};
 use super::incoming::{Inbox, Matcher};
-use super::request::{Guard, Request};
+use super::log::Entry;
+use super::request::Request;
 use super::shared::Shared;
 use crate::machine::Event;
 
@@ -30,6 +32,7 @@ pub(super) struct Deferred {
     pub(super) events: Vec<Event>,
     /// The connection has closed.
     pub(super) closed: bool,
+    pub(super) log: Vec<Entry>,
     /// Slots of requests that are gone: the last hold on what their contexts share.
     pub(super) gone: Vec<Arc<Request>>,
 }
@@ -83,6 +86,9 @@ impl Deferred {
         }
         if self.closed {
             shared.closed.notify_waiters();
+        }
+        for entry in self.log {
+            entry.tell();
         }
         drop(self.gone);
     }

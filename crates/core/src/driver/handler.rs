@@ -6,11 +6,12 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use pin_project_lite::pin_project;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
@@ -18,8 +19,8 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::context::CallContext;
+use super::guard::Guard;
 use super::outbox::Answer;
-use super::request::Guard;
 use crate::cause::Cause;
 use crate::error::CallError;
 use crate::machine::{HandlerEnd, Work};
@@ -135,43 +136,92 @@ where
     }
 
     fn start(&self, job: Job, runtime: &Handle) -> AbortHandle {
-        let function = Arc::clone(&self.function);
         let Job { guard, params } = job;
-        runtime
-            .spawn(async move {
-                let end = match read_params::<P>(params) {
-                    Ok(params) => run(&guard, &*function, params).await,
-                    Err(error) => (HandlerEnd::Error, Answer::Error(error)),
-                };
-                guard.finish(end).await;
-            })
-            .abort_handle()
+        let stage = Stage::Begin { function: Arc::clone(&self.function), params };
+        runtime.spawn(Running { stage, guard, params: PhantomData::<fn(P)> }).abort_handle()
     }
 }
 
-/// Runs the user's future to its end and drops it before that end is told: a permit is not free while it lives.
-async fn run<F, P, R, Fut>(guard: &Guard, function: &F, params: P) -> (HandlerEnd, Answer)
+pin_project! {
+    /// The task of a handler. It is written by hand so that a request in flight holds the user's future, what tells its
+    /// end, and no more: an `async` block keeps room for what it has let go of.
+    ///
+    /// The fields are dropped in their order: a permit is not free while the user's future lives.
+    struct Running<F, P, Fut> {
+        #[pin]
+        stage: Stage<F, Fut>,
+        guard: Guard,
+        params: PhantomData<fn(P)>,
+    }
+}
+
+pin_project! {
+    #[project = StageProjection]
+    enum Stage<F, Fut> {
+        Begin { function: Arc<F>, params: Option<Bytes> },
+        User { #[pin] future: Fut },
+        Offer { end: HandlerEnd, answer: Option<Answer> },
+        Done,
+    }
+}
+
+impl<F, P, R, Fut> Future for Running<F, P, Fut>
 where
     F: Fn(CallContext, P) -> Fut,
+    P: DeserializeOwned,
     Fut: Future<Output = Result<R, HandlerError>>,
     R: Serialize,
 {
-    let span = guard.span();
-    let context = guard.context();
-    let mut future = pin!(async move { function(context, params).await });
-    let ended = poll_fn(|cx| {
-        let _entered = span.enter();
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of)));
-        guard.begin();
-        match polled {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(end)) => Poll::Ready(Ok(end)),
-            Err(panic) => Poll::Ready(Err(panic)),
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let guard = &*this.guard;
+        loop {
+            let (end, answer) = match this.stage.as_mut().project() {
+                StageProjection::Begin { function, params } => match read_params::<P>(params.take()) {
+                    Ok(params) => {
+                        guard.open_span();
+                        let context = guard.context();
+                        let enter = AssertUnwindSafe(|| function(context, params));
+                        match guard.enter(|| catch_unwind(enter)) {
+                            Ok(future) => {
+                                this.stage.set(Stage::User { future });
+                                continue;
+                            }
+                            Err(panic) => ended(guard, Err(panic)),
+                        }
+                    }
+                    Err(error) => (HandlerEnd::Error, Answer::Error(error)),
+                },
+                StageProjection::User { mut future } => {
+                    let work = AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of));
+                    let polled = guard.enter(|| catch_unwind(work));
+                    guard.begin();
+                    match polled {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Ready(end)) => ended(guard, Ok(end)),
+                        Err(panic) => ended(guard, Err(panic)),
+                    }
+                }
+                StageProjection::Offer { end, answer } => {
+                    ready!(guard.poll_offer(*end, answer, cx));
+                    this.stage.set(Stage::Done);
+                    return Poll::Ready(());
+                }
+                StageProjection::Done => return Poll::Ready(()),
+            };
+            guard.begin();
+            let answer = Some(guard.fit(answer));
+            // The user's future is dropped here, before its end is told.
+            this.stage.set(Stage::Offer { end, answer });
         }
-    })
-    .await;
+    }
+}
+
+fn ended(guard: &Guard, ended: Result<(HandlerEnd, Answer), Box<dyn Any + Send>>) -> (HandlerEnd, Answer) {
     let ended = end_of(ended);
-    guard.record_cancel(&span, ended.0);
+    guard.close_span(ended.0);
     ended
 }
 
@@ -210,22 +260,20 @@ where
                 let thread = inner.spawn_blocking(move || {
                     let end = match read_params::<P>(params) {
                         Ok(params) => {
-                            let span = guard.span();
-                            let _entered = span.enter();
+                            guard.open_span();
                             let context = guard.context();
-                            let ended =
-                                catch_unwind(AssertUnwindSafe(|| answer_of(function(context, params))));
-                            let ended = end_of(ended);
-                            guard.record_cancel(&span, ended.0);
-                            ended
+                            let work = AssertUnwindSafe(|| answer_of(function(context, params)));
+                            let end = guard.enter(|| catch_unwind(work));
+                            ended(&guard, end)
                         }
                         Err(error) => (HandlerEnd::Error, Answer::Error(error)),
                     };
                     (guard, end)
                 });
                 // An error means that the runtime shuts down; the guard has gone with the closure.
-                if let Ok((guard, end)) = thread.await {
-                    guard.finish(end).await;
+                if let Ok((guard, (end, answer))) = thread.await {
+                    let mut answer = Some(guard.fit(answer));
+                    poll_fn(|cx| guard.poll_offer(end, &mut answer, cx)).await;
                 }
             })
             .abort_handle()
@@ -273,5 +321,26 @@ pub(super) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
         Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
         // A codec may lend what it made itself.
         Some(_) | None => Bytes::copy_from_slice(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beside<F, P, Fut>(_: &F) -> usize
+    where
+        F: Fn(CallContext, P) -> Fut,
+    {
+        size_of::<Running<F, P, Fut>>() - size_of::<Fut>()
+    }
+
+    #[test]
+    fn the_task_of_a_handler_is_the_users_future_and_two_words() {
+        let handler = |context: CallContext, _params: Box<RawValue>| async move {
+            context.cancelled().await;
+            Ok::<_, HandlerError>(())
+        };
+        assert!(beside(&handler) <= 16, "W8: {} bytes beside the user's future", beside(&handler));
     }
 }

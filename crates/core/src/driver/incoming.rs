@@ -164,5 +164,8 @@ impl Inbox {
 pub(super) struct Matcher {
     pub(super) ticket: Ticket,
     pub(super) inbox: Arc<Inbox>,
-    pub(super) belongs: Arc<dyn Fn(&Notification) -> bool + Send + Sync>,
+    pub(super) belongs: Belongs,
 }
+
+/// Whether a notification belongs to a call.
+pub(super) type Belongs = Arc<dyn Fn(&Notification) -> bool + Send + Sync>;

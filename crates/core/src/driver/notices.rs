@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing::Level;
 
+use super::log::Entry;
 use super::request::Task;
 use super::router::NotificationHandler;
 use super::shared::{Core, Shared};
@@ -64,7 +66,7 @@ impl Shared {
             if !core.notices.has_room(core.session.limits(), weight) {
                 core.notices.dropped += 1;
                 deferred.events.push(Event::LimitReached("notifications"));
-                tracing::debug!(rpc.method = %notice.method, "a notification was dropped: too many wait");
+                deferred.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
                 return Job::None;
             }
             if !keeps_order {

@@ -92,7 +92,7 @@ impl Shared {
                 Some(_) | None => {}
             }
             let Some(Frame { method, params }) = frame.take() else { return Poll::Ready(Ok(())) };
-            let exchange = owner.map_or(ExchangeId::NONE, |owner| owner.exchange);
+            let exchange = owner.map_or(ExchangeId::NONE, |owner| owner.exchange());
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
             if !core.outbox.has_room(core.session.limits(), notification.weight()) {
                 *frame = Some(Frame { method: notification.method, params: notification.params });

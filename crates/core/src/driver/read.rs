@@ -9,7 +9,7 @@ use super::handler::part_of;
 use super::incoming::{Matcher, Notification};
 use super::notices::Notice;
 use super::outbox::Control;
-use super::request::{Arrived, InboundSlot, Request, Task, Waiting};
+use super::request::{Arrived, InboundSlot, Request, Waiting};
 use super::task::Driver;
 use crate::dialect::HandshakePart;
 use crate::id::{CallNumber, ExchangeId, Scope};
@@ -119,21 +119,13 @@ impl Driver {
             }
             let exchange = inbound.exchange;
             let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
-            let slot = InboundSlot {
-                request: Arc::new(Request::new(shared, arrived)),
-                waiting: None,
-                unserved: false,
-                frames: 0,
-                waits_for_room: None,
-                watches: Vec::new(),
-                task: Task::NotStarted,
-            };
+            let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)));
             core.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
             core.arriving = Some((key, waiting));
             core.apply(shared, now, deferred);
             if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
-                slot.waiting = Some(Box::new(waiting));
+                slot.extras().waiting = Some(waiting);
             }
         });
     }
@@ -164,7 +156,7 @@ impl Driver {
             let settled = core.session.recv_answer(now, call, kind);
             if handshake {
                 let shakes =
-                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes);
+                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes());
                 if let Some(value) = value.filter(|_| shakes) {
                     let said = codec.read_handshake(HandshakePart::Result, value);
                     core.session.handshake(HandshakePart::Result, &said);
@@ -214,8 +206,7 @@ impl Driver {
         let inbox = {
             let mut core = self.shared.lock();
             let call = core.session.call_of(number).and_then(|call| core.entry_of(call));
-            call.filter(|(_, call)| call.settled.is_none())
-                .and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
+            call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
         let Some(inbox) = inbox else { return false };
         inbox.push(Notification::new(Arc::from(method), params.cloned()));

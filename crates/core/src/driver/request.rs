@@ -1,46 +1,68 @@
 //! A request this side serves, as its handler, its context and the driver share it.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
+use pin_project_lite::pin_project;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::context::CallContext;
 use super::handler::Handler;
-use super::outbox::Answer;
-use super::shared::{Core, Shared};
+use super::shared::Shared;
 use crate::cause::Cause;
-use crate::dialect::HandshakePart;
 use crate::id::{ExchangeId, InboundKey, RequestId};
-use crate::machine::HandlerEnd;
 use crate::registry::SessionId;
 
 /// What a handler's contexts share. It lives until the last of them is dropped.
+///
+/// One is held for each request in flight, so what few requests need is boxed, and made when it is needed.
 pub(super) struct Request {
     pub(super) shared: Arc<Shared>,
     pub(super) key: InboundKey,
     pub(super) id: RequestId,
     pub(super) method: Arc<str>,
-    pub(super) exchange: ExchangeId,
-    pub(super) progress_token: Option<Box<RawValue>>,
-    /// Its own name for the registry, where its exchange is the space of its id.
-    scope: Option<Box<SessionId>>,
-    /// Set before anyone is woken; reading it is all that `is_cancelled` does.
-    cancelled: AtomicBool,
-    cause: OnceLock<Box<Cause>>,
+    /// What it came with that most do not.
+    apart: Option<Box<Apart>>,
+    /// What it got on the way.
+    late: OnceLock<Box<Late>>,
     signal: Notify,
-    token: OnceLock<CancellationToken>,
     abort: OnceLock<AbortHandle>,
     abort_wanted: AtomicBool,
+    /// Set before anyone is woken; reading it is all that `is_cancelled` does.
+    cancelled: AtomicBool,
     /// Its handler has been polled once.
     begun: AtomicBool,
     begun_awaited: AtomicBool,
+    /// The end of its task was told.
+    told: AtomicBool,
+}
+
+/// What few requests come with.
+struct Apart {
+    exchange: ExchangeId,
+    progress_token: Option<Box<RawValue>>,
+    /// Its own name for the registry, where its exchange is the space of its id.
+    scope: Option<SessionId>,
+}
+
+/// What few requests get on their way.
+#[derive(Default)]
+struct Late {
+    cause: OnceLock<Cause>,
+    token: OnceLock<CancellationToken>,
+    /// Its span, but while its handler is in it.
+    span: Mutex<Option<tracing::Span>>,
+}
+
+fn lock(span: &Mutex<Option<tracing::Span>>) -> MutexGuard<'_, Option<tracing::Span>> {
+    span.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is known of a request when it arrives.
@@ -54,31 +76,39 @@ pub(super) struct Arrived {
 
 impl Request {
     pub(super) fn new(shared: &Arc<Shared>, arrived: Arrived) -> Self {
+        let Arrived { key, id, method, exchange, progress_token } = arrived;
         let scope = shared
             .exchange_scoped
-            .then(|| format!("{}/{}", shared.session_id.as_str(), arrived.exchange.0))
-            .map(|scope| Box::new(SessionId::from(scope)));
+            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), exchange.0)));
+        let is_apart = exchange != ExchangeId::NONE || progress_token.is_some() || scope.is_some();
         Self {
             shared: Arc::clone(shared),
-            key: arrived.key,
-            id: arrived.id,
-            method: arrived.method,
-            exchange: arrived.exchange,
-            progress_token: arrived.progress_token,
-            scope,
-            cancelled: AtomicBool::new(false),
-            cause: OnceLock::new(),
+            key,
+            id,
+            method,
+            apart: is_apart.then(|| Box::new(Apart { exchange, progress_token, scope })),
+            late: OnceLock::new(),
             signal: Notify::new(),
-            token: OnceLock::new(),
             abort: OnceLock::new(),
             abort_wanted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             begun_awaited: AtomicBool::new(false),
+            told: AtomicBool::new(false),
         }
     }
 
+    pub(super) fn exchange(&self) -> ExchangeId {
+        self.apart.as_ref().map_or(ExchangeId::NONE, |apart| apart.exchange)
+    }
+
+    pub(super) fn progress_token(&self) -> Option<&RawValue> {
+        self.apart.as_ref()?.progress_token.as_deref()
+    }
+
     pub(super) fn session(&self) -> &SessionId {
-        self.scope.as_deref().unwrap_or(&self.shared.session_id)
+        let scope = self.apart.as_ref().and_then(|apart| apart.scope.as_ref());
+        scope.unwrap_or(&self.shared.session_id)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -86,12 +116,12 @@ impl Request {
     }
 
     pub(super) fn cause(&self) -> Option<&Cause> {
-        if self.is_cancelled() { self.cause.get().map(Box::as_ref) } else { None }
+        if self.is_cancelled() { self.late.get()?.cause.get() } else { None }
     }
 
     /// Records the signal; under the connection's lock, so that a token made at the same time is not missed.
     pub(super) fn set_cancelled(&self, cause: Cause) {
-        let _ = self.cause.set(Box::new(cause));
+        let _ = self.late().cause.set(cause);
         self.cancelled.store(true, Ordering::Release);
         self.shared.registry.record(self.session(), &self.id);
     }
@@ -99,20 +129,13 @@ impl Request {
     /// Wakes those who wait for the signal; without the lock, as it runs their wakers.
     pub(super) fn wake_signalled(&self) {
         self.signal.notify_waiters();
-        if let Some(token) = self.token.get() {
+        if let Some(token) = self.late.get().and_then(|late| late.token.get()) {
             token.cancel();
         }
     }
 
-    pub(super) async fn signalled(&self) -> Cause {
-        loop {
-            let mut signal = std::pin::pin!(self.signal.notified());
-            signal.as_mut().enable();
-            if let Some(cause) = self.cause() {
-                return cause.clone();
-            }
-            signal.await;
-        }
+    pub(super) fn signalled(&self) -> Signalled<'_> {
+        Signalled { request: self, signal: self.signal.notified() }
     }
 
     pub(super) fn has_begun(&self) -> bool {
@@ -120,7 +143,7 @@ impl Request {
     }
 
     /// Its handler has been polled once, or never will be.
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         if self.begun.load(Ordering::Relaxed) || self.begun.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -145,12 +168,26 @@ impl Request {
     pub(super) fn token(&self) -> CancellationToken {
         let token = {
             let _core = self.shared.lock();
-            self.token.get_or_init(CancellationToken::new).clone()
+            self.late().token.get_or_init(CancellationToken::new).clone()
         };
         if self.is_cancelled() {
             token.cancel();
         }
         token
+    }
+
+    pub(super) fn take_span(&self) -> Option<tracing::Span> {
+        self.late.get().and_then(|late| lock(&late.span).take())
+    }
+
+    pub(super) fn put_span(&self, span: Option<tracing::Span>) {
+        if span.is_some() {
+            *lock(&self.late().span) = span;
+        }
+    }
+
+    fn late(&self) -> &Late {
+        self.late.get_or_init(Box::default)
     }
 
     /// Ends a task of the user's with the request.
@@ -159,7 +196,7 @@ impl Request {
             let mut core = self.shared.lock();
             match core.inbound.get_mut(self.key.0) {
                 Some(slot) => {
-                    slot.watches.push(watch);
+                    slot.extras().watches.push(watch);
                     None
                 }
                 None => Some(watch),
@@ -168,6 +205,15 @@ impl Request {
         if let Some(watch) = late {
             watch.abort();
         }
+    }
+
+    /// Whether the end of its task was told. Its guard alone asks and tells, and it went with the task.
+    pub(super) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_told(&self) {
+        self.told.store(true, Ordering::Relaxed);
     }
 
     /// Keeps what ends the task. An abort asked before that is made up for.
@@ -199,21 +245,64 @@ impl fmt::Debug for Request {
     }
 }
 
+pin_project! {
+    /// Waits for a request's cancel. Most handlers hold one, so it is no `async fn`, which takes half as much again.
+    #[must_use = "futures do nothing unless they are polled"]
+    pub(super) struct Signalled<'a> {
+        request: &'a Request,
+        // It hears what is told from its making on, so that the cause is always looked at after that.
+        #[pin]
+        signal: Notified<'a>,
+    }
+}
+
+impl Future for Signalled<'_> {
+    type Output = Cause;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Cause> {
+        let mut this = self.project();
+        loop {
+            if let Some(cause) = this.request.cause() {
+                return Poll::Ready(cause.clone());
+            }
+            ready!(this.signal.as_mut().poll(cx));
+            this.signal.set(this.request.signal.notified());
+        }
+    }
+}
+
 /// What the driver keeps for a request beside the machine's slot.
 pub(super) struct InboundSlot {
     pub(super) request: Arc<Request>,
-    /// What starts it, while it waits for a permit.
-    pub(super) waiting: Option<Box<Waiting>>,
-    /// Nobody serves its method.
-    pub(super) unserved: bool,
+    /// What few requests have.
+    pub(super) extras: Option<Box<InboundExtras>>,
     /// Frames of it that wait in the outbox.
     pub(super) frames: u32,
+    /// Nobody serves its method.
+    pub(super) unserved: bool,
+    /// Its task runs, and whether its request is settled.
+    pub(super) task: Task,
+}
+
+/// What few requests have.
+#[derive(Default)]
+pub(super) struct InboundExtras {
+    /// What starts it, while it waits for a permit.
+    pub(super) waiting: Option<Waiting>,
     /// Its handler waits for room in the outbox.
     pub(super) waits_for_room: Option<Waker>,
     /// Tasks that end with it.
     pub(super) watches: Vec<AbortHandle>,
-    /// Its task runs, and whether its request is settled.
-    pub(super) task: Task,
+}
+
+impl InboundSlot {
+    pub(super) fn new(request: Arc<Request>) -> Self {
+        Self { request, extras: None, frames: 0, unserved: false, task: Task::NotStarted }
+    }
+
+    pub(super) fn extras(&mut self) -> &mut InboundExtras {
+        self.extras.get_or_insert_default()
+    }
 }
 
 /// What a request waits with for its permit.
@@ -231,150 +320,13 @@ pub(super) enum Task {
     Ended,
 }
 
-/// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
-pub(super) struct Guard(Option<Arc<Request>>);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Guard {
-    pub(super) const fn new(request: Arc<Request>) -> Self {
-        Self(Some(request))
-    }
-
-    pub(super) fn context(&self) -> CallContext {
-        match &self.0 {
-            Some(request) => CallContext::new(Arc::clone(request)),
-            None => unreachable!("a guard is emptied only when it is consumed"),
-        }
-    }
-
-    pub(super) fn span(&self) -> tracing::Span {
-        match &self.0 {
-            Some(request) => {
-                let dialect = &request.shared.dialect;
-                let is_json_rpc = dialect.codec().as_json_rpc().is_some();
-                tracing::info_span!(
-                    "rescind.request",
-                    rpc.system.name = if is_json_rpc { "jsonrpc" } else { dialect.name() },
-                    rpc.method = %request.method,
-                    jsonrpc.request.id = %request.id,
-                    cancel.source = tracing::field::Empty,
-                    cancel.outcome = tracing::field::Empty,
-                )
-            }
-            None => tracing::Span::none(),
-        }
-    }
-
-    /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then.
-    pub(super) fn record_cancel(&self, span: &tracing::Span, end: HandlerEnd) {
-        let Some(cause) = self.0.as_ref().and_then(|request| request.cause()) else { return };
-        span.record("cancel.source", cause.kind().name());
-        let outcome = match end {
-            HandlerEnd::Value => "completed",
-            HandlerEnd::Error => "failed",
-            HandlerEnd::Stopped => "cancelled",
-            HandlerEnd::Panicked => "panicked",
-        };
-        span.record("cancel.outcome", outcome);
-    }
-
-    pub(super) fn begin(&self) {
-        if let Some(request) = &self.0 {
-            request.begin();
-        }
-    }
-
-    /// Offers the handler's end once there is room for it, and reports the task as gone.
-    ///
-    /// # Cancel safety
-    /// Dropped before it is done, the answer is lost and the task counts as gone without one: that is what an abort
-    /// after the grace does, when the machine has answered already.
-    pub(super) async fn finish(mut self, (end, answer): (HandlerEnd, Answer)) {
-        let Some(request) = self.0.take() else { return };
-        request.begin();
-        let guard = Self(Some(Arc::clone(&request)));
-        let answer = request.shared.fit(&request.method, answer);
-        let mut answer = Some(answer);
-        poll_fn(|cx| request.poll_offer(end, &mut answer, cx)).await;
-        drop(guard.disarmed());
-    }
-
-    fn disarmed(mut self) -> Option<Arc<Request>> {
-        self.0.take()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if let Some(request) = self.0.take() {
-            request.begin();
-            request.shared.step(|core, now, _| core.end_task(&request, now));
-        }
-    }
-}
-
-impl Request {
-    /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
-    /// permit and can be cancelled.
-    fn poll_offer(
-        self: &Arc<Self>,
-        end: HandlerEnd,
-        answer: &mut Option<Answer>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        self.shared.step(|core, now, deferred| {
-            let weight = answer.as_ref().map_or(0, Answer::weight);
-            let settled = !core.session.may_notify(self.key);
-            let has_room = core.outbox.has_room(core.session.limits(), weight);
-            let Some(slot) = core.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
-            if !settled && !has_room {
-                if slot.waits_for_room.replace(cx.waker().clone()).is_none() {
-                    core.waiting_for_room.push(self.key);
-                }
-                return Poll::Pending;
-            }
-            core.offered = answer.take();
-            core.session.local_answer(now, self.key, end);
-            core.end_task(self, now);
-            core.apply(&self.shared, now, deferred);
-            // What the machine did not take is dropped without the lock.
-            *answer = core.offered.take();
-            Poll::Ready(())
-        })
-    }
-}
-
-impl Core {
-    /// The task of a request is gone.
-    pub(super) fn end_task(&mut self, request: &Request, now: std::time::Instant) {
-        if request.is_cancelled() {
-            request.shared.registry.clear(request.session(), &request.id);
-        }
-        if let Some(slot) = self.inbound.get_mut(request.key.0) {
-            request.shared.admission.task_moved(slot.task, Task::Ended);
-            slot.task = Task::Ended;
-        }
-        self.session.local_ended(now, request.key);
-    }
-}
-
-impl Shared {
-    /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
-    /// becomes an internal error.
-    fn fit(&self, method: &str, answer: Answer) -> Answer {
-        let Answer::Value(mut value) = answer else { return answer };
-        if self.dialect.rules().handshake == Some(method) {
-            let declared = self.dialect.codec().declare(HandshakePart::Result, &value, self.handles_cancels);
-            value = declared.unwrap_or(value);
-        }
-        if value.get().len() > self.max_frame {
-            tracing::warn!(
-                rpc.method = method,
-                bytes = value.get().len(),
-                limit = self.max_frame,
-                "an answer is over the frame limit"
-            );
-            return Answer::Refused(crate::dialect::Refusal::Internal);
-        }
-        Answer::Value(value)
+    #[test]
+    fn a_request_in_flight_takes_little() {
+        let bytes = (size_of::<Request>(), size_of::<InboundSlot>());
+        assert!(bytes.0 <= 128 && bytes.1 <= 24, "W8: a request and its slot take {bytes:?} bytes");
     }
 }

@@ -4,7 +4,7 @@
 //! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
 //!   step, in [`Shared::step`], and never across an await.
 //! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
-//!   tokens, inboxes and hooks are put into [`Deferred`] and done after it is released. A codec may be asked to read
+//!   tokens, inboxes, hooks and the log are put into [`Deferred`] and done after it is released. A codec may be asked to read
 //!   a handshake under it; codecs keep no state.
 //! - D3 No two connections' mutexes are held at once. What a step means for another connection (a child there, a
 //!   parent there) is deferred too. So no cycle of locks exists, and a program may call back in from anywhere.
@@ -30,6 +30,7 @@ use super::calls::{CallEntry, Said};
 use super::deferred::Deferred;
 use super::foreign::ForeignCall;
 use super::incoming::Matcher;
+use super::methods::Methods;
 use super::notices::Notices;
 use super::outbox::{Answer, Outbox};
 use super::request::{InboundSlot, Waiting};
@@ -101,6 +102,7 @@ pub(super) struct Core {
     /// Notifications of ours that wait for room.
     pub(super) notifiers: Vec<Waker>,
     pub(super) calls: Slots<CallEntry>,
+    pub(super) methods: Methods,
     pub(super) outbound: SideTable<Ticket>,
     /// The request that is being taken in in this step, and what starts it.
     pub(super) arriving: Option<(InboundKey, Waiting)>,
@@ -135,6 +137,7 @@ impl Shared {
                 waiting_for_room: Vec::new(),
                 notifiers: Vec::new(),
                 calls: Slots::new(),
+                methods: Methods::default(),
                 outbound: SideTable::new(),
                 arriving: None,
                 offered: None,
@@ -175,6 +178,11 @@ impl Shared {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What speaks here, as a span names it.
+    pub(super) fn rpc_system(&self) -> &'static str {
+        if self.dialect.codec().as_json_rpc().is_some() { "jsonrpc" } else { self.dialect.name() }
     }
 
     /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
@@ -233,7 +241,8 @@ impl Core {
 
     pub(super) fn give_room_to_all(&mut self, deferred: &mut Deferred) {
         for key in self.waiting_for_room.drain(..) {
-            let waker = self.inbound.get_mut(key.0).and_then(|slot| slot.waits_for_room.take());
+            let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+            let waker = extras.and_then(|extras| extras.waits_for_room.take());
             deferred.wakers.extend(waker);
         }
         deferred.wakers.append(&mut self.notifiers);

@@ -320,9 +320,11 @@ impl Core {
         match self.outbox.pop_control()? {
             Control::Cancel(ticket) => {
                 let entry = self.calls.get_mut(ticket)?;
-                let (key, number, exchange) = (entry.key, entry.number, entry.exchange);
-                let (cancel, cause) = *entry.cancel.take()?;
-                let settled = entry.settled.is_some();
+                let key = entry.key;
+                let (cancel, cause) = entry.take_cancel()?;
+                let settled = entry.ended;
+                let number = self.session.call_number(key);
+                let exchange = number.map_or(ExchangeId::NONE, |number| entry.exchange(number));
                 let wanted = self.session.wants_cancel(key);
                 if wanted {
                     self.session.local_cancel_written(now, key);
@@ -331,7 +333,8 @@ impl Core {
                     self.outbound.remove(key.0);
                     self.free_call(ticket);
                 }
-                wanted.then_some(Outgoing::Cancel { key, number, exchange, cancel, cause })
+                let number = number.filter(|_| wanted)?;
+                Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
             }
             control => Some(Outgoing::Control(control)),
         }
@@ -340,10 +343,11 @@ impl Core {
     fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
         match self.outbox.pop_bulk()? {
             Bulk::Call(ticket) => {
-                let taken = self
-                    .calls
-                    .get_mut(ticket)
-                    .and_then(|entry| Some((entry.frame.take()?, entry.key, entry.number, entry.exchange)));
+                let taken = self.calls.get_mut(ticket).and_then(|entry| {
+                    let call = entry.frame.take()?;
+                    let number = self.session.call_number(entry.key)?;
+                    Some((call, entry.key, number, entry.exchange(number)))
+                });
                 let Some((call, key, number, exchange)) = taken else {
                     self.outbox.found_empty();
                     return None;

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use super::Session;
-use super::inbound::{Reach, State};
 use super::input::Arrival;
 use super::lifecycle;
 use super::memory::{Name, Settled};
 use super::output::{Event, Output};
+use super::request::{Reach, State};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::id::{ExchangeId, Principal};
@@ -31,8 +31,7 @@ impl Session {
         if self.lifecycle.state() == lifecycle::State::Lost {
             return Err(NotAdmitted::Lost);
         }
-        let name: Name = (arrival.origin.scope, arrival.id.clone());
-        if let Some(first) = self.ids.get(&name).and_then(|key| self.requests.get(key.0)) {
+        if let Some((_, first)) = self.request_named(arrival.origin.scope, &arrival.id) {
             let open = first.state.is_open();
             self.tell(Event::DuplicateId);
             // I4: the first is never touched. While it is open a refusal under its id would be taken for its answer.
@@ -120,7 +119,7 @@ impl Session {
         };
         let name = cancel_name(&arrival).filter(|name| match &arrival.cancel_key {
             CancelKey::Named(_) => !self.cancel_keys.contains_key(name),
-            CancelKey::SameAsId | CancelKey::None => !self.ids.contains_key(name),
+            CancelKey::SameAsId | CancelKey::None => self.request_named(name.0, &name.1).is_none(),
         });
         if let Some(settled) = settled {
             self.remember_at(now, name, arrival.origin.principal.clone(), settled);

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::inbound::{Reach, State};
 use super::input::Origin;
 use super::memory::{Name, Settled};
 use super::output::{AckStatus, Event, Output, ReplyBody};
+use super::request::{Reach, Request, State};
 use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
@@ -99,8 +99,8 @@ impl Session {
     fn start_detach(&mut self, now: Instant, key: InboundKey) {
         let until = later(now, self.config.limits.detach_grace);
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.alarms.detach.is_none() && request.state.is_open() {
-            request.alarms.detach = Some(until);
+        if request.extras().alarms.detach.is_none() && request.state.is_open() {
+            request.extras_mut(&mut self.request_extras).alarms.detach = Some(until);
             self.timers.set(until, Timer::Detach(key));
         }
     }
@@ -114,13 +114,13 @@ impl Session {
     pub fn recv_exchange_resumed(&mut self, _now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             let Some(request) = self.requests.get_mut(key.0) else { continue };
-            self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
+            self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
         }
     }
 
     pub(super) fn detach_over(&mut self, now: Instant, key: InboundKey) {
         if let Some(request) = self.requests.get_mut(key.0) {
-            request.alarms.detach = None;
+            request.take_alarm(|alarms| &mut alarms.detach);
         }
         if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
             self.accept_cancel(now, key, Cause::new(CauseKind::Disconnected), None);
@@ -129,13 +129,12 @@ impl Session {
 
     fn find_cancellable(&self, id: &RequestId, origin: &Origin) -> Option<InboundKey> {
         let name: Name = (origin.scope, id.clone());
-        let key = match self.cancel_keys.get(&name) {
-            Some(key) => *key,
-            None => *self.ids.get(&name)?,
+        let (key, request) = match self.cancel_keys.get(&name) {
+            Some(key) => (*key, self.requests.get(key.0)?),
+            None => self.request_named(origin.scope, id)?,
         };
-        let request = self.requests.get(key.0)?;
-        let named_so = request.cancel_name().as_ref() == Some(&name);
-        (named_so && request.origin.principal == origin.principal).then_some(key)
+        let named_so = request.origin().scope == origin.scope && request.cancel_id() == Some(id);
+        (named_so && request.principal() == origin.principal.as_ref()).then_some(key)
     }
 
     fn recv_known_cancel(
@@ -154,10 +153,10 @@ impl Session {
         }
         match request.state {
             State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
-            State::Held => request.held_acks.extend(ack),
+            State::Held => request.extras_mut(&mut self.request_extras).held_acks.extend(ack),
             State::Cancelling => self.acknowledge(ack, Some(id), AckStatus::Cancelled),
             State::Draining { .. } | State::Ended => {
-                let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
+                let (name, principal) = (request.cancel_name(), request.principal().cloned());
                 let settled = name.and_then(|name| self.memory.recall(now, &name, principal.as_ref()));
                 self.tell(Event::UnknownCancel);
                 self.acknowledge_settled(ack, id, settled);
@@ -175,7 +174,7 @@ impl Session {
     ) {
         let name: Name = (origin.scope, id.clone());
         let settled = self.memory.recall(now, &name, origin.principal.as_ref());
-        let in_use = self.ids.contains_key(&name) || self.cancel_keys.contains_key(&name);
+        let in_use = self.request_named(name.0, &name.1).is_some() || self.cancel_keys.contains_key(&name);
         let is_late = in_use || self.memory.knows(now, &name);
         let may_park = self.parks_early_cancels() && !is_late && self.may_be_early(now, &id);
         if may_park && self.parked.park(now, (name, origin.principal.clone()), cause) {
@@ -202,7 +201,7 @@ impl Session {
     /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).
     fn recv_end_of_call(&mut self, now: Instant, id: RequestId, ack: OwedAck, origin: &Origin) {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
-        let call = number.and_then(|number| self.numbers.get(&number).copied());
+        let call = number.and_then(|number| self.call_of(number));
         if !call.is_some_and(|call| self.end_by_peer(call)) {
             let status = match self.find_cancellable(&id, origin) {
                 Some(_) => AckStatus::NotCancellable,
@@ -220,13 +219,9 @@ impl Session {
         let silent =
             cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.cause = Some(cause.clone());
-        self.timers.clear(request.alarms.detach.take(), Timer::Detach(key));
-        let named = match &request.cancel_key {
-            crate::message::CancelKey::Named(named) => Some(named.clone()),
-            crate::message::CancelKey::SameAsId => Some(request.id.clone()),
-            crate::message::CancelKey::None => None,
-        };
+        request.extras_mut(&mut self.request_extras).cause = Some(cause.clone());
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.detach), Timer::Detach(key));
+        let named = request.cancel_id().cloned();
         if request.state == State::Queued {
             let work = request.work;
             self.queue.remove(work, key);
@@ -234,7 +229,7 @@ impl Session {
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
             return;
         }
-        if request.shields == 0 {
+        if request.extras().shields == 0 {
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.decide_and_signal(now, key, cause, decides);
         } else if decides && silent {
@@ -245,7 +240,7 @@ impl Session {
         } else {
             request.state = State::Held;
             if decides {
-                request.held_acks.extend(ack);
+                request.extras_mut(&mut self.request_extras).held_acks.extend(ack);
             } else {
                 self.acknowledge(ack, named, AckStatus::Cancelled);
             }
@@ -281,7 +276,8 @@ impl Session {
         if request.aborted {
             return;
         }
-        self.timers.clear(request.alarms.grace.replace(until), Timer::Grace(key));
+        let grace = &mut request.extras_mut(&mut self.request_extras).alarms.grace;
+        self.timers.clear(grace.replace(until), Timer::Grace(key));
         self.timers.set(until, Timer::Grace(key));
     }
 
@@ -290,21 +286,21 @@ impl Session {
         let Some(request) = self.requests.get(key.0) else { return };
         let signalled = match request.state {
             State::Cancelling => true,
-            State::Draining { owes_signal } => !owes_signal && request.cause.is_some(),
+            State::Draining { owes_signal } => !owes_signal && request.cause().is_some(),
             State::Queued | State::Running | State::Held | State::Ended => false,
         };
-        if signalled && request.shields == 0 && request.alarms.grace.is_none() {
+        if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {
             self.start_grace(now, key);
         }
     }
 
     pub(super) fn grace_over(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        self.timers.clear(request.alarms.grace.take(), Timer::Grace(key));
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.grace), Timer::Grace(key));
         match request.state {
             State::Queued | State::Running | State::Held | State::Ended => return,
             State::Cancelling => {
-                let cause = request.cause.clone();
+                let cause = request.cause().cloned();
                 self.settle_cancelled(now, key, cause);
             }
             State::Draining { .. } => {}
@@ -335,7 +331,7 @@ impl Session {
         acks: Vec<(RequestId, ExchangeId)>,
         settled: Settled,
     ) {
-        let named = self.requests.get(key.0).and_then(super::inbound::Request::cancel_name);
+        let named = self.requests.get(key.0).and_then(Request::cancel_name);
         for ack in acks {
             let status = match settled {
                 Settled::Completed => AckStatus::AlreadyCompleted,

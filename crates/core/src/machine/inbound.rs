@@ -2,107 +2,15 @@
 
 use std::time::Instant;
 
-use super::input::{Arrival, HandlerEnd, Origin, Work};
-use super::memory::{Name, Settled};
+use super::input::{Arrival, HandlerEnd, Work};
+use super::memory::Settled;
 use super::output::{Event, Output, Reply, ReplyBody};
+use super::request::{Request, State};
 use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
-use crate::id::{ExchangeId, InboundKey, OutboundKey, RequestId};
-use crate::message::CancelKey;
-
-/// A request of the peer.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) id: RequestId,
-    pub(super) cancel_key: CancelKey,
-    pub(super) origin: Origin,
-    pub(super) tag: u8,
-    pub(super) server_cancellable: bool,
-    pub(super) reach: Reach,
-    pub(super) work: Work,
-    /// The fixed result for a request torn down in good order.
-    pub(super) graceful: Option<&'static str>,
-    pub(super) state: State,
-    /// The first accepted cancel. Set in `Held` and `Cancelling`, and in `Draining` if a cancel settled it.
-    pub(super) cause: Option<Cause>,
-    /// Acknowledgements that wait for the end of a shield.
-    pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
-    /// Critical sections entered and not left.
-    pub(super) shields: u32,
-    /// Its task was told to end.
-    pub(super) aborted: bool,
-    pub(super) alarms: Alarms,
-    /// Its children among the calls of this connection: the eldest and the youngest of a linked list.
-    pub(super) first_child: Option<OutboundKey>,
-    pub(super) last_child: Option<OutboundKey>,
-}
-
-/// When each timer of a request is due, so that it can be taken out.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Alarms {
-    pub(super) queue: Option<Instant>,
-    pub(super) grace: Option<Instant>,
-    pub(super) shield: Option<Instant>,
-    pub(super) detach: Option<Instant>,
-}
-
-/// Where a request stands. Each transition stands in one function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// It waits for a permit; its handler was not entered.
-    Queued,
-    /// Its handler runs, and nothing is decided.
-    Running,
-    /// A cancel was accepted while a shield holds; neither signal nor decision has been made.
-    Held,
-    /// Its handler was signalled and decides what the answer is.
-    Cancelling,
-    /// It is settled; its handler's task is not gone yet.
-    Draining {
-        /// The handler has still to be signalled, at the end of its shield.
-        owes_signal: bool,
-    },
-    /// Its task is gone, id and permit are free; children are still to be unlinked.
-    Ended,
-}
-
-impl State {
-    /// The answer is not decided.
-    pub(super) const fn is_open(self) -> bool {
-        match self {
-            Self::Queued | Self::Running | Self::Held | Self::Cancelling => true,
-            Self::Draining { .. } | Self::Ended => false,
-        }
-    }
-}
-
-/// What can cancel a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
-    /// Anything.
-    All,
-    /// Anything but a cancel message (MCP: task-augmented requests).
-    NoMessage,
-    /// Nothing but shutdown and disconnect (I9).
-    Handshake,
-}
-
-impl Request {
-    pub(super) fn name(&self) -> Name {
-        (self.origin.scope, self.id.clone())
-    }
-
-    /// What a cancel names it by, if anything does.
-    pub(super) fn cancel_name(&self) -> Option<Name> {
-        match &self.cancel_key {
-            CancelKey::SameAsId => Some(self.name()),
-            CancelKey::Named(key) => Some((self.origin.scope, key.clone())),
-            CancelKey::None => None,
-        }
-    }
-}
+use crate::id::{ExchangeId, InboundKey, RequestId, Scope};
 
 impl Session {
     /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
@@ -115,11 +23,10 @@ impl Session {
         let work = arrival.work;
         let exchange = arrival.origin.exchange;
         let request = self.make_request(arrival);
-        let (name, cancel_name) = (request.name(), request.cancel_name());
-        let named = matches!(request.cancel_key, CancelKey::Named(_));
+        let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         let key = InboundKey(self.requests.insert(request));
-        self.ids.insert(name, key);
-        if let (true, Some(name)) = (named, cancel_name) {
+        self.ids.insert(key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.scoped_id()));
+        if let Some(name) = cancel_name {
             self.cancel_keys.insert(name, key);
         }
         if exchange != ExchangeId::NONE {
@@ -132,7 +39,7 @@ impl Session {
             self.queue.push(work, key);
             self.timers.set(until, Timer::Queue(key));
             if let Some(request) = self.requests.get_mut(key.0) {
-                request.alarms.queue = Some(until);
+                request.extras_mut(&mut self.request_extras).alarms.queue = Some(until);
             }
         }
         Some(key)
@@ -148,14 +55,14 @@ impl Session {
     /// The first cause for which this request was cancelled.
     #[must_use]
     pub fn request_cause(&self, key: InboundKey) -> Option<Cause> {
-        self.requests.get(key.0)?.cause.clone()
+        self.requests.get(key.0)?.cause().cloned()
     }
 
     /// Offers the end of a handler. The outputs of this step say what is written, if anything: nothing, when the
     /// request was settled before.
     pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerEnd) {
         let Some(request) = self.requests.get(key.0) else { return };
-        let cancelled = request.cause.clone();
+        let cancelled = request.cause().cloned();
         match (request.state, end) {
             (State::Queued | State::Draining { .. } | State::Ended, _) => {}
             (State::Running, HandlerEnd::Value | HandlerEnd::Error)
@@ -199,7 +106,7 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.state = State::Ended;
         self.stats.finished += 1;
-        self.stats.cancelled += u64::from(request.cause.is_some());
+        self.stats.cancelled += u64::from(request.cause().is_some());
         let work = request.work;
         self.permits.give_back(work);
         self.release(key);
@@ -207,27 +114,18 @@ impl Session {
         self.advance(now);
     }
 
-    fn make_request(&self, arrival: Arrival<'_>) -> Request {
+    fn make_request(&mut self, arrival: Arrival<'_>) -> Request {
         let reach = self.reach_of(&arrival);
         let graceful = self.graceful(arrival.method);
-        Request {
-            id: arrival.id,
-            cancel_key: arrival.cancel_key,
-            origin: arrival.origin,
-            tag: arrival.tag,
-            server_cancellable: arrival.server_cancellable,
-            reach,
-            work: arrival.work,
-            graceful,
-            state: State::Queued,
-            cause: None,
-            held_acks: Vec::new(),
-            shields: 0,
-            aborted: false,
-            alarms: Alarms::default(),
-            first_child: None,
-            last_child: None,
-        }
+        Request::new(arrival, reach, graceful, &mut self.request_extras)
+    }
+
+    /// The request that has this id now, in its space.
+    pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
+        let name = (scope, id);
+        let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
+        let (key, request) = self.requests.at(self.ids.find(&name, is)?)?;
+        Some((InboundKey(key), request))
     }
 
     /// The fixed result for requests of this method that this side tears down in good order.
@@ -242,7 +140,7 @@ impl Session {
     fn start(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.state = State::Running;
-        self.timers.clear(request.alarms.queue.take(), Timer::Queue(key));
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.queue), Timer::Queue(key));
         self.permits.take(request.work);
         self.stats.started += 1;
         self.push(Output::Start(key));
@@ -259,7 +157,7 @@ impl Session {
 
     pub(super) fn queue_time_over(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.alarms.queue = None;
+        request.take_alarm(|alarms| &mut alarms.queue);
         let work = request.work;
         self.queue.remove(work, key);
         self.tell(Event::LimitReached("queue_time"));
@@ -272,7 +170,7 @@ impl Session {
         self.write_answer(key, body);
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.state = State::Ended;
-        let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
+        let (name, principal) = (request.cancel_name(), request.principal().cloned());
         self.remember_at(now, name, principal, settled);
         self.begin_cascade(key);
         self.release(key);
@@ -295,8 +193,8 @@ impl Session {
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
         request.state = State::Draining { owes_signal: false };
-        let (name, principal) = (request.cancel_name(), request.origin.principal.clone());
-        let acks = std::mem::take(&mut request.held_acks);
+        let (name, principal) = (request.cancel_name(), request.principal().cloned());
+        let acks = request.take_held_acks();
         self.answer_held_acks(key, acks, settled);
         self.write_answer(key, body);
         self.remember_at(now, name, principal, settled);
@@ -308,7 +206,7 @@ impl Session {
             return;
         }
         let Some(request) = self.requests.get(key.0) else { return };
-        let exchange = request.origin.exchange;
+        let exchange = request.origin().exchange;
         let body = match body {
             ReplyBody::Cancelled(cause) if cause.kind() == CauseKind::Peer => {
                 if self.rules().peer_cancelled == CancelledReply::Silence {
@@ -317,7 +215,7 @@ impl Session {
                 }
                 ReplyBody::Cancelled(cause)
             }
-            ReplyBody::Cancelled(cause) => match request.graceful {
+            ReplyBody::Cancelled(cause) => match request.extras().graceful {
                 Some(result) => ReplyBody::Graceful(result),
                 None => ReplyBody::Cancelled(cause),
             },
@@ -337,10 +235,10 @@ impl Session {
     /// Takes an ended request out of everything that knows it (I3). Its slot stays until its children are unlinked.
     fn release(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        let alarms = std::mem::take(&mut request.alarms);
-        let name = request.name();
-        let exchange = request.origin.exchange;
-        let cancel_name = request.cancel_name();
+        let alarms = request.take_alarms();
+        self.ids.remove(&request.scoped_id(), key.0.slot);
+        let exchange = request.origin().exchange;
+        let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         for (at, timer) in [
             (alarms.queue, Timer::Queue(key)),
             (alarms.grace, Timer::Grace(key)),
@@ -349,7 +247,6 @@ impl Session {
         ] {
             self.timers.clear(at, timer);
         }
-        self.ids.remove(&name);
         if let Some(name) = cancel_name {
             if self.cancel_keys.get(&name) == Some(&key) {
                 self.cancel_keys.remove(&name);
@@ -366,9 +263,9 @@ impl Session {
         let ended = self
             .requests
             .get(key.0)
-            .is_some_and(|request| request.state == State::Ended && request.first_child.is_none());
+            .is_some_and(|request| request.state == State::Ended && request.extras().first_child.is_none());
         if ended && !self.tree.has_foreign(key) {
-            self.requests.remove(key.0);
+            self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
             self.push(Output::Gone(key));
         }
     }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::Session;
-use super::inbound::State as RequestState;
 use super::input::Lost;
 use super::output::{CloseCause, Output};
+use super::request::State as RequestState;
 use super::timers::{Timer, later};
 use crate::cause::{Cause, CauseKind};
 use crate::id::InboundKey;
@@ -264,8 +264,7 @@ impl Session {
 
     fn drop_shields(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.shields > 0 {
-            request.shields = 0;
+        if request.drop_shields() {
             self.lift_shield(now, key);
         }
     }

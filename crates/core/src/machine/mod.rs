@@ -42,6 +42,7 @@ mod outbound;
 mod output;
 mod parked;
 mod queue;
+mod request;
 mod shield;
 mod stats;
 mod table;
@@ -56,6 +57,8 @@ use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
+use crate::index::Index;
+use crate::spares::Spares;
 
 pub use input::{
     AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, HandlerEnd, Lost, Origin, Work,
@@ -103,9 +106,10 @@ pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,
     lifecycle: lifecycle::Lifecycle,
-    requests: table::Table<inbound::Request>,
+    requests: table::Table<request::Request>,
     /// Every request whose handler has not ended, by its id.
-    ids: HashMap<memory::Name, InboundKey>,
+    ids: Index,
+    request_extras: Spares<request::Extras>,
     /// The same by the key a cancel names, where that is not the id.
     cancel_keys: HashMap<memory::Name, InboundKey>,
     /// The requests that came on each exchange, on wires that have exchanges.
@@ -119,7 +123,8 @@ pub struct Session {
     /// How many of them are not settled.
     open_calls: usize,
     /// Every call of ours that is open, by its number.
-    numbers: HashMap<CallNumber, OutboundKey>,
+    numbers: Index,
+    call_extras: Spares<outbound::Extras>,
     /// Every cancel of ours whose acknowledgement may still come, by its number.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
@@ -139,7 +144,8 @@ impl Session {
             agreement: handshake::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
             requests: table::Table::new(),
-            ids: HashMap::new(),
+            ids: Index::default(),
+            request_extras: Spares::new(),
             cancel_keys: HashMap::new(),
             exchanges: BTreeSet::new(),
             queue: queue::Queue::default(),
@@ -149,7 +155,8 @@ impl Session {
             highest_id: None,
             calls: table::Table::new(),
             open_calls: 0,
-            numbers: HashMap::new(),
+            numbers: Index::default(),
+            call_extras: Spares::new(),
             cancels: HashMap::new(),
             next_number: 1,
             tree: tree::Cascades::default(),

@@ -10,21 +10,28 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::message::Exempt;
+use crate::spares::Spares;
 
-/// A call of ours.
+/// A call of ours. One stands for each in flight, so it is small.
 #[derive(Debug)]
 pub(super) struct Call {
     number: CallNumber,
+    /// While it is staged or written, its deadline; while it is cancelling, the end of the wait for the peer.
+    alarm: Option<Instant>,
+    extras: Option<Box<Extras>>,
     state: State,
-    /// The first cancel asked.
-    cause: Option<Cause>,
-    cancel: CancelFrame,
     /// No cancel message is sent for it.
     untold: bool,
     peer_may_end: bool,
     after_cancel: AfterCancel,
-    deadline: Option<Instant>,
-    peer_wait: Option<Instant>,
+}
+
+/// What a call needs that is cancelled or has a parent.
+#[derive(Debug, Default)]
+pub(super) struct Extras {
+    /// The first cancel asked.
+    cause: Option<Cause>,
+    cancel: CancelFrame,
     pub(super) parent: Option<InboundKey>,
     pub(super) previous: Option<OutboundKey>,
     pub(super) next: Option<OutboundKey>,
@@ -44,11 +51,45 @@ enum State {
 }
 
 /// Where the one cancel of a call stands (I7, I12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum CancelFrame {
+    #[default]
     None,
     Waiting(CallNumber),
     Written(CallNumber),
+}
+
+impl Call {
+    pub(super) fn extras_mut(&mut self, spares: &mut Spares<Extras>) -> &mut Extras {
+        self.extras.get_or_insert_with(|| spares.take())
+    }
+
+    /// Its extras, if it has any, to be changed.
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
+        self.extras.as_deref_mut()
+    }
+
+    fn cause(&self) -> Option<&Cause> {
+        self.extras.as_ref()?.cause.as_ref()
+    }
+
+    fn cancel(&self) -> CancelFrame {
+        self.extras.as_ref().map_or(CancelFrame::None, |extras| extras.cancel)
+    }
+
+    fn set_cancel(&mut self, cancel: CancelFrame) {
+        if let Some(extras) = self.extras_if_any() {
+            extras.cancel = cancel;
+        }
+    }
+
+    /// What its alarm is for.
+    const fn timer(&self, key: OutboundKey) -> Timer {
+        match self.state {
+            State::Staged | State::Written | State::Leaving => Timer::Deadline(key),
+            State::Cancelling => Timer::PeerWait(key),
+        }
+    }
 }
 
 impl Session {
@@ -79,30 +120,35 @@ impl Session {
         let number = self.take_number();
         let call = OutboundKey(self.calls.insert(Call {
             number,
+            alarm: spec.deadline.map(|at| at.max(now)),
+            extras: None,
             state: State::Staged,
-            cause: None,
-            cancel: CancelFrame::None,
             untold,
             peer_may_end,
             after_cancel: spec.after_cancel.unwrap_or(by_dialect),
-            deadline: spec.deadline,
-            peer_wait: None,
-            parent: None,
-            previous: None,
-            next: None,
         }));
-        self.numbers.insert(number, call);
+        self.numbers.insert(call.0.slot, |slot| self.calls.at(slot).map(|(_, call)| call.number));
         self.open_calls += 1;
         if let Some(at) = spec.deadline {
             self.timers.set(at.max(now), Timer::Deadline(call));
-            if let Some(call) = self.calls.get_mut(call.0) {
-                call.deadline = Some(at.max(now));
-            }
         }
         if let Some(parent) = spec.parent {
             self.link_child(parent, call);
         }
         Ok((call, number))
+    }
+
+    /// The number of a call that the machine still knows.
+    #[must_use]
+    pub fn call_number(&self, call: OutboundKey) -> Option<CallNumber> {
+        self.calls.get(call.0).map(|call| call.number)
+    }
+
+    /// The call of ours that has this number, while the machine knows it.
+    #[must_use]
+    pub fn call_of(&self, number: CallNumber) -> Option<OutboundKey> {
+        let is = |slot| self.calls.at(slot).is_some_and(|(_, call)| call.number == number);
+        self.calls.at(self.numbers.find(&number, is)?).map(|(key, _)| OutboundKey(key))
     }
 
     /// The frame of a call was handed to the transport: from here on it counts as written (I12).
@@ -131,14 +177,14 @@ impl Session {
     /// Whether the cancel that was output for this call is still to be written: an answer disarms it.
     #[must_use]
     pub fn wants_cancel(&self, call: OutboundKey) -> bool {
-        self.calls.get(call.0).is_some_and(|call| matches!(call.cancel, CancelFrame::Waiting(_)))
+        self.calls.get(call.0).is_some_and(|call| matches!(call.cancel(), CancelFrame::Waiting(_)))
     }
 
     /// The cancel of this call was handed to the transport.
     pub fn local_cancel_written(&mut self, now: Instant, call: OutboundKey) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
-        if let CancelFrame::Waiting(number) = open.cancel {
-            open.cancel = CancelFrame::Written(number);
+        if let CancelFrame::Waiting(number) = open.cancel() {
+            open.set_cancel(CancelFrame::Written(number));
         }
         if open.state == State::Leaving {
             self.free_call(call);
@@ -159,11 +205,11 @@ impl Session {
             self.recv_ack(now, Some(number), kind == AnswerKind::Value);
             return None;
         }
-        let found = call.and_then(|number| self.numbers.get(&number).copied());
+        let found = call.and_then(|number| self.call_of(number));
         let state = found.and_then(|found| self.calls.get(found.0)).map(|open| open.state);
         match (found, state) {
             (Some(found), Some(State::Written | State::Cancelling)) => {
-                let asked = self.calls.get(found.0).and_then(|open| open.cause.clone());
+                let asked = self.calls.get(found.0).and_then(|open| open.cause().cloned());
                 let settlement = match kind {
                     AnswerKind::Value | AnswerKind::Error => Settlement::Answered { cancelled: asked },
                     AnswerKind::Cancelled => {
@@ -200,9 +246,9 @@ impl Session {
             return;
         };
         // A call with a deadline was promised an end, whatever the peer says.
-        let promised = open.cause.as_ref().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
-        if !cancelled && !promised {
-            self.timers.clear(open.peer_wait.take(), Timer::PeerWait(key));
+        let promised = open.cause().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
+        if !cancelled && !promised && open.state == State::Cancelling {
+            self.timers.clear(open.alarm.take(), Timer::PeerWait(key));
         }
         self.push(Output::Acked { call: key, cancelled });
     }
@@ -213,12 +259,6 @@ impl Session {
         if let Some(call) = self.call_of(number) {
             self.recv_call_failed(now, call, sent);
         }
-    }
-
-    /// The open call of this number.
-    #[must_use]
-    pub fn call_of(&self, number: CallNumber) -> Option<OutboundKey> {
-        self.numbers.get(&number).copied()
     }
 
     /// A call of ours failed on its way, on a wire where one can without the others.
@@ -245,7 +285,7 @@ impl Session {
             State::Leaving => CancelResult::AlreadySettled,
             State::Cancelling => {
                 if after == AfterCancel::ReturnNow {
-                    let cause = open.cause.clone().unwrap_or(cause);
+                    let cause = open.cause().cloned().unwrap_or(cause);
                     self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
                 }
                 CancelResult::AlreadySettled
@@ -260,11 +300,11 @@ impl Session {
                 CancelResult::NotSupported
             }
             State::Written => {
-                open.cause = Some(cause.clone());
+                let extras = open.extras_mut(&mut self.call_extras);
+                (extras.cause, extras.cancel) = (Some(cause.clone()), CancelFrame::Waiting(next));
+                self.timers.clear(open.alarm.take(), Timer::Deadline(call));
                 open.state = State::Cancelling;
-                open.cancel = CancelFrame::Waiting(next);
                 let number = open.number;
-                self.timers.clear(open.deadline.take(), Timer::Deadline(call));
                 self.next_number += 1;
                 if acknowledged {
                     self.cancels.insert(next, call);
@@ -273,7 +313,7 @@ impl Session {
                 match after {
                     AfterCancel::WaitForPeer => {
                         if let Some(open) = self.calls.get_mut(call.0) {
-                            open.peer_wait = Some(peer_wait);
+                            open.alarm = Some(peer_wait);
                         }
                         self.timers.set(peer_wait, Timer::PeerWait(call));
                     }
@@ -288,15 +328,15 @@ impl Session {
 
     pub(super) fn deadline_over(&mut self, now: Instant, call: OutboundKey) {
         if let Some(open) = self.calls.get_mut(call.0) {
-            open.deadline = None;
+            open.alarm = None;
         }
         let _ = self.cancel_call(now, call, Cause::new(CauseKind::Deadline), None);
     }
 
     pub(super) fn peer_wait_over(&mut self, call: OutboundKey) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
-        open.peer_wait = None;
-        let Some(cause) = open.cause.clone() else { return };
+        open.alarm = None;
+        let Some(cause) = open.cause().cloned() else { return };
         self.tell(Event::Unresponsive(call));
         self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
     }
@@ -304,7 +344,7 @@ impl Session {
     /// Settles a call whose answer can no longer come.
     pub(super) fn lose_call(&mut self, call: OutboundKey, sent: Option<bool>) {
         let Some(open) = self.calls.get(call.0) else { return };
-        let settlement = match &open.cause {
+        let settlement = match open.cause() {
             Some(cause) => Settlement::Cancelled { cause: cause.clone(), confirmed: false },
             None => Settlement::Disconnected { may_have_run: sent.unwrap_or(open.state != State::Staged) },
         };
@@ -322,7 +362,7 @@ impl Session {
             State::Written | State::Cancelling if open.peer_may_end => {}
             State::Staged | State::Written | State::Cancelling | State::Leaving => return false,
         }
-        let cause = open.cause.clone().unwrap_or(Cause::new(CauseKind::Peer));
+        let cause = open.cause().cloned().unwrap_or(Cause::new(CauseKind::Peer));
         self.disarm(call);
         self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
         true
@@ -332,11 +372,9 @@ impl Session {
     pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         let was_open = open.state != State::Leaving;
+        self.timers.clear(open.alarm.take(), open.timer(call));
         open.state = State::Leaving;
-        let (deadline, peer_wait) = (open.deadline.take(), open.peer_wait.take());
-        let waits = matches!(open.cancel, CancelFrame::Waiting(_));
-        self.timers.clear(deadline, Timer::Deadline(call));
-        self.timers.clear(peer_wait, Timer::PeerWait(call));
+        let waits = matches!(open.cancel(), CancelFrame::Waiting(_));
         self.unlink_child(call);
         if was_open {
             self.open_calls -= 1;
@@ -350,8 +388,8 @@ impl Session {
     /// An answer came, or none can: a cancel still waiting is not written any more.
     fn disarm(&mut self, call: OutboundKey) {
         if let Some(open) = self.calls.get_mut(call.0) {
-            if let CancelFrame::Waiting(number) = open.cancel {
-                open.cancel = CancelFrame::None;
+            if let CancelFrame::Waiting(number) = open.cancel() {
+                open.set_cancel(CancelFrame::None);
                 self.cancels.remove(&number);
             }
         }
@@ -359,8 +397,10 @@ impl Session {
 
     fn free_call(&mut self, call: OutboundKey) {
         if let Some(gone) = self.calls.remove(call.0) {
-            self.numbers.remove(&gone.number);
-            match gone.cancel {
+            self.numbers.remove(&gone.number, call.0.slot);
+            let cancel = gone.cancel();
+            self.call_extras.keep(gone.extras);
+            match cancel {
                 CancelFrame::None => {}
                 CancelFrame::Waiting(number) | CancelFrame::Written(number) => {
                     self.cancels.remove(&number);
@@ -403,5 +443,16 @@ impl Session {
             let after = Some(AfterCancel::ReturnNow);
             let _ = self.cancel_call(now, OutboundKey(call), Cause::new(kind), after);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_in_flight_takes_little() {
+        let bytes = size_of::<Call>();
+        assert!(bytes <= 40, "W8: a call's slot takes {bytes} bytes");
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Session;
-use super::inbound::State;
+use super::request::State;
 use super::timers::{Timer, later};
 use crate::id::InboundKey;
 
@@ -16,23 +16,25 @@ impl Session {
             return;
         }
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        request.shields += 1;
-        if request.shields == 1 {
-            request.alarms.shield = Some(until);
+        let extras = request.extras_mut(&mut self.request_extras);
+        extras.shields += 1;
+        if extras.shields == 1 {
+            extras.alarms.shield = Some(until);
             self.timers.set(until, Timer::Shield(key));
-            self.timers.clear(request.alarms.grace.take(), Timer::Grace(key));
+            self.timers.clear(extras.alarms.grace.take(), Timer::Grace(key));
         }
     }
 
     /// A critical section ends. With the last one, what it held off happens.
     pub fn local_unshield(&mut self, now: Instant, key: InboundKey) {
-        let Some(request) = self.requests.get_mut(key.0) else { return };
+        let extras = self.requests.get_mut(key.0).and_then(|request| request.extras_if_any());
+        let Some(extras) = extras else { return };
         // Zero already: the shield's time was over, and what it held off has happened.
-        if request.shields == 0 {
+        if extras.shields == 0 {
             return;
         }
-        request.shields -= 1;
-        if request.shields == 0 {
+        extras.shields -= 1;
+        if extras.shields == 0 {
             self.lift_shield(now, key);
         }
         self.advance(now);
@@ -40,7 +42,7 @@ impl Session {
 
     pub(super) fn shield_over(&mut self, now: Instant, key: InboundKey) {
         if let Some(request) = self.requests.get_mut(key.0) {
-            request.shields = 0;
+            request.drop_shields();
             self.lift_shield(now, key);
         }
     }
@@ -48,8 +50,8 @@ impl Session {
     /// Does what a shield held off.
     pub(super) fn lift_shield(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        self.timers.clear(request.alarms.shield.take(), Timer::Shield(key));
-        let cause = request.cause.clone();
+        self.timers.clear(request.take_alarm(|alarms| &mut alarms.shield), Timer::Shield(key));
+        let cause = request.cause().cloned();
         match request.state {
             State::Queued | State::Running | State::Ended => {}
             State::Held => {

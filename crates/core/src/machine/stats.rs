@@ -1,7 +1,7 @@
 //! The counters of a session.
 
 use super::output::Event;
-use super::{Session, inbound};
+use super::{Session, request};
 
 /// Counters of a session; they only ever go up, but for the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,12 +78,12 @@ impl Session {
         let mut stats = self.stats;
         for (_, request) in self.requests.iter() {
             match request.state {
-                inbound::State::Queued => stats.queued += 1,
-                inbound::State::Running | inbound::State::Held | inbound::State::Cancelling => {
+                request::State::Queued => stats.queued += 1,
+                request::State::Running | request::State::Held | request::State::Cancelling => {
                     stats.running += 1;
                 }
-                inbound::State::Draining { .. } => stats.draining += 1,
-                inbound::State::Ended => {}
+                request::State::Draining { .. } => stats.draining += 1,
+                request::State::Ended => {}
             }
         }
         stats.slots = self.requests.len() as u64;

@@ -52,6 +52,14 @@ impl<T> Table<T> {
         }
     }
 
+    /// What stands in a place now, and its key.
+    pub(super) fn at(&self, slot: u32) -> Option<(CallKey, &T)> {
+        match self.places.get(slot as usize)? {
+            Place::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
+            Place::Free { .. } => None,
+        }
+    }
+
     pub(super) fn remove(&mut self, key: CallKey) -> Option<T> {
         self.get(key)?;
         let generation = key.generation.wrapping_add(1);

@@ -8,9 +8,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::Session;
-use super::inbound::State;
 use super::input::CallRefused;
+use super::outbound::{Call, Extras};
 use super::output::{ForeignChild, Output};
+use super::request::{Request, State};
 use crate::cause::{Cause, CauseKind};
 use crate::id::{InboundKey, OutboundKey};
 
@@ -83,7 +84,7 @@ impl Session {
         // A slice of nothing would never get to the end (L4).
         for _ in 0..self.config.limits.cascade_slice.max(1) {
             let Some(parent) = self.tree.parents.front().copied() else { return };
-            let child = self.requests.get(parent.0).and_then(|request| request.first_child);
+            let child = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
             if let Some(child) = child {
                 self.unlink_child(child);
                 let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
@@ -99,7 +100,8 @@ impl Session {
 
     /// Queues a walk over the children of a request that was signalled or settled.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
-        let has_own = self.requests.get(parent.0).is_some_and(|request| request.first_child.is_some());
+        let has_own =
+            self.requests.get(parent.0).is_some_and(|request| request.extras().first_child.is_some());
         if has_own || self.tree.has_foreign(parent) {
             self.tree.parents.push_back(parent);
         }
@@ -115,35 +117,38 @@ impl Session {
 
     pub(super) fn link_child(&mut self, parent: InboundKey, child: OutboundKey) {
         let Some(request) = self.requests.get_mut(parent.0) else { return };
-        let previous = request.last_child.replace(child);
-        request.first_child.get_or_insert(child);
+        let extras = request.extras_mut(&mut self.request_extras);
+        let previous = extras.last_child.replace(child);
+        extras.first_child.get_or_insert(child);
         if let Some(call) = self.calls.get_mut(child.0) {
-            call.parent = Some(parent);
-            call.previous = previous;
+            let extras = call.extras_mut(&mut self.call_extras);
+            extras.parent = Some(parent);
+            extras.previous = previous;
         }
-        if let Some(call) = previous.and_then(|previous| self.calls.get_mut(previous.0)) {
-            call.next = Some(child);
-        }
+        self.link(previous, |extras| extras.next = Some(child));
     }
 
     pub(super) fn unlink_child(&mut self, child: OutboundKey) {
-        let Some(call) = self.calls.get_mut(child.0) else { return };
-        let Some(parent) = call.parent.take() else { return };
-        let (previous, next) = (call.previous.take(), call.next.take());
-        if let Some(call) = next.and_then(|next| self.calls.get_mut(next.0)) {
-            call.previous = previous;
-        }
-        if let Some(call) = previous.and_then(|previous| self.calls.get_mut(previous.0)) {
-            call.next = next;
-        }
-        if let Some(request) = self.requests.get_mut(parent.0) {
+        let Some(extras) = self.calls.get_mut(child.0).and_then(Call::extras_if_any) else { return };
+        let Some(parent) = extras.parent.take() else { return };
+        let (previous, next) = (extras.previous.take(), extras.next.take());
+        self.link(next, |extras| extras.previous = previous);
+        self.link(previous, |extras| extras.next = next);
+        if let Some(extras) = self.requests.get_mut(parent.0).and_then(Request::extras_if_any) {
             if previous.is_none() {
-                request.first_child = next;
+                extras.first_child = next;
             }
             if next.is_none() {
-                request.last_child = previous;
+                extras.last_child = previous;
             }
         }
         self.free_if_childless(parent);
+    }
+
+    /// Changes the links of a child, if there is one.
+    fn link(&mut self, child: Option<OutboundKey>, change: impl FnOnce(&mut Extras)) {
+        if let Some(extras) = child.and_then(|child| self.calls.get_mut(child.0)?.extras_if_any()) {
+            change(extras);
+        }
     }
 }

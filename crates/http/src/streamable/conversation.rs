@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use rescind_core::{
-    ExchangeId, Fault, Finish, FrameKind, Inbound, Outbound, Principal, RequestId, TransportError,
-    TransportErrorKind, TransportEvent,
+    ExchangeId, Fault, Finish, FrameKind, Inbound, Outbound, Principal, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 use tokio::time::Instant;
 
@@ -32,8 +32,6 @@ const HELD_FOR_BULK: usize = 32 * 1024;
 const EXCHANGES: usize = 4096;
 /// So many streams that have ended are kept for a client that lost their end.
 const ENDED: usize = 16;
-/// Requests of ours that are remembered with the exchange they went out on, so that their cancels follow them.
-const ASKED: usize = 64;
 
 /// One session.
 pub(super) struct Conversation {
@@ -64,7 +62,6 @@ struct Exchange {
     head: Head,
     mailbox: Mailbox,
     fault: Option<Fault>,
-    asked: Vec<RequestId>,
     read: Instant,
 }
 
@@ -187,13 +184,7 @@ impl Conversation {
             state.used = Instant::now();
             let mut mailbox = Mailbox::new(stream, self.settings.kept);
             let (token, _) = mailbox.attach();
-            let exchange = Exchange {
-                head: Head::Undecided(None),
-                mailbox,
-                fault: None,
-                asked: Vec::new(),
-                read: state.used,
-            };
+            let exchange = Exchange { head: Head::Undecided(None), mailbox, fault: None, read: state.used };
             state.exchanges.insert(stream, exchange);
             Ok((stream, token))
         })?;
@@ -395,11 +386,6 @@ impl Conversation {
                     state.put(OWN, out, bounds, wakes)
                 };
             };
-            if let (FrameKind::Request, Some(id)) = (out.head.kind, &out.head.id) {
-                if open.asked.len() < ASKED {
-                    open.asked.push(id.clone());
-                }
-            }
             match (&open.head, out.last) {
                 (Head::Undecided(_), true) => {
                     let status = open.status();
@@ -536,19 +522,15 @@ impl State {
         token
     }
 
-    /// The stream a frame goes out on: its exchange, if that is open. A cancel follows its request, and what has no other
-    /// place goes on the own stream.
+    /// The stream a frame goes out on: its exchange. A request, and its cancel, that finds nobody there goes on the own
+    /// stream.
     fn stream_for(&self, out: &Outbound) -> u64 {
-        match (out.head.kind, &out.head.id) {
-            (FrameKind::Cancel, Some(id)) => {
-                let follows = self.exchanges.iter().find(|(_, open)| open.asked.contains(id));
-                follows.map_or(OWN, |(stream, _)| *stream)
-            }
-            (FrameKind::Request, _) => {
+        match out.head.kind {
+            FrameKind::Request | FrameKind::Cancel => {
                 let open = self.exchanges.get(&out.exchange.0);
                 open.filter(|open| !matches!(open.head, Head::Gone)).map_or(OWN, |_| out.exchange.0)
             }
-            (FrameKind::Answer | FrameKind::Notification | FrameKind::Cancel, _) => out.exchange.0,
+            FrameKind::Answer | FrameKind::Notification => out.exchange.0,
         }
     }
 

@@ -23,10 +23,15 @@ struct Shape<'a> {
     method: Option<Cow<'a, str>>,
     #[serde(borrow, rename = "type")]
     kind: Option<Cow<'a, str>>,
-    #[serde(borrow)]
+    /// `null` is a result too.
+    #[serde(borrow, deserialize_with = "present")]
     result: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
+}
+
+fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(value).map(Some)
 }
 
 fn shape(body: &[u8]) -> Shape<'_> {
@@ -64,7 +69,7 @@ pub(crate) fn answers(body: &[u8]) -> bool {
 
 /// Whether a message answers a request that it names.
 pub(crate) fn answers_one(body: &[u8]) -> bool {
-    answers(body) && shape(body).id.is_some_and(|id| id.get() != "null")
+    answers(body) && shape(body).id.is_some()
 }
 
 /// Whether a message has an id, which a refusal of what could not be read has not.

@@ -95,7 +95,8 @@ impl StreamableServer {
         let mut response = match self.verdict(&conversation, exchange, body).await {
             Verdict::Json(status, body) => reply::json(status, body),
             Verdict::Accepted => reply::plain(StatusCode::ACCEPTED),
-            Verdict::Refused(status) => Refused::new(status, "the message was refused").into_response(),
+            // The protocol has no words for it.
+            Verdict::Refused(status) => reply::plain(status),
             Verdict::Ended if opens => {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
@@ -112,7 +113,8 @@ impl StreamableServer {
                 self.events(feed, waiting.token, primed)
             }
         };
-        if opens && response.status() == StatusCode::OK {
+        // Whatever came of the message, what it opened can be used.
+        if opens {
             let id = HeaderValue::from_str(&conversation.id).map_err(|_| ended())?;
             response.headers_mut().insert(MCP_SESSION_ID, id);
         }

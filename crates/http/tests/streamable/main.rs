@@ -4,4 +4,10 @@
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod both_ways;
+mod contract;
+mod raw;
+mod refusals;
+mod streams;
 mod support;
+#[cfg(feature = "rustls")]
+mod tls;

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 /// Fails a test that hangs.
-pub async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), wait.into_future())
         .await
         .unwrap_or_else(|_| panic!("hangs: {what}"))
@@ -20,20 +20,20 @@ pub async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
 
 /// What the handlers saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub(crate) enum Seen {
     Started(String),
     Cancelled(String),
     Told(String),
 }
 
 /// A server that serves until it is dropped.
-pub struct Served {
-    pub url: String,
-    pub seen: mpsc::UnboundedReceiver<Seen>,
+pub(crate) struct Served {
+    pub(crate) url: String,
+    pub(crate) seen: mpsc::UnboundedReceiver<Seen>,
     /// Lets `gate` answer.
-    pub gate: Arc<Notify>,
-    pub peers: mpsc::UnboundedReceiver<Peer>,
-    pub running: Arc<AtomicUsize>,
+    pub(crate) gate: Arc<Notify>,
+    pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
+    pub(crate) running: Arc<AtomicUsize>,
     serving: JoinHandle<()>,
 }
 
@@ -59,15 +59,15 @@ impl Drop for Running {
     }
 }
 
-pub fn server() -> HttpServer<Streamable> {
+pub(crate) fn server() -> HttpServer<Streamable> {
     HttpServer::new(Streamable::new())
 }
 
-pub async fn serve(server: HttpServer<Streamable>, dialect: Dialect) -> Served {
+pub(crate) async fn serve(server: HttpServer<Streamable>, dialect: Dialect) -> Served {
     listen(server.bind("127.0.0.1:0").await.unwrap(), dialect)
 }
 
-pub fn listen(listener: HttpListener, dialect: Dialect) -> Served {
+pub(crate) fn listen(listener: HttpListener, dialect: Dialect) -> Served {
     let url = listener.endpoint().to_string();
     let (saw, seen) = mpsc::unbounded_channel();
     let (met, peers) = mpsc::unbounded_channel();
@@ -139,12 +139,12 @@ fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<A
         })
 }
 
-pub fn transport(url: &str) -> StreamableTransport {
+pub(crate) fn transport(url: &str) -> StreamableTransport {
     StreamableTransport::new(HttpClient::new(url).unwrap()).retry(Duration::from_millis(20))
 }
 
 /// A client that has shaken hands.
-pub async fn client(transport: StreamableTransport, dialect: Dialect) -> Peer {
+pub(crate) async fn client(transport: StreamableTransport, dialect: Dialect) -> Peer {
     let router = Router::new().method("answer", |_: CallContext, value: Value| async move { Ok(value) });
     let builder = Peer::builder(dialect).serve(router).role(rescind_core::dialect::Role::Client);
     let peer = builder.connect(transport).await.unwrap();
@@ -153,7 +153,7 @@ pub async fn client(transport: StreamableTransport, dialect: Dialect) -> Peer {
     peer
 }
 
-pub async fn mcp() -> (Served, Peer) {
+pub(crate) async fn mcp() -> (Served, Peer) {
     let served = serve(server(), MCP).await;
     let peer = client(transport(&served.url), MCP).await;
     (served, peer)

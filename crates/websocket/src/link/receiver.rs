@@ -18,7 +18,7 @@ use crate::options::{BinaryMessages, LinkOptions};
 const MESSAGES_A_POLL: usize = 32;
 
 /// The receiving half.
-pub(super) struct WebSocketReceiver<S> {
+pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
     shared: Arc<Shared<S>>,
     keepalive: Option<Keepalive>,
     binary: BinaryMessages,

@@ -23,7 +23,7 @@ const HELD: usize = 64 * 1024;
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// The sending half.
-pub(super) struct WebSocketSender<S> {
+pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
     shared: Arc<Shared<S>>,
     max_frame: usize,
     /// In bytes, since the stream was last flushed.

@@ -13,12 +13,15 @@ use rescind_core::{
 };
 use tokio::sync::watch;
 
-use super::listen;
 use super::state::{Client, Done, Flight, Standing};
 use super::stream;
+use super::{Order, listen};
 use crate::client::Failed;
 use crate::names::{EVENT_STREAM, JSON, MCP_SESSION_ID};
 use crate::streamable::peek;
+
+/// The first revision that has the header `MCP-Protocol-Version`.
+const HEADER_SINCE: &str = "2025-06-18";
 
 /// A frame's place among those on their way. Given back when its task ends, however that does.
 struct Place {
@@ -28,6 +31,8 @@ struct Place {
     bytes: usize,
     /// Dropped once the response has begun, or has not for long.
     young: Option<watch::Sender<()>>,
+    /// Dropped with it.
+    _over: watch::Sender<()>,
 }
 
 impl Place {
@@ -58,6 +63,7 @@ impl Drop for Place {
 /// Sends a frame by a task of its own.
 pub(super) fn start(client: &Arc<Client>, out: Outbound) {
     let (young, begun) = watch::channel(());
+    let (over, ended) = watch::channel(());
     let kind = out.head.kind;
     let (number, waits, opens) = {
         let mut state = client.state();
@@ -66,28 +72,35 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         state.young.0 += out.body.len();
         state.young.1 += 1;
         let mut waits: Vec<Done> = Vec::new();
-        let opens = matches!(state.standing, Standing::Unopened) && kind == FrameKind::Request;
+        let opens = matches!(state.standing, Standing::Unopened);
         if opens {
             state.standing = Standing::Opening(begun.clone());
         } else if let Standing::Opening(done) = &state.standing {
             waits.push(done.clone());
         }
+        let order = client.settings.order;
+        if order == Order::AsSent {
+            waits.extend(state.latest.replace(begun.clone()));
+        }
         match kind {
             FrameKind::Request => {
                 state.requests += 1;
-                waits.extend(state.notified.clone());
+                waits.extend(state.notified.iter().cloned());
             }
             FrameKind::Notification => {
-                waits.extend(state.notified.clone());
+                waits.append(&mut state.notified);
                 let requests = state.flights.values().filter(|flight| flight.exchange.is_some());
                 waits.extend(requests.map(|flight| flight.begun.clone()).filter(is_open));
-                state.notified = Some(begun.clone());
+                state.notified.push(begun.clone());
             }
             FrameKind::Cancel => {
+                state.notified.retain(is_open);
+                state.notified.push(begun.clone());
                 let id = out.head.id.as_ref();
                 let request = state.flights.values_mut().find(|flight| flight.id.as_ref() == id);
                 if let Some(request) = request {
                     request.cancelled = true;
+                    request.cancel = Some(ended);
                     waits.push(request.begun.clone());
                 }
             }
@@ -99,13 +112,21 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
             exchange: is_request.then_some(out.exchange),
             id: out.head.id.clone().filter(|_| is_request),
             begun,
+            cancel: None,
             cancelled: false,
             muted: false,
         };
         state.flights.insert(number, flight);
         (number, waits, opens)
     };
-    let place = Place { client: Arc::clone(client), number, kind, bytes: out.body.len(), young: Some(young) };
+    let place = Place {
+        client: Arc::clone(client),
+        number,
+        kind,
+        bytes: out.body.len(),
+        young: Some(young),
+        _over: over,
+    };
     let task = tokio::spawn(fly(place, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().flights.get_mut(&number) {
         flight.task = Some(task.abort_handle());
@@ -158,16 +179,15 @@ async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<In
 
 /// The first request's response has begun, or has failed.
 fn settle_opening(client: &Client, response: Option<&Response<Incoming>>) {
-    let id = response.filter(|response| response.status().is_success()).map(|response| {
-        let id = response.headers().get(MCP_SESSION_ID).cloned();
-        id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic))
-    });
+    let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
+    let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
+    let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
         if matches!(state.standing, Standing::Closed) {
             return;
         }
-        state.standing = if id.is_some() { Standing::Open } else { Standing::Unopened };
-        state.id = id.flatten();
+        state.standing = if opened { Standing::Open } else { Standing::Unopened };
+        state.id = id;
     });
 }
 
@@ -186,7 +206,7 @@ async fn take(
         (StatusCode::OK, Some(Media::Events)) => {
             stream::read(client, place.number, exchange, response.into_body(), opens, asked).await
         }
-        (StatusCode::OK, Some(Media::Json)) if asked => {
+        (StatusCode::OK, Some(Media::Json)) => {
             let body = whole(client, exchange, response).await?;
             recv(client, place.number, exchange, body, opens).await;
             Ok(())
@@ -200,10 +220,14 @@ async fn take(
             Err(refused(status, false))
         }
         (status, media) => {
-            if matches!(media, Some(Media::Json)) && asked {
+            // What was wrong is the driver's to read; under no id it answers no call.
+            if media == Some(Media::Json) {
                 let body = whole(client, exchange, response).await?;
-                if peek::answers_one(&body) {
+                let ends = peek::answers_one(&body);
+                if peek::answers(&body) {
                     recv(client, place.number, exchange, body, opens).await;
+                }
+                if ends {
                     return Ok(());
                 }
             }
@@ -218,13 +242,19 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     if client.is_muted(flight) {
         return;
     }
+    client.after_its_cancel(flight).await;
     let settles = opens && peek::answers(&body);
     if settles {
         let version = peek::settled_version(&body);
+        // Older revisions do not know the header.
+        let version = version.filter(|version| version.as_str() >= HEADER_SINCE);
         let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
-        let waits = version.is_some();
+        if version.is_some() {
+            listen::begin_soon(client);
+        }
+        let known = version.is_some();
         client.step(|state| state.version = version);
-        if !waits {
+        if !known {
             listen::begin(client);
         }
     }

@@ -4,25 +4,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::Method;
 use rescind_core::{
     CloseReason, ExchangeId, Finish, Lane, Outbound, Sender, TransportError, TransportErrorKind, Unsupported,
 };
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::flight;
-use super::state::{Client, EVENTS, Standing};
+use super::state::{Client, EVENTS, Standing, abort};
 use crate::intake::IntakeReceiver;
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
 const YOUNG: usize = 32 * 1024;
 /// So many frames are on their way at most without a response that has begun, cancels included.
 const YOUNG_FRAMES: usize = 4096;
-/// The time for the server to hear that the session is over.
-const FAREWELL: Duration = Duration::from_secs(1);
 /// So many exchanges are given up by a reset before it is done in silence: servers end HTTP/2 connections that reset much.
 const RESETS: usize = 10;
 
@@ -123,18 +119,7 @@ impl Sender for ClientSender {
                 self.end();
                 return Poll::Ready(Ok(()));
             }
-            let client = Arc::clone(&self.client);
-            self.farewell = Some(tokio::spawn(async move {
-                let headers = client.headers(EVENTS);
-                let end = client.requester.send(Method::DELETE, headers, Bytes::new());
-                match tokio::time::timeout(FAREWELL, end).await {
-                    Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the session is ended"),
-                    Ok(Err(failed)) => {
-                        tracing::debug!(error = %failed.error, "the server did not hear of the end");
-                    }
-                    Err(_) => tracing::debug!("the server did not hear of the end in time"),
-                }
-            }));
+            self.farewell = Some(tokio::spawn(self.say_farewell()));
         }
         if let Some(farewell) = &mut self.farewell {
             std::task::ready!(Pin::new(farewell).poll(cx)).ok();
@@ -145,6 +130,10 @@ impl Sender for ClientSender {
 }
 
 impl ClientSender {
+    fn say_farewell(&self) -> impl Future<Output = ()> + use<> {
+        Client::say_farewell(self.client.requester.clone(), self.client.headers(EVENTS))
+    }
+
     fn end(&mut self) {
         self.is_closed = true;
         self.client.close();
@@ -152,9 +141,21 @@ impl ClientSender {
 }
 
 impl Drop for ClientSender {
+    /// The server hears of the end all the same, if there is a runtime to say it by: else it would wait for a client that
+    /// does not come back.
     fn drop(&mut self) {
-        if let Some(farewell) = &self.farewell {
-            farewell.abort();
+        if self.is_closed {
+            return;
+        }
+        let named = self.client.state().id.is_some();
+        if let (true, None, Ok(runtime)) = (named, &self.farewell, Handle::try_current()) {
+            // Before the streams end: the end of a session is another thing than the loss of its streams.
+            let farewell = self.say_farewell();
+            let tasks = self.client.take_tasks();
+            runtime.spawn(async move {
+                farewell.await;
+                abort(tasks);
+            });
         }
         self.end();
     }

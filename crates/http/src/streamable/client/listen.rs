@@ -7,7 +7,7 @@ use rescind_core::{ExchangeId, Inbound};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::state::{Client, Flight, Standing};
+use super::state::{Client, Flight, Standing, State};
 use super::stream::{self, Again, Reading};
 
 /// The longest wait between two tries.
@@ -21,21 +21,46 @@ pub(super) fn begin(client: &Arc<Client>) {
         return;
     }
     state.listens = true;
+    launch(&mut state, listen(Arc::clone(client)));
+}
+
+/// Opens the stream when the client has said that it is ready, which is the next thing it says, or after a moment.
+pub(super) fn begin_soon(client: &Arc<Client>) {
+    let later = Arc::clone(client);
+    let wait = client.settings.cancel_after;
+    launch(&mut client.state(), async move {
+        tokio::time::sleep(wait).await;
+        begin(&later);
+    });
+}
+
+/// Runs a task that ends with the client.
+fn launch(state: &mut State, task: impl Future<Output = ()> + Send + 'static) {
     let number = state.next;
     state.next += 1;
-    let task = tokio::spawn(listen(Arc::clone(client))).abort_handle();
+    let task = tokio::spawn(task).abort_handle();
     let (_, begun) = watch::channel(());
-    let flight = Flight { task: Some(task), exchange: None, id: None, begun, cancelled: false, muted: false };
+    let flight = Flight {
+        task: Some(task),
+        exchange: None,
+        id: None,
+        begun,
+        cancel: None,
+        cancelled: false,
+        muted: false,
+    };
     state.flights.insert(number, flight);
 }
 
 async fn listen(client: Arc<Client>) {
     let mut reading = Reading::new(client.settings.retry);
     let mut failing: Option<Instant> = None;
+    let mut unreached = 0;
     loop {
         match stream::get(&client, reading.last.as_ref()).await {
             Again::Reads(body) => {
                 failing = None;
+                unreached = 0;
                 let each = |body| {
                     let client = Arc::clone(&client);
                     async move {
@@ -49,9 +74,10 @@ async fn listen(client: Arc<Client>) {
             // What was missed is lost; what comes is not.
             Again::Never if reading.last.is_some() && !client.intake.is_closed() => reading.last = None,
             Again::Never => return,
-            Again::Later => {
+            again @ (Again::Later | Again::Unreached) => {
+                unreached += usize::from(matches!(again, Again::Unreached));
                 let since = *failing.get_or_insert_with(Instant::now);
-                if since.elapsed() >= client.settings.give_up_after {
+                if unreached >= stream::UNREACHED || since.elapsed() >= client.settings.give_up_after {
                     client.lose("the server's event stream could not be opened again");
                     return;
                 }

@@ -1,11 +1,13 @@
 //! The calling side: a POST for each frame, and one stream for what the server says of itself.
 //!
-//! - K1 POSTs have no order, so what must have one waits: a notification until the ones before it were taken, a request
-//!   likewise, and a notification or a cancel until the requests before it have their response's head, or 250 ms.
+//! - K1 POSTs have no order, so what must have one waits: a notification or a request until the notifications and cancels
+//!   before it were taken, and a notification until the requests before it have their response's head, or 250 ms.
 //! - K2 A cancel waits for its own request and for nothing else.
 //! - K3 A stream that breaks off before its answer is taken up again if the server gave it an id; else, or if that fails,
 //!   its call fails, having been sent.
-//! - K4 With the link's sending half everything ends: tasks, streams, connections.
+//! - K4 What the response to a cancel says is handed on before what its call says behind it: on one wire an acknowledgement
+//!   comes before the result. It is waited for 250 ms at most.
+//! - K5 With the link's sending half everything ends: tasks, streams, connections.
 
 mod flight;
 mod halves;
@@ -36,6 +38,16 @@ pub(super) struct ClientSettings {
     pub(super) give_up_after: Duration,
     pub(super) exchanges: usize,
     pub(super) max_frame: usize,
+    pub(super) order: Order,
+}
+
+/// Which frames wait for which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// As K1 says.
+    AsNeeded,
+    /// Each waits for the one before.
+    AsSent,
 }
 
 impl StreamableTransport {
@@ -47,6 +59,7 @@ impl StreamableTransport {
             give_up_after: Duration::from_secs(30),
             exchanges: 1024,
             max_frame: client.max_frame,
+            order: Order::AsNeeded,
         };
         Self { client, settings }
     }
@@ -68,6 +81,15 @@ impl StreamableTransport {
     /// ends; 30 s unless said.
     pub const fn give_up_after(mut self, wait: Duration) -> Self {
         self.settings.give_up_after = wait;
+        self
+    }
+
+    /// Sends each frame only when the response to the one before has begun, or after the time of
+    /// [`cancel_after`](Self::cancel_after): the server then gets all of them in order, a request that takes long at the
+    /// cost of the moment until its response begins. Without it, notifications keep their order among themselves and
+    /// after requests, and requests come after notifications, but requests overtake one another.
+    pub const fn in_order(mut self) -> Self {
+        self.settings.order = Order::AsSent;
         self
     }
 

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
-use http::HeaderMap;
+use bytes::Bytes;
 use http::HeaderValue;
 use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, Method};
 use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -37,8 +39,10 @@ pub(super) struct State {
     pub(super) young: (usize, usize),
     /// Requests in flight.
     pub(super) requests: usize,
-    /// The newest notification's.
-    pub(super) notified: Option<Done>,
+    /// Of notifications and cancels that were not taken yet.
+    pub(super) notified: Vec<Done>,
+    /// The newest frame's, where all keep their order.
+    pub(super) latest: Option<Done>,
     pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
     pub(super) resets: usize,
@@ -46,11 +50,11 @@ pub(super) struct State {
 
 /// Where the session stands.
 pub(super) enum Standing {
-    /// No request was sent yet.
+    /// Nothing was sent yet.
     Unopened,
-    /// The first request's response has not begun.
+    /// The first frame's response has not begun.
     Opening(Done),
-    /// Requests may be sent.
+    /// Frames may be sent.
     Open,
     /// Nothing is sent any more.
     Closed,
@@ -64,6 +68,8 @@ pub(super) struct Flight {
     pub(super) id: Option<RequestId>,
     /// Done once the response has begun, or the request is old enough.
     pub(super) begun: Done,
+    /// Done once the response to its cancel was handed on.
+    pub(super) cancel: Option<Done>,
     /// Its cancel was sent, or it was given up: its stream is not taken up again.
     pub(super) cancelled: bool,
     /// It was given up without a reset: what comes is dropped.
@@ -80,7 +86,8 @@ impl Client {
             next: 0,
             young: (0, 0),
             requests: 0,
-            notified: None,
+            notified: Vec::new(),
+            latest: None,
             driver: None,
             listens: false,
             resets: 0,
@@ -140,18 +147,47 @@ impl Client {
         self.state().flights.get(&flight).is_some_and(|flight| flight.muted)
     }
 
+    /// Tells the server that the session is over, if it has named one.
+    pub(super) async fn say_farewell(requester: Requester, headers: HeaderMap) {
+        let end = requester.send(Method::DELETE, headers, Bytes::new());
+        match tokio::time::timeout(FAREWELL, end).await {
+            Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the session is ended"),
+            Ok(Err(failed)) => tracing::debug!(error = %failed.error, "the server did not hear of the end"),
+            Err(_) => tracing::debug!("the server did not hear of the end in time"),
+        }
+    }
+
     /// Ends all tasks. Nothing is sent any more.
     pub(super) fn close(&self) {
-        let tasks = self.step(|state| {
+        abort(self.take_tasks());
+    }
+
+    /// Sends nothing any more, and gives the tasks that are left to whoever ends them.
+    pub(super) fn take_tasks(&self) -> Vec<AbortHandle> {
+        let flights = self.step(|state| {
             state.standing = Standing::Closed;
             std::mem::take(&mut state.flights)
         });
-        for task in tasks.into_values().filter_map(|flight| flight.task) {
-            task.abort();
-        }
         self.intake.end();
+        flights.into_values().filter_map(|flight| flight.task).collect()
+    }
+
+    /// What a response to a cancel says is handed on before what its call says behind it (K4).
+    pub(super) async fn after_its_cancel(&self, flight: u64) {
+        let done = self.state().flights.get(&flight).and_then(|flight| flight.cancel.clone());
+        let Some(mut done) = done else { return };
+        let over = async { while done.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(self.settings.cancel_after, over).await;
     }
 }
 
+pub(super) fn abort(tasks: Vec<AbortHandle>) {
+    for task in tasks {
+        task.abort();
+    }
+}
+
+/// The time for the server to hear that the session is over.
+const FAREWELL: Duration = Duration::from_secs(1);
 const BOTH: &str = "application/json, text/event-stream";
 pub(super) const EVENTS: &str = EVENT_STREAM;

@@ -17,6 +17,8 @@ use crate::client::events::{Events, Read};
 use crate::names::LAST_EVENT_ID;
 use crate::streamable::peek;
 
+/// A server that could not be reached so many times on end is gone.
+pub(super) const UNREACHED: usize = 3;
 /// After its answer a stream has so long to end, so that its connection can be used again.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
@@ -86,6 +88,8 @@ pub(super) enum Again {
     Reads(Incoming),
     /// It may work later.
     Later,
+    /// No connection could be opened.
+    Unreached,
     /// It never will.
     Never,
 }
@@ -100,7 +104,7 @@ pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
         Ok(response) => response,
         Err(failed) => {
             tracing::debug!(error = %failed.error, "an event stream could not be opened");
-            return Again::Later;
+            return if failed.sent { Again::Later } else { Again::Unreached };
         }
     };
     match response.status() {
@@ -132,6 +136,7 @@ pub(super) async fn read(
     let mut reading = Reading::new(client.settings.retry);
     let mut body = Some(body);
     let mut cut_at = Instant::now();
+    let mut unreached = 0;
     loop {
         if let Some(body) = body.take() {
             let each = |data| flight::recv(client, number, exchange, data, opens);
@@ -147,9 +152,13 @@ pub(super) async fn read(
         let Some(last) = reading.last.clone().filter(|_| !over) else { break };
         tokio::time::sleep(reading.retry).await;
         match get(client, Some(&last)).await {
-            Again::Reads(again) => body = Some(again),
+            Again::Reads(again) => {
+                unreached = 0;
+                body = Some(again);
+            }
             Again::Later => {}
-            Again::Never => break,
+            Again::Unreached if unreached + 1 < UNREACHED => unreached += 1,
+            Again::Unreached | Again::Never => break,
         }
     }
     let text = "the event stream ended without the answer";

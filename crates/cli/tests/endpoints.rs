@@ -1,0 +1,194 @@
+//! The fixture as a server, and checks of a peer that runs: `pipe:` and `ws://`, with and without TLS.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::{Fixture, output, pipe, text};
+
+/// Checks a peer that runs, and gives the report.
+fn check(dialect: &str, endpoint: &str, more: &[&str]) -> Value {
+    let arguments = [&["check", "--dialect", dialect, "--json"], more, &[endpoint]].concat();
+    let done = output(&arguments);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(report["summary"]["broke"], 0);
+    assert!(report["summary"]["held"].as_u64().unwrap() > 20, "{}", report["summary"]);
+    let silent = report["cells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|cell| cell["outcome"] == "not-asked" && cell["why"].as_str().unwrap().is_empty());
+    assert_eq!(silent, None, "a hole without a word");
+    report
+}
+
+#[test]
+fn a_fixture_on_a_pipe_passes_the_check_and_ends_when_it_is_told_to() {
+    for (signal, framing) in [(Signal::TERM, "newline"), (Signal::INT, "content-length")] {
+        let more = ["--framing", framing];
+        let fixture = Fixture::listen("acp", &pipe(), &more);
+        let file = PathBuf::from(fixture.endpoint.strip_prefix("pipe:").unwrap());
+        assert!(file.exists());
+        let report = check("acp", &fixture.endpoint, &more);
+        assert_eq!(report["cells"][0]["wire"], "named-pipe");
+        assert_eq!(fixture.end_by(signal), (Some(0), String::new()), "{signal:?}");
+        assert!(!file.exists(), "the socket is left behind");
+    }
+}
+
+#[test]
+fn a_fixture_on_a_websocket_tells_its_port_and_passes_the_check() {
+    let fixture = Fixture::listen("lsp", "ws://127.0.0.1:0/agent", &[]);
+    let port = fixture.endpoint.strip_prefix("ws://127.0.0.1:").unwrap().strip_suffix("/agent").unwrap();
+    assert_ne!(port.parse::<u16>().unwrap(), 0);
+    let report = check("lsp", &fixture.endpoint, &[]);
+    assert_eq!(report["cells"][0]["wire"], "websocket");
+    assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));
+}
+
+#[test]
+fn wss_asks_for_the_certificate_and_the_client_for_whom_to_trust() {
+    let place = Files::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (
+        place.write("cert.pem", &made.cert.pem()),
+        place.write("key.pem", &made.signing_key.serialize_pem()),
+    );
+    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let stranger = place.write("stranger.pem", &stranger.cert.pem());
+
+    let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+    let fixture = Fixture::listen("mcp", "wss://127.0.0.1:0/", &tls);
+    let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
+    check("mcp", &endpoint, &["--tls-ca", &certificate]);
+
+    let done = output(&["check", "--dialect", "mcp", "--tls-ca", &stranger, &endpoint]);
+    assert_eq!(done.status.code(), Some(2));
+    let said = text(&done.stderr);
+    assert!(said.contains("could not be reached") && said.contains("TLS"), "{said}");
+    let (code, rest) = fixture.end_by(Signal::TERM);
+    assert_eq!((code, rest.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_fixture_that_was_killed_leaves_a_pipe_that_the_next_one_takes_over() {
+    let endpoint = pipe();
+    let first = Fixture::listen("abp", &endpoint, &[]);
+    let file = PathBuf::from(first.endpoint.strip_prefix("pipe:").unwrap());
+    assert_eq!(first.end_by(Signal::KILL).0, None);
+    assert!(file.exists(), "a killed process removes nothing");
+    let second = Fixture::listen("abp", &endpoint, &[]);
+    check("abp", &second.endpoint, &[]);
+
+    let third = output(&["fixture", "--dialect", "abp", "--listen", &endpoint]);
+    assert_eq!(third.status.code(), Some(2));
+    assert!(text(&third.stderr).contains("in use"), "{}", text(&third.stderr));
+    check("abp", &second.endpoint, &[]);
+    assert_eq!(second.end_by(Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let fixture = Fixture::listen("acp", &pipe(), &[]);
+    let path = fixture.endpoint.strip_prefix("pipe:").unwrap();
+    let mut lines: Vec<_> = (0..3)
+        .map(|_| {
+            let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+            let wait = br#"{"jsonrpc":"2.0","id":1,"method":"test/wait","params":{}}"#;
+            let echo = br#"{"jsonrpc":"2.0","id":2,"method":"test/echo","params":{"value":7}}"#;
+            stream.write_all(&[&wait[..], b"\n", &echo[..], b"\n"].concat()).unwrap();
+            let mut lines = BufReader::new(stream).lines();
+            let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+            assert_eq!(first["id"], 2, "{first}");
+            lines
+        })
+        .collect();
+    assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));
+    for lines in &mut lines {
+        let answer: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::from(1), &Value::from(-32800)));
+        assert!(lines.next().is_none());
+    }
+}
+
+#[test]
+fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
+    let pipe = pipe();
+    let ws = "ws://127.0.0.1:9/";
+    for (arguments, word) in [
+        (&["fixture", "--dialect", "acp", "--listen", "tcp://x:1"][..], "the endpoints are stdio"),
+        (&["fixture", "--dialect", "acp", "--listen", "pipe:"], "names no pipe"),
+        (&["fixture", "--dialect", "acp", "--listen", "ws://h:70000/"], "no port"),
+        (
+            &["fixture", "--dialect", "acp", "--listen", ws, "--framing", "newline"],
+            "--framing is for byte streams",
+        ),
+        (&["fixture", "--dialect", "acp", "--listen", &pipe, "--framing", "xml"], "content-length"),
+        (&["fixture", "--dialect", "acp", "--listen", &pipe, "--binding", "acp"], "--binding is for http"),
+        (&["fixture", "--dialect", "lsp", "--listen", "http://h:1/", "--binding", "acp"], "does not carry"),
+        (&["fixture", "--dialect", "acp", "--listen", "http://h:1/", "--binding", "x"], "stateless"),
+        (&["fixture", "--dialect", "acp", "--listen", "wss://127.0.0.1:0/"], "needs --tls-cert"),
+        (
+            &["fixture", "--dialect", "acp", "--listen", ws, "--tls-cert", "a", "--tls-key", "b"],
+            "are for wss",
+        ),
+        (
+            &[
+                "fixture",
+                "--dialect",
+                "acp",
+                "--listen",
+                "wss://127.0.0.1:0/",
+                "--tls-cert",
+                "no.pem",
+                "--tls-key",
+                "k",
+            ],
+            "no.pem",
+        ),
+        (&["check", "--dialect", "acp"], "ENDPOINT"),
+        (&["check", "--dialect", "acp", "stdio"], "after `--`"),
+        (&["check", "--dialect", "acp", &pipe, "--", "peer"], "cannot be used with"),
+        (&["check", "--dialect", "acp", &pipe], "could not be reached"),
+        (&["check", "--dialect", "acp", ws], "could not be reached"),
+        (&["check", "--dialect", "acp", ws, "--tls-ca", "a"], "--tls-ca is for wss"),
+        (&["check", "--dialect", "acp", "--step-timeout", "0", &pipe], "1..=600000"),
+    ] {
+        let told = output(arguments);
+        assert_eq!(told.status.code(), Some(2), "{arguments:?}: {}", text(&told.stderr));
+        assert!(told.stdout.is_empty(), "{arguments:?}");
+        let error = text(&told.stderr);
+        assert!(error.contains(word), "{arguments:?}: {error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
+}
+
+/// A directory for a test's files, gone when this is.
+struct Files(PathBuf);
+
+impl Files {
+    fn new() -> Self {
+        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let file = self.0.join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}

@@ -1,0 +1,131 @@
+//! What a step tells the log, told once its connection's lock is released: a subscriber is a user's code (D2).
+
+use std::sync::Arc;
+
+use tracing::Level;
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+
+use super::deferred::Deferred;
+use super::request::Request;
+use crate::cause::CauseKind;
+use crate::id::CallNumber;
+use crate::machine::{Event, ReplyBody, Settlement};
+
+/// The span of a call. A clone of a [`tracing::Span`] asks the subscriber, which may not be done under the lock.
+pub(super) type CallSpan = Option<Arc<tracing::Span>>;
+
+/// Something for the log.
+pub(super) enum Entry {
+    RequestCancelled { request: Arc<Request>, source: CauseKind },
+    RequestAnswered { request: Arc<Request>, outcome: &'static str },
+    HandlerEndedBadly { request: Arc<Request>, event: &'static str },
+    CallCancelled { call: CallNumber, span: CallSpan, source: CauseKind },
+    CallEnded { span: CallSpan, source: Option<CauseKind>, outcome: &'static str },
+    LimitReached(&'static str),
+    NotificationDropped(Arc<str>),
+    Unresponsive,
+    NoEffect(&'static str),
+}
+
+impl Deferred {
+    /// Notes an entry for the log, which is made only if somebody may want it. The level alone is looked at here: to ask
+    /// the subscriber whether it does would be to run its code.
+    pub(super) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
+        if level <= STATIC_MAX_LEVEL && level <= LevelFilter::current() {
+            self.log.push(entry());
+        }
+    }
+}
+
+impl Entry {
+    /// Tells the subscriber.
+    pub(super) fn tell(self) {
+        match self {
+            Self::RequestCancelled { request, source } => tracing::debug!(
+                rpc.method = %request.method,
+                jsonrpc.request.id = %request.id,
+                cancel.source = source.name(),
+                "a request is cancelled"
+            ),
+            Self::RequestAnswered { request, outcome } => tracing::trace!(
+                rpc.method = %request.method,
+                jsonrpc.request.id = %request.id,
+                cancel.outcome = outcome,
+                "a request is answered"
+            ),
+            Self::HandlerEndedBadly { request, event } => tracing::debug!(
+                rpc.method = %request.method,
+                jsonrpc.request.id = %request.id,
+                event,
+                "a handler did not end in good order"
+            ),
+            Self::CallCancelled { call, span, source } => {
+                let parent = span.as_ref().and_then(|span| span.id());
+                tracing::debug!(
+                    parent: parent,
+                    call = call.0,
+                    cancel.source = source.name(),
+                    "a call is cancelled"
+                );
+            }
+            Self::CallEnded { span, source, outcome } => {
+                if let (Some(span), Some(source)) = (&span, source) {
+                    span.record("cancel.source", source.name());
+                    span.record("cancel.outcome", outcome);
+                }
+                let parent = span.as_ref().and_then(|span| span.id());
+                tracing::trace!(parent: parent, cancel.outcome = outcome, "a call has ended");
+            }
+            Self::LimitReached(limit) => tracing::debug!(limit, "a limit was reached"),
+            Self::NotificationDropped(method) => {
+                tracing::debug!(rpc.method = %method, "a notification was dropped: too many wait");
+            }
+            Self::Unresponsive => {
+                tracing::debug!("the peer did not answer a cancelled call within the wait limit");
+            }
+            Self::NoEffect(event) => tracing::trace!(event, "a message had no effect"),
+        }
+    }
+}
+
+/// How a request was answered.
+pub(super) const fn outcome_of_reply(body: &ReplyBody) -> &'static str {
+    match body {
+        ReplyBody::Handler => "completed",
+        ReplyBody::Cancelled(_) => "cancelled",
+        ReplyBody::Graceful(_) => "ended",
+        ReplyBody::Refused(_) => "refused",
+    }
+}
+
+/// How a call ended, and what had cancelled it, if anything did. `is_error`: the answer was one.
+pub(super) fn end_of_call(settlement: &Settlement, is_error: bool) -> (&'static str, Option<CauseKind>) {
+    match settlement {
+        Settlement::Answered { cancelled } => {
+            let outcome = if is_error { "failed" } else { "completed" };
+            (outcome, cancelled.as_ref().map(crate::cause::Cause::kind))
+        }
+        Settlement::Cancelled { cause, confirmed: true } => ("cancelled", Some(cause.kind())),
+        Settlement::Cancelled { cause, confirmed: false } => ("unconfirmed", Some(cause.kind())),
+        Settlement::Disconnected { .. } => ("disconnected", None),
+    }
+}
+
+/// An event as one lower-case word.
+pub(super) const fn name(event: &Event) -> &'static str {
+    match event {
+        Event::UnknownCancel => "unknown_cancel",
+        Event::MalformedCancel => "malformed_cancel",
+        Event::IgnoredCancel => "ignored_cancel",
+        Event::ParkedCancel => "parked_cancel",
+        Event::LateAnswer => "late_answer",
+        Event::UnknownAnswer => "unknown_answer",
+        Event::LimitReached(_) => "limit_reached",
+        Event::DuplicateId => "duplicate_id",
+        Event::BadFrame => "bad_frame",
+        Event::Unresponsive(_) => "unresponsive",
+        Event::HandlerPanicked(_) => "panicked",
+        Event::ErrorAfterCancel(_) => "error_after_cancel",
+        Event::Aborted(_) => "aborted",
+    }
+}

@@ -1,0 +1,67 @@
+//! Finds the places of a table by name, without keeping the names a second time.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+
+use hashbrown::HashTable;
+
+/// Places by the hash of their name. A name is read from its place, where it stands anyway. Names come from strangers,
+/// so the hash is the standard library's, keyed for each index.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    hasher: RandomState,
+    places: HashTable<u32>,
+}
+
+impl Index {
+    /// The place of this name, among those of the same hash the one that `is` it.
+    pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
+        self.places.find(self.hasher.hash_one(name), |place| is(*place)).copied()
+    }
+
+    /// Adds a place whose name is not in the index. `name` tells the name of each place in it, and of this one.
+    pub(crate) fn insert<N: Hash>(&mut self, place: u32, name: impl Fn(u32) -> Option<N>) {
+        let hash = |place: &u32| name(*place).map_or(0, |name| self.hasher.hash_one(name));
+        self.places.insert_unique(hash(&place), place, hash);
+    }
+
+    /// Takes a place out again.
+    pub(crate) fn remove(&mut self, name: &impl Hash, place: u32) {
+        if let Ok(found) = self.places.find_entry(self.hasher.hash_one(name), |known| *known == place) {
+            found.remove();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_by_name_while_they_are_in_the_index() {
+        let names: Vec<String> = (0..1000).map(|place| format!("name {place}")).collect();
+        let name = |place: u32| names.get(place as usize);
+        let mut index = Index::default();
+        let find = |index: &Index, wanted: u32| {
+            let wanted = name(wanted).unwrap();
+            index.find(wanted, |place| name(place) == Some(wanted))
+        };
+        for place in 0..1000 {
+            assert_eq!(find(&index, place), None);
+            index.insert(place, name);
+        }
+        assert!((0..1000).all(|place| find(&index, place) == Some(place)));
+        for place in (0..1000).step_by(2) {
+            index.remove(name(place).unwrap(), place);
+        }
+        assert!((0..1000).all(|place| find(&index, place) == (place % 2 == 1).then_some(place)));
+        for place in 0..1000 {
+            index.remove(name(place).unwrap(), place);
+        }
+        assert!(index.is_empty(), "I3: a place is left in the index");
+    }
+}

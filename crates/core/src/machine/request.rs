@@ -1,0 +1,241 @@
+//! What the machine keeps of a request the peer asks of us.
+//!
+//! One stands for each request in flight, so it is small: what few requests need stands in a box of its own.
+
+use std::time::Instant;
+
+use super::input::{Arrival, Origin, Work};
+use super::memory::Name;
+use crate::cause::Cause;
+use crate::id::{ExchangeId, OutboundKey, Principal, RequestId, Scope};
+use crate::message::CancelKey;
+use crate::spares::Spares;
+
+/// A request of the peer.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) id: RequestId,
+    /// Where it came from; `None`: as all do on a byte stream without an auth hook.
+    origin: Option<Box<Origin>>,
+    extras: Option<Box<Extras>>,
+    key: Key,
+    pub(super) tag: u8,
+    pub(super) server_cancellable: bool,
+    pub(super) reach: Reach,
+    pub(super) work: Work,
+    pub(super) state: State,
+    /// Its task was told to end.
+    pub(super) aborted: bool,
+}
+
+/// What few requests need.
+#[derive(Debug, Default)]
+pub(super) struct Extras {
+    /// What a cancel names it by, if that is not its id.
+    name: Option<RequestId>,
+    /// The fixed result for a request torn down in good order.
+    pub(super) graceful: Option<&'static str>,
+    /// The first accepted cancel. Set in `Held` and `Cancelling`, and in `Draining` if a cancel settled it.
+    pub(super) cause: Option<Cause>,
+    /// Acknowledgements that wait for the end of a shield.
+    pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
+    /// Critical sections entered and not left.
+    pub(super) shields: u32,
+    pub(super) alarms: Alarms,
+    /// Its children among the calls of this connection: the eldest and the youngest of a linked list.
+    pub(super) first_child: Option<OutboundKey>,
+    pub(super) last_child: Option<OutboundKey>,
+}
+
+/// What a request without extras has.
+static NO_EXTRAS: Extras = Extras {
+    name: None,
+    graceful: None,
+    cause: None,
+    held_acks: Vec::new(),
+    shields: 0,
+    alarms: Alarms { queue: None, grace: None, shield: None, detach: None },
+    first_child: None,
+    last_child: None,
+};
+
+static STREAM: Origin = Origin::STREAM;
+
+/// When each timer of a request is due, so that it can be taken out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Alarms {
+    pub(super) queue: Option<Instant>,
+    pub(super) grace: Option<Instant>,
+    pub(super) shield: Option<Instant>,
+    pub(super) detach: Option<Instant>,
+}
+
+/// What a cancel names a request by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    Id,
+    Named,
+    Nothing,
+}
+
+/// Where a request stands. Each transition stands in one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It waits for a permit; its handler was not entered.
+    Queued,
+    /// Its handler runs, and nothing is decided.
+    Running,
+    /// A cancel was accepted while a shield holds; neither signal nor decision has been made.
+    Held,
+    /// Its handler was signalled and decides what the answer is.
+    Cancelling,
+    /// It is settled; its handler's task is not gone yet.
+    Draining {
+        /// The handler has still to be signalled, at the end of its shield.
+        owes_signal: bool,
+    },
+    /// Its task is gone, id and permit are free; children are still to be unlinked.
+    Ended,
+}
+
+impl State {
+    /// The answer is not decided.
+    pub(super) const fn is_open(self) -> bool {
+        match self {
+            Self::Queued | Self::Running | Self::Held | Self::Cancelling => true,
+            Self::Draining { .. } | Self::Ended => false,
+        }
+    }
+}
+
+/// What can cancel a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Anything.
+    All,
+    /// Anything but a cancel message (MCP: task-augmented requests).
+    NoMessage,
+    /// Nothing but shutdown and disconnect (I9).
+    Handshake,
+}
+
+impl Request {
+    /// A request that waits for its start.
+    pub(super) fn new(
+        arrival: Arrival<'_>,
+        reach: Reach,
+        graceful: Option<&'static str>,
+        spares: &mut Spares<Extras>,
+    ) -> Self {
+        let (key, name) = match arrival.cancel_key {
+            CancelKey::SameAsId => (Key::Id, None),
+            CancelKey::Named(name) => (Key::Named, Some(name)),
+            CancelKey::None => (Key::Nothing, None),
+        };
+        let Origin { scope, exchange, principal } = &arrival.origin;
+        let is_stream = *scope == Scope::Session && *exchange == ExchangeId::NONE && principal.is_none();
+        let mut request = Self {
+            id: arrival.id,
+            origin: (!is_stream).then(|| Box::new(arrival.origin)),
+            extras: None,
+            key,
+            tag: arrival.tag,
+            server_cancellable: arrival.server_cancellable,
+            reach,
+            work: arrival.work,
+            state: State::Queued,
+            aborted: false,
+        };
+        if name.is_some() || graceful.is_some() {
+            let extras = request.extras_mut(spares);
+            (extras.name, extras.graceful) = (name, graceful);
+        }
+        request
+    }
+
+    pub(super) fn origin(&self) -> &Origin {
+        self.origin.as_deref().unwrap_or(&STREAM)
+    }
+
+    pub(super) fn principal(&self) -> Option<&Principal> {
+        self.origin().principal.as_ref()
+    }
+
+    pub(super) fn extras(&self) -> &Extras {
+        self.extras.as_deref().unwrap_or(&NO_EXTRAS)
+    }
+
+    pub(super) fn extras_mut(&mut self, spares: &mut Spares<Extras>) -> &mut Extras {
+        self.extras.get_or_insert_with(|| spares.take())
+    }
+
+    /// Its extras, if it has any, to be changed.
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
+        self.extras.as_deref_mut()
+    }
+
+    /// Its extras, when it is done with them.
+    pub(super) fn into_extras(self) -> Option<Box<Extras>> {
+        self.extras
+    }
+
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        self.extras().cause.as_ref()
+    }
+
+    /// One of its alarms, taken.
+    pub(super) fn take_alarm(
+        &mut self,
+        which: impl FnOnce(&mut Alarms) -> &mut Option<Instant>,
+    ) -> Option<Instant> {
+        which(&mut self.extras_if_any()?.alarms).take()
+    }
+
+    pub(super) fn take_alarms(&mut self) -> Alarms {
+        self.extras_if_any().map(|extras| std::mem::take(&mut extras.alarms)).unwrap_or_default()
+    }
+
+    pub(super) fn take_held_acks(&mut self) -> Vec<(RequestId, ExchangeId)> {
+        self.extras_if_any().map(|extras| std::mem::take(&mut extras.held_acks)).unwrap_or_default()
+    }
+
+    /// No shield is entered any more. `true`: one was.
+    pub(super) fn drop_shields(&mut self) -> bool {
+        self.extras_if_any().is_some_and(|extras| std::mem::take(&mut extras.shields) > 0)
+    }
+
+    /// Its id in its space.
+    pub(super) fn scoped_id(&self) -> (Scope, &RequestId) {
+        (self.origin().scope, &self.id)
+    }
+
+    /// What a cancel names it by, if anything does: the id it goes under.
+    pub(super) fn cancel_id(&self) -> Option<&RequestId> {
+        match self.key {
+            Key::Id => Some(&self.id),
+            Key::Named => self.extras().name.as_ref(),
+            Key::Nothing => None,
+        }
+    }
+
+    /// A cancel names it by something else than its id.
+    pub(super) fn is_named(&self) -> bool {
+        self.key == Key::Named
+    }
+
+    /// What a cancel names it by, if anything does.
+    pub(super) fn cancel_name(&self) -> Option<Name> {
+        Some((self.origin().scope, self.cancel_id()?.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_in_flight_takes_little() {
+        let bytes = size_of::<Request>();
+        assert!(bytes <= 40, "W8: a request's slot takes {bytes} bytes");
+    }
+}

@@ -1,0 +1,42 @@
+//! Boxes that were used and are used again, so that a step of the machine does not wait for the allocator.
+
+/// So many are kept.
+const MOST: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Spares<T>(Vec<Box<T>>);
+
+impl<T: Default> Spares<T> {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// An empty one.
+    #[expect(clippy::unnecessary_box_returns, reason = "the box is what is wanted")]
+    pub(crate) fn take(&mut self) -> Box<T> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Keeps a box that is done with, emptied.
+    pub(crate) fn keep(&mut self, used: Option<Box<T>>) {
+        if let Some(mut used) = used.filter(|_| self.0.len() < MOST) {
+            *used = T::default();
+            self.0.push(used);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_box_comes_back_empty_and_not_all_are_kept() {
+        let mut spares = Spares::new();
+        for value in 0..MOST * 2 {
+            spares.keep(Some(Box::new(value)));
+        }
+        assert_eq!(spares.0.len(), MOST);
+        assert_eq!(*spares.take(), 0);
+    }
+}

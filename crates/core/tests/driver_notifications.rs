@@ -1,0 +1,76 @@
+//! What the peer notifies for a call, and who reads it.
+#![cfg(feature = "tokio")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+
+use rescind_core::dialect::{ACP, MCP};
+use rescind_core::{CallContext, Peer, Router, memory_pair};
+use serde_json::{Value, json};
+
+/// Notifies `step` with what it was called with, as soon as it can, and answers.
+fn pair() -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let router = Router::new().method("work", |ctx: CallContext, (number,): (u64,)| async move {
+        ctx.notify("step", &[number])?;
+        Ok(number)
+    });
+    let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    (Peer::builder(ACP).attach(near).unwrap(), server)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_notification_that_comes_at_once_is_not_missed() {
+    let (client, _server) = pair();
+    for number in 0..500_u64 {
+        let call = client.call::<_, u64>("work", &[number]);
+        let call =
+            call.notifications_where(move |told| told.params::<[u64; 1]>().is_ok_and(|[of]| of == number));
+        let call = call.start().unwrap();
+        let mut steps = call.notifications();
+        assert_eq!(call.await.unwrap(), number);
+        let step = steps.next().await.unwrap_or_else(|| panic!("the step of call {number} was missed"));
+        assert_eq!((step.method(), step.params::<[u64; 1]>().unwrap()), ("step", [number]));
+        assert!(steps.next().await.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_reader_ends_with_its_call_and_nothing_of_it_is_left() {
+    let (client, _server) = pair();
+    let held = Arc::new(());
+    let call = client.call::<_, u64>("work", &[1]).start().unwrap();
+    let here = Arc::clone(&held);
+    let mut late = call.notifications_where(move |_| Arc::strong_count(&here) > 0);
+    let here = Arc::clone(&held);
+    let early = client.call::<_, u64>("work", &[2]);
+    let early = early.notifications_where(move |_| Arc::strong_count(&here) == 0).start().unwrap();
+    let mut none = early.notifications();
+    assert_eq!((call.await.unwrap(), early.await.unwrap()), (1, 2));
+    assert!(late.next().await.is_some());
+    while late.next().await.is_some() {}
+    assert!(none.next().await.is_none());
+    assert_eq!(Arc::strong_count(&held), 1, "I3: a matcher outlived its call");
+}
+
+#[tokio::test]
+async fn progress_and_what_is_matched_come_to_one_reader() {
+    let (near, far) = memory_pair();
+    let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
+        let token = ctx.progress_token().map(ToOwned::to_owned);
+        ctx.notify("notifications/progress", &json!({"progressToken": token, "progress": 1}))?;
+        ctx.notify("notifications/message", &json!({"level": "info"}))?;
+        Ok(())
+    });
+    let _server = Peer::builder(MCP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(MCP).attach(near).unwrap();
+    let call = client.call::<_, Value>("work", &json!({})).progress();
+    let call = call.notifications_where(|told| told.method() == "notifications/message").start().unwrap();
+    let mut told = call.notifications();
+    call.await.unwrap();
+    let mut methods = Vec::new();
+    while let Some(notification) = told.next().await {
+        methods.push(notification.method().to_owned());
+    }
+    assert_eq!(methods, ["notifications/progress", "notifications/message"]);
+}

@@ -1,0 +1,203 @@
+//! Each row of the table of refusals in the crate's docs.
+
+use std::time::Duration;
+
+use rescind_core::Principal;
+use rescind_core::dialect::MCP;
+use rescind_http::{HttpServer, SecondStream, Streamable};
+use serde_json::{Value, json};
+
+use crate::raw::{Ask, Raw, initialize, open, request};
+use crate::support::{Seen, in_time, serve, server};
+
+/// What is refused says why, in JSON, and under no id.
+async fn refused(raw: &mut Raw, ask: &Ask, status: u16) -> String {
+    let (head, body) = raw.ask(ask).await;
+    assert_eq!(head.status, status, "{ask:?}: {body}");
+    assert_eq!(head.header("content-type"), "application/json");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert!(body.get("id").is_none_or(Value::is_null), "{body}");
+    assert!(body["error"]["code"].is_i64(), "{body}");
+    body["error"]["message"].as_str().unwrap().to_owned()
+}
+
+fn echo() -> Ask {
+    request(1, "echo", &json!({"n": 1}))
+}
+
+#[tokio::test]
+async fn what_cannot_be_understood_gets_400() {
+    let served = serve(server(), MCP).await;
+    let (mut raw, session) = open(&served.url).await;
+    let text = refused(&mut raw, &echo(), 400).await;
+    assert!(text.contains("Mcp-Session-Id"), "{text}");
+    refused(&mut raw, &Ask::get(), 400).await;
+    refused(&mut raw, &Ask::delete(), 400).await;
+    refused(&mut raw, &Ask::post("").of(&session), 400).await;
+    refused(&mut raw, &Ask::post("{not json").of(&session), 400).await;
+    refused(&mut raw, &Ask::post("[]").of(&session), 400).await;
+    let batch = Ask::post(format!("[{}]", echo().body)).of(&session);
+    refused(&mut raw, &batch, 400).await;
+    let version = echo().of(&session).with("MCP-Protocol-Version", "1999-01-01");
+    refused(&mut raw, &version, 400).await;
+    for id in ["nonsense", "7-1", "0-99"] {
+        refused(&mut raw, &Ask::get().of(&session).with("Last-Event-ID", id), 400).await;
+    }
+    // The session goes on.
+    let (head, body) = raw.ask(&echo().of(&session).with("MCP-Protocol-Version", "2025-11-25")).await;
+    assert_eq!((head.status, body.contains(r#""n":1"#)), (200, true));
+}
+
+#[tokio::test]
+async fn who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it() {
+    let auth = |headers: &http::HeaderMap| {
+        let token = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
+        ["anna", "bert"].contains(&token).then(|| Principal(token.into()))
+    };
+    let served = serve(server().auth(auth), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    let (head, _) = raw.ask(&initialize()).await;
+    assert_eq!((head.status, head.header("www-authenticate")), (401, "Bearer"));
+    refused(&mut raw, &initialize().with("Authorization", "Bearer eve"), 401).await;
+    let (head, _) = raw.ask(&initialize().with("Authorization", "Bearer anna")).await;
+    let session = head.header("mcp-session-id").to_owned();
+    refused(&mut raw, &echo().of(&session).with("Authorization", "Bearer bert"), 404).await;
+    let (head, _) = raw.ask(&echo().of(&session).with("Authorization", "Bearer anna")).await;
+    assert_eq!(head.status, 200);
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_gets_403_and_another_host_421() {
+    let served = serve(server().allow_origin("https://app.example").allow_host("agent.example"), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    refused(&mut raw, &initialize().with("Origin", "https://evil.example"), 403).await;
+    refused(&mut raw, &initialize().with("Origin", "null"), 403).await;
+    refused(&mut raw, &initialize().with("Host", "evil.example"), 421).await;
+    for (name, value) in [("Origin", "https://app.example"), ("Host", "agent.example:80")] {
+        assert_eq!(raw.ask(&initialize().with(name, value)).await.0.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_there_gets_404() {
+    let served = serve(server().path("/mcp"), MCP).await;
+    let mut raw = Raw::connect(served.url.trim_end_matches("/mcp")).await;
+    refused(&mut raw, &initialize(), 404).await;
+    let served = serve(server(), MCP).await;
+    let (mut raw, session) = open(&served.url).await;
+    refused(&mut raw, &echo().of("00000000000000000000000000000000"), 404).await;
+    let (head, _) = raw.ask(&Ask::delete().of(&session)).await;
+    assert_eq!(head.status, 204);
+    refused(&mut raw, &echo().of(&session), 404).await;
+    refused(&mut raw, &Ask::get().of(&session), 404).await;
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_served_gets_405() {
+    let served = serve(server(), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    let ask = Ask { method: "PUT", ..initialize() }.with("Content-Length", "0");
+    let (head, _) = raw.ask(&Ask { body: String::new(), ..ask }).await;
+    assert_eq!((head.status, head.header("allow")), (405, "GET, POST, DELETE"));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_take_both_gets_406() {
+    let served = serve(server(), MCP).await;
+    let (mut raw, session) = open(&served.url).await;
+    for accept in ["application/json", "text/event-stream", "text/html"] {
+        refused(&mut raw, &initialize().with("Accept", accept), 406).await;
+    }
+    refused(&mut raw, &initialize().without("Accept"), 406).await;
+    refused(&mut raw, &Ask::get().of(&session).with("Accept", "application/json"), 406).await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_gets_408() {
+    let served = serve(server().body_timeout(Duration::from_millis(50)), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    refused(&mut raw, &initialize().with("Content-Length", "5000"), 408).await;
+}
+
+#[tokio::test]
+async fn an_id_in_use_gets_409_and_the_first_request_goes_on() {
+    let mut served = serve(server(), MCP).await;
+    let (mut raw, session) = open(&served.url).await;
+    raw.send(&request(5, "gate", &json!({})).of(&session)).await;
+    assert!(matches!(in_time("the start", served.seen.recv()).await, Some(Seen::Started(_))));
+    let mut other = Raw::connect(&served.url).await;
+    refused(&mut other, &request(5, "echo", &json!({})).of(&session), 409).await;
+    served.gate.notify_one();
+    assert_eq!(raw.answer().await["id"], 5);
+}
+
+#[tokio::test]
+async fn a_second_stream_gets_409_if_it_is_not_to_displace_the_first() {
+    let binding = Streamable::new().second_stream(SecondStream::Refused);
+    let served = serve(HttpServer::new(binding), MCP).await;
+    let (mut raw, session) = open(&served.url).await;
+    raw.send(&Ask::get().of(&session)).await;
+    assert_eq!(raw.head().await.status, 200);
+    let mut other = Raw::connect(&served.url).await;
+    refused(&mut other, &Ask::get().of(&session), 409).await;
+}
+
+#[tokio::test]
+async fn a_body_without_a_length_gets_411_and_a_chunked_one_is_read() {
+    let served = serve(server(), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    let ask = Ask { body: String::new(), ..initialize() };
+    refused(&mut raw, &ask.with("No-Length", "1"), 411).await;
+    let mut raw = Raw::connect(&served.url).await;
+    let ask = initialize();
+    let (front, back) = ask.body.split_at(20);
+    let body = format!("{:x}\r\n{front}\r\n{:x}\r\n{back}\r\n0\r\n\r\n", front.len(), back.len());
+    let (head, _) = raw.ask(&Ask { body, ..ask }.with("Transfer-Encoding", "chunked")).await;
+    assert_eq!(head.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_gets_413_by_its_length_and_while_it_is_read() {
+    let served = serve(server().max_frame(1000), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    refused(&mut raw, &initialize().with("Content-Length", "1001"), 413).await;
+    let mut raw = Raw::connect(&served.url).await;
+    let chunk = format!("{:x}\r\n{}\r\n", 600, "x".repeat(600));
+    let ask = Ask { body: chunk.repeat(2), ..initialize() }.with("Transfer-Encoding", "chunked");
+    refused(&mut raw, &ask, 413).await;
+}
+
+#[tokio::test]
+async fn a_body_of_another_kind_gets_415() {
+    let served = serve(server(), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    for kind in ["text/plain", "application/json; charset=latin1", "application/x-www-form-urlencoded"] {
+        refused(&mut raw, &initialize().with("Content-Type", kind), 415).await;
+    }
+    refused(&mut raw, &initialize().without("Content-Type"), 415).await;
+}
+
+#[tokio::test]
+async fn a_session_too_many_gets_429() {
+    let served = serve(server().sessions(1), MCP).await;
+    let (mut raw, session) = open(&served.url).await;
+    let (head, _) = raw.ask(&initialize()).await;
+    assert_eq!((head.status, head.header("retry-after")), (429, "1"));
+    raw.ask(&Ask::delete().of(&session)).await;
+    let (head, _) = raw.ask(&initialize()).await;
+    assert_eq!(head.status, 200, "its place is free again");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_a_session_says_503() {
+    let listener = server().bind("127.0.0.1:0").await.unwrap();
+    let url = rescind_core::Listener::endpoint(&listener).to_string();
+    let mut limits = rescind_core::ServerLimits::default();
+    limits.sessions = 0;
+    let server = rescind_core::Server::builder([MCP]).server_limits(limits).listen(listener);
+    let serving = tokio::spawn(server.run());
+    let mut raw = Raw::connect(&url).await;
+    let (head, _) = raw.ask(&initialize()).await;
+    assert_eq!((head.status, head.header("retry-after"), head.header("mcp-session-id")), (503, "1", ""));
+    serving.abort();
+}

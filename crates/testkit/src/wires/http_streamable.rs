@@ -1,0 +1,42 @@
+//! Streamable HTTP on a free port of the loopback interface. Any message opens a session here, so that what may be said
+//! before a handshake is asked of every protocol; and frames are sent in order, as the scenarios write them down.
+
+use std::pin::Pin;
+
+use rescind_core::{BoxFuture, Link, LinkTraits, Listener, Transport};
+use rescind_http::{HttpClient, HttpListener, HttpServer, Streamable, StreamableTransport};
+
+use super::late::late;
+use super::loopback::Loopback;
+use super::{Reached, Wire};
+use crate::vector::Scenario;
+
+pub(super) struct HttpStreamable;
+
+async fn listen() -> Result<(HttpListener, StreamableTransport), String> {
+    let server = HttpServer::new(Streamable::new().opened_by_any_message());
+    let listener = server.bind("127.0.0.1:0").await.map_err(|error| error.to_string())?;
+    let client = HttpClient::new(&listener.endpoint().0).map_err(|error| error.to_string())?;
+    Ok((listener, StreamableTransport::new(client).in_order()))
+}
+
+impl Wire for HttpStreamable {
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
+        Box::pin(async move {
+            let (listener, transport) = listen().await?;
+            let transport = move || -> Box<dyn Transport> { Box::new(transport.clone()) };
+            let loopback = Loopback { listener: Box::pin(listener), transport: Box::new(transport) };
+            Ok(loopback.reach(super::fixture(scenario)?))
+        })
+    }
+
+    fn pair<'a>(&'a self, _: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
+        Box::pin(async move {
+            let (listener, transport) = listen().await?;
+            let near = Box::new(transport).open().await.map_err(|error| error.to_string())?;
+            let listener: Pin<Box<dyn Listener>> = Box::pin(listener);
+            let far = late(listener, LinkTraits { exchanges_abortable: false, ..near.traits });
+            Ok((near, far))
+        })
+    }
+}

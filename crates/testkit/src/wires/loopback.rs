@@ -1,0 +1,63 @@
+//! What the wires that listen share: the fixture behind a listener of its own, in this process.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use rescind_core::{BoxFuture, Link, Listener, Transport};
+use tokio::task::JoinHandle;
+
+use super::Reached;
+use crate::fixture::Fixture;
+use crate::runner::LinkSubject;
+
+/// A listener, and the way to it.
+pub(super) struct Loopback {
+    pub(super) listener: Pin<Box<dyn Listener>>,
+    pub(super) transport: Box<dyn Fn() -> Box<dyn Transport> + Send>,
+}
+
+impl Loopback {
+    /// Serves this fixture to whoever connects, until the end is awaited or dropped.
+    pub(super) fn reach(self, fixture: Fixture) -> Reached {
+        let Self { listener, transport } = self;
+        let serving = Serving(tokio::spawn(serve_all(fixture, listener)));
+        let connect = move || -> BoxFuture<'static, Result<Link, String>> {
+            let opening = transport().open();
+            Box::pin(async move { opening.await.map_err(|error| error.to_string()) })
+        };
+        let subject = LinkSubject::new(Box::new(connect)).with_many_lines().with_options();
+        let end = async move {
+            let mut serving = serving;
+            serving.0.abort();
+            let _cancelled = (&mut serving.0).await;
+        };
+        Reached { subject, end: Box::pin(end) }
+    }
+
+    /// The client's end of a connection, and the server's.
+    pub(super) async fn pair(mut self) -> Result<(Link, Link), String> {
+        let accepted = poll_fn(|cx| self.listener.as_mut().poll_accept(cx));
+        let (near, far) = tokio::join!((self.transport)().open(), accepted);
+        let near = near.map_err(|error| error.to_string())?;
+        let far = far.ok_or("the listener ended")?.map_err(|error| error.to_string())?;
+        Ok((near, far))
+    }
+}
+
+async fn serve_all(fixture: Fixture, mut listener: Pin<Box<dyn Listener>>) {
+    while let Some(accepted) = poll_fn(|cx| listener.as_mut().poll_accept(cx)).await {
+        if let Ok(link) = accepted {
+            // What a connection that does not open means for the scenario, the scenario says.
+            let _peer = fixture.serve(link);
+        }
+    }
+}
+
+/// Ends with this.
+struct Serving(JoinHandle<()>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,331 @@
+//! Every vector on every wire: what `rescind matrix` plays, and tests with it. Feature `wires`.
+//!
+//! Each play has a fixture and a connection of its own. A wire is one file here, which says how to reach a fresh
+//! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
+//! row of `ROWS`. A cell without a play is explicit: it says why.
+
+mod http_acp;
+mod http_stateless;
+mod http_streamable;
+mod late;
+mod loopback;
+mod memory;
+mod named_pipe;
+mod program;
+mod stdio;
+mod websocket;
+
+pub use self::program::Program;
+
+use rescind_core::dialect::Dialect;
+use rescind_core::{BoxFuture, Framing, Link};
+
+use crate::fixture::Fixture;
+use crate::report::{Cell, CellOutcome};
+use crate::runner::{
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences,
+    play,
+};
+use crate::vector::{Part, Scenario};
+
+/// The names of the wires, in the order of the matrix's columns.
+pub const WIRES: [&str; ROWS.len()] = {
+    let mut names = [""; ROWS.len()];
+    let mut at = 0;
+    while at < ROWS.len() {
+        #[expect(
+            clippy::indexing_slicing,
+            reason = "both have this length, and it is checked when compiling"
+        )]
+        {
+            names[at] = ROWS[at].name;
+        }
+        at += 1;
+    }
+    names
+};
+
+const ROWS: [Row; 7] = [
+    Row {
+        name: "memory",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: &[],
+        wire: |_| Box::new(memory::Memory),
+    },
+    Row {
+        name: "stdio",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: &[(Lack::ManySessions, "over stdio an agent is a process, and a process is one session")],
+        wire: |program| Box::new(stdio::Stdio::new(program)),
+    },
+    Row {
+        name: "websocket",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: &[(
+            Lack::HalfClose,
+            "a WebSocket closes in both directions at once: a close frame is answered by one",
+        )],
+        wire: |_| Box::new(websocket::WebSocket),
+    },
+    Row {
+        name: "http-streamable",
+        carries: |dialect| dialect != "mcp-2026",
+        kind: Kind::Posts,
+        lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
+        wire: |_| Box::new(http_streamable::HttpStreamable),
+    },
+    Row {
+        name: "http-stateless",
+        carries: |dialect| dialect == "mcp-2026",
+        kind: Kind::Exchanges,
+        lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
+        wire: |_| Box::new(http_stateless::HttpStateless),
+    },
+    Row {
+        name: "http-acp",
+        carries: |dialect| matches!(dialect, "acp" | "acp-v2" | "acp-draft"),
+        kind: Kind::Opened,
+        lacks: &[(Lack::HalfClose, "a connection over HTTP has no input that could end alone")],
+        wire: |_| Box::new(http_acp::HttpAcp),
+    },
+    Row {
+        name: "named-pipe",
+        carries: every_dialect,
+        kind: Kind::Connection,
+        lacks: named_pipe::LACKS,
+        wire: |_| Box::new(named_pipe::NamedPipe),
+    },
+];
+
+/// A wire of the matrix.
+struct Row {
+    name: &'static str,
+    carries: fn(&str) -> bool,
+    kind: Kind,
+    /// What no scenario can ask of it, and why.
+    lacks: &'static [(Lack, &'static str)],
+    wire: fn(&Program) -> Box<dyn Wire>,
+}
+
+/// What a wire makes of the order of frames and of ids; where protocols differ by it, a vector says what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Frames keep their order, and ids belong to the connection.
+    Connection,
+    /// Each frame is a post of its own, without order; ids belong to the session.
+    Posts,
+    /// The same, and its opening has to come first.
+    Opened,
+    /// Each frame is a post of its own, and so is the space of its ids.
+    Exchanges,
+}
+
+impl Kind {
+    fn abilities(self) -> Abilities {
+        let (ordered, exchange_scoped) = match self {
+            Self::Connection => (true, false),
+            Self::Posts | Self::Opened => (false, false),
+            Self::Exchanges => (false, true),
+        };
+        Abilities {
+            many_lines: true,
+            half_close: true,
+            calls: true,
+            options: true,
+            ordered,
+            batches: ordered,
+            bare: self != Self::Opened,
+            exchange_scoped,
+        }
+    }
+}
+
+/// What a wire may not be able to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// End one direction alone.
+    HalfClose,
+    /// Connect again to the same agent.
+    ManySessions,
+}
+
+fn every_dialect(_: &str) -> bool {
+    true
+}
+
+/// How a wire is set up for one play.
+trait Wire: Send + Sync {
+    /// A fixture as the scenario wants it, and the way to it.
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>>;
+
+    /// The two ends of one connection: a client's for our caller, a server's for the scenario.
+    fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>>;
+}
+
+/// A fixture that serves.
+struct Reached {
+    subject: LinkSubject,
+    /// Awaited once the subject is dropped: nothing is left behind.
+    end: BoxFuture<'static, ()>,
+}
+
+/// Plays a scenario on a wire. `program` is what the wires that need a process of their own start.
+///
+/// # Errors
+/// There is no such wire, or it could not be set up on this machine.
+///
+/// # Cancel safety
+/// Dropping the future ends the play; what it had opened is closed, and a process it had started is ended.
+pub async fn play_on(
+    wire: &str,
+    scenario: &Scenario,
+    settings: &Settings,
+    program: &Program,
+) -> Result<Cell, String> {
+    let row = Row::named(wire)?;
+    if let Some(why) = row.cannot(scenario) {
+        return Ok(Cell::not_asked(scenario, wire, why));
+    }
+    let wire = (row.wire)(program);
+    let played = match scenario.vector.role {
+        Part::Serve => {
+            let Reached { mut subject, end } = wire.fixture(scenario).await?;
+            let played = play(scenario, &mut subject, settings).await;
+            drop(subject);
+            end.await;
+            played
+        }
+        Part::Call => {
+            let (near, far) = wire.pair(scenario).await?;
+            play_calling(scenario, near, far, !row.has(Lack::HalfClose), settings).await?
+        }
+    };
+    Ok(Cell::new(scenario, row.name, played))
+}
+
+/// Why this scenario is not asked on this wire; `None`: it is.
+///
+/// # Errors
+/// There is no such wire.
+pub fn not_asked(wire: &str, scenario: &Scenario) -> Result<Option<&'static str>, String> {
+    Ok(Row::named(wire)?.cannot(scenario))
+}
+
+impl Row {
+    fn named(wire: &str) -> Result<&'static Self, String> {
+        let found = ROWS.iter().find(|row| row.name == wire);
+        found.ok_or_else(|| format!("there is no wire {wire}; the wires are {}", WIRES.join(", ")))
+    }
+
+    fn has(&self, lack: Lack) -> bool {
+        self.lacks.iter().any(|(it, _)| *it == lack)
+    }
+
+    /// Why this scenario cannot be asked here.
+    fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
+        if !(self.carries)(scenario.dialect) {
+            return Some("this binding does not carry this dialect");
+        }
+        if let Some(why) = scenario.vector.unlike(self.kind.abilities()) {
+            return Some(why);
+        }
+        let asks = scenario.vector.asks(scenario.dialect);
+        let found = self.lacks.iter().find(|(lack, _)| match lack {
+            Lack::HalfClose => asks.half_close,
+            Lack::ManySessions => asks.many_lines,
+        });
+        found.map(|(_, why)| *why)
+    }
+}
+
+/// Our own `Peer` on the near end of a wire; the scenario plays the far end.
+async fn play_calling(
+    scenario: &Scenario,
+    near: Link,
+    far: Link,
+    half_closes: bool,
+    settings: &Settings,
+) -> Result<Played, String> {
+    let fixture = fixture(scenario)?;
+    let caller = PeerCaller::open(fixture.clone(), near).map_err(|error| error.to_string())?;
+    let far = LinkSubject::new(only(far));
+    let far = if half_closes { far.with_half_close() } else { far };
+    let mut subject = CallingSubject::new(far, caller);
+    let mut played = play(scenario, &mut subject, settings).await;
+    played.outcomes.handled(fixture.handled());
+    Ok(played)
+}
+
+/// The fixture in this process, set up as the scenario wants it.
+fn fixture(scenario: &Scenario) -> Result<Fixture, String> {
+    let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone());
+    fixture.ok_or_else(|| no_dialect(scenario))
+}
+
+fn framing_of(scenario: &Scenario) -> Result<Framing, String> {
+    let dialect = Dialect::by_name(scenario.dialect).ok_or_else(|| no_dialect(scenario))?;
+    Ok(dialect.rules().framing)
+}
+
+fn no_dialect(scenario: &Scenario) -> String {
+    format!("there is no dialect {}", scenario.dialect)
+}
+
+/// Opens to this link, once.
+fn only(link: Link) -> Connect {
+    let mut link = Some(link);
+    Box::new(move || {
+        let link = link.take().ok_or_else(|| "this wire has one connection".to_owned());
+        Box::pin(async move { link })
+    })
+}
+
+/// Where a scenario held on several wires its outcomes are literally the same (I15); a wire with others broke.
+pub fn same_on_every_wire(scenario: &Scenario, row: &mut [Cell]) {
+    let held: Vec<(&str, &Outcomes)> = row
+        .iter()
+        .filter(|cell| cell.outcome == CellOutcome::Held)
+        .map(|cell| (cell.wire.as_str(), &cell.outcomes))
+        .collect();
+    let told: Vec<(String, String)> =
+        differences(scenario, &held).into_iter().map(|(wire, why)| (wire.to_owned(), why)).collect();
+    for (wire, why) in told {
+        for cell in row.iter_mut().filter(|cell| cell.wire == wire) {
+            cell.outcome = CellOutcome::Broke;
+            cell.why.clone_from(&why);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vector::scenarios_of;
+
+    #[tokio::test]
+    async fn what_a_wire_cannot_be_asked_is_said_and_not_played() {
+        let program = Program::new("no-such-program");
+        let half_closing =
+            scenarios_of("lsp").find(|scenario| scenario.vector.asks("lsp").half_close).unwrap();
+        let cell = play_on("websocket", half_closing, &Settings::default(), &program).await.unwrap();
+        assert_eq!(cell.outcome, CellOutcome::NotAsked);
+        assert!(cell.why.contains("both directions"), "{}", cell.why);
+        let two = scenarios_of("lsp").find(|scenario| scenario.vector.asks("lsp").many_lines).unwrap();
+        let cell = play_on("stdio", two, &Settings::default(), &program).await.unwrap();
+        assert_eq!(cell.outcome, CellOutcome::NotAsked);
+        assert!(cell.why.contains("one session"), "{}", cell.why);
+    }
+
+    #[tokio::test]
+    async fn a_wire_that_is_not_there_is_named() {
+        let scenario = crate::scenarios().first().unwrap();
+        let settings = Settings::default();
+        let why = play_on("pigeon", scenario, &settings, &Program::new("x")).await.unwrap_err();
+        assert!(why.contains("pigeon") && why.contains("memory, stdio"), "{why}");
+        let why = play_on("stdio", scenario, &settings, &Program::new("no-such-program")).await.unwrap_err();
+        assert!(why.contains("no-such-program"), "{why}");
+    }
+}

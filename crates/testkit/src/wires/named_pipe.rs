@@ -1,0 +1,47 @@
+//! A named pipe in the place of this user's own.
+
+use std::process::id;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rescind_core::{BoxFuture, Link, Transport};
+use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
+
+use super::loopback::Loopback;
+use super::{Lack, Reached, Wire, framing_of};
+use crate::vector::Scenario;
+
+/// What no scenario can ask of a pipe.
+pub(super) const LACKS: &[(Lack, &str)] = if cfg!(windows) {
+    &[(Lack::HalfClose, "a Windows pipe closes in both directions at once")]
+} else {
+    &[]
+};
+
+pub(super) struct NamedPipe;
+
+async fn listen(scenario: &Scenario) -> Result<Loopback, String> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("rescind-matrix-{}-{}", id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let framing = framing_of(scenario)?;
+    let address = PipeAddress::name(&name).map_err(|error| error.to_string())?;
+    let listener = NamedPipeListener::bind(&address).await.map_err(|error| error.to_string())?;
+    let transport =
+        move || -> Box<dyn Transport> { Box::new(NamedPipeTransport::new(address.clone()).framing(framing)) };
+    Ok(Loopback { listener: Box::pin(listener.framing(framing)), transport: Box::new(transport) })
+}
+
+impl Wire for NamedPipe {
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
+        Box::pin(async move {
+            let mut reached = listen(scenario).await?.reach(super::fixture(scenario)?);
+            if LACKS.is_empty() {
+                reached.subject = reached.subject.with_half_close();
+            }
+            Ok(reached)
+        })
+    }
+
+    fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
+        Box::pin(async move { listen(scenario).await?.pair().await })
+    }
+}

@@ -1,0 +1,92 @@
+//! The fixture as a process of its own behind its stdin and stdout; a relay, where the scenario plays what is behind.
+
+use std::path::PathBuf;
+use std::process::id;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rescind_core::{BoxFuture, ByteStream, Link, Transport};
+use tokio::net::TcpListener;
+
+use super::{Program, Reached, Wire, framing_of, only};
+use crate::runner::LinkSubject;
+use crate::vector::Scenario;
+
+pub(super) struct Stdio(Program);
+
+impl Stdio {
+    pub(super) fn new(program: &Program) -> Self {
+        Self(program.clone())
+    }
+
+    fn start(&self, scenario: &Scenario) -> Result<Reached, String> {
+        let mut command = self
+            .0
+            .command()
+            .args(["fixture", "--dialect", scenario.dialect, "--listen", "stdio"])
+            .framing(framing_of(scenario)?);
+        let mut options = None;
+        if !scenario.vector.options.is_default() {
+            let file = OptionsFile::write(scenario)?;
+            command = command.arg("--options").arg(&file.0);
+            options = Some(file);
+        }
+        let (link, child) = command.start().map_err(|error| error.to_string())?;
+        let ended = child.clone();
+        let epitaph = move || {
+            let status = ended.exit_status()?;
+            (!status.success()).then(|| format!("{status}; stderr: {}", ended.stderr_tail()))
+        };
+        let subject = LinkSubject::new(only(link)).with_half_close().with_options().with_epitaph(epitaph);
+        let end = async move {
+            let _status = child.wait().await;
+            drop(options);
+        };
+        Ok(Reached { subject, end: Box::pin(end) })
+    }
+}
+
+impl Wire for Stdio {
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
+        Box::pin(async move { self.start(scenario) })
+    }
+
+    /// Our own end is the stdio of a real process, whose other side comes back to us.
+    fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
+        Box::pin(async move {
+            let framing = framing_of(scenario)?;
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
+            let address = listener.local_addr().map_err(|error| error.to_string())?;
+            let command = self.0.command().arg("relay").arg(address.to_string()).framing(framing);
+            let (ours, child) = command.start().map_err(|error| error.to_string())?;
+            let stream = tokio::select! {
+                accepted = listener.accept() => accepted.map_err(|error| error.to_string())?.0,
+                status = child.wait() => return Err(format!("the relay ended: {status}")),
+            };
+            stream.set_nodelay(true).map_err(|error| error.to_string())?;
+            let (from, to) = stream.into_split();
+            let far = Box::new(ByteStream::new(from, to, framing)).open().await;
+            Ok((ours, far.map_err(|error| error.to_string())?))
+        })
+    }
+}
+
+/// The options of a vector as a file, gone when this is.
+struct OptionsFile(PathBuf);
+
+impl OptionsFile {
+    fn write(scenario: &Scenario) -> Result<Self, String> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("rescind-options-{}-{}.json", id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        let text = serde_json::to_string(&scenario.vector.options).map_err(|error| error.to_string())?;
+        std::fs::write(&path, text)
+            .map_err(|error| format!("the options could not be written to {}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for OptionsFile {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}

@@ -1,0 +1,241 @@
+//! A link over a pipe in memory, with the clock stopped, against tungstenite itself.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use rescind_core::{ExchangeId, FrameKind, Head, Lane, Outbound, TransportEvent};
+use tokio::io::DuplexStream;
+use tokio::time::Instant;
+
+use super::*;
+
+type Peer = WebSocketStream<DuplexStream>;
+
+/// A link of a server and the client at its other end, over a pipe of so many bytes.
+async fn pair(room: usize, options: &LinkOptions) -> (Link, Peer) {
+    let (ours, theirs) = tokio::io::duplex(room);
+    let link = served(ours, options, Meta::default(), None).await;
+    (link, WebSocketStream::from_raw_socket(theirs, Role::Client, None).await)
+}
+
+async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
+    poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await
+}
+
+async fn is_pending(link: &mut Link) -> bool {
+    poll_fn(|cx| Poll::Ready(link.rx.as_mut().poll_event(cx).is_pending())).await
+}
+
+fn note(lane: Lane, body: String) -> Outbound {
+    let head = Head { kind: FrameKind::Notification, id: None, method: None };
+    Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
+}
+
+fn is_ready(link: &mut Link, lane: Lane) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    link.tx.as_mut().poll_ready(lane, &mut cx).is_ready()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_answers_no_ping_is_gone_after_two() {
+    let (mut link, _silent) = pair(4096, &LinkOptions::new()).await;
+    let began = Instant::now();
+    let end = event(&mut link).await.unwrap().unwrap_err();
+    assert_eq!(end.kind, TransportErrorKind::Closed);
+    assert!(end.to_string().contains("ping"), "{end}");
+    assert_eq!(began.elapsed(), Duration::from_secs(60), "pings at 20 s and 40 s, both unanswered at 60 s");
+    assert!(event(&mut link).await.is_none());
+    assert!(link.tx.as_mut().start_send(note(Lane::Bulk, "{}".into())).is_err(), "both halves are told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_answers_pings_lives_for_ever() {
+    let (mut link, mut peer) = pair(4096, &LinkOptions::new()).await;
+    // Reading is what makes tungstenite answer.
+    let peer = tokio::spawn(async move {
+        let mut pings = 0;
+        while let Some(Ok(message)) = peer.next().await {
+            if message.is_ping() {
+                pings += 1;
+            }
+            if pings == 100 {
+                peer.send(Message::text("\"alive\"")).await.unwrap();
+                break;
+            }
+        }
+        peer
+    });
+    let began = Instant::now();
+    match event(&mut link).await {
+        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, "\"alive\""),
+        other => panic!("expected the frame, got {other:?}"),
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(2000));
+    drop(peer.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_message_on_a_slow_line_is_no_silence() {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    let mut link = served(ours, &LinkOptions::new(), Meta::default(), None).await;
+    // A text message of 1 MiB, masked with zeros, 64 KiB every 19 s: its sender cannot answer a ping before its end.
+    let size: usize = 1 << 20;
+    let head = [&[0x81, 0xff][..], &(size as u64).to_be_bytes(), &[0; 4]].concat();
+    let slow = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        theirs.write_all(&head).await.unwrap();
+        let part = vec![b'7'; 64 * 1024];
+        for _ in 0..size / part.len() {
+            tokio::time::sleep(Duration::from_secs(19)).await;
+            theirs.write_all(&part).await.unwrap();
+        }
+        theirs
+    });
+    match event(&mut link).await {
+        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body.len(), size),
+        other => panic!("expected the frame, got {other:?}"),
+    }
+    drop(slow.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_byte_now_and_then_is_silence() {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    let mut link = served(ours, &LinkOptions::new(), Meta::default(), None).await;
+    let trickle = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        let _ = theirs.write_all(&[0x81, 0xfe, 0x7f, 0xff, 0, 0, 0, 0]).await;
+        while theirs.write_all(b"7").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    let began = Instant::now();
+    assert!(event(&mut link).await.unwrap().is_err());
+    assert_eq!(began.elapsed(), Duration::from_secs(60));
+    drop(link);
+    trickle.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_pings_silence_is_no_end() {
+    let (mut link, _silent) = pair(4096, &LinkOptions::new().no_pings()).await;
+    let waited = tokio::time::timeout(Duration::from_secs(100_000), event(&mut link)).await;
+    assert!(waited.is_err(), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_in_is_read_while_a_write_is_blocked() {
+    let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
+    // The peer reads nothing: the pipe fills, then what the sender may hold.
+    let mut taken = 0;
+    while is_ready(&mut link, Lane::Bulk) {
+        link.tx.as_mut().start_send(note(Lane::Bulk, format!("\"{}\"", "x".repeat(1000)))).unwrap();
+        taken += 1;
+    }
+    assert!((30..40).contains(&taken), "bulk is held up to 32 KiB, not {taken} frames of 1 KiB");
+    assert!(is_ready(&mut link, Lane::Control), "control has room where bulk has none");
+    link.tx.as_mut().start_send(note(Lane::Control, "\"cancel\"".into())).unwrap();
+    // Pings among the frames: their answers wait behind what is blocked, and hold up nothing.
+    for number in 0..60 {
+        peer.feed(Message::Ping(vec![1].into())).await.unwrap();
+        peer.send(Message::text(number.to_string())).await.unwrap();
+        match event(&mut link).await {
+            Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, number.to_string()),
+            other => panic!("expected frame {number}, got {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pongs_owed_to_a_peer_that_does_not_read_are_bounded() {
+    let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
+    while is_ready(&mut link, Lane::Bulk) {
+        link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(1000))).unwrap();
+    }
+    let flood = async {
+        // Until the link has enough of it.
+        while peer.send(Message::Ping(vec![0; 125].into())).await.is_ok() {}
+    };
+    let end = async {
+        let end = event(&mut link).await.unwrap().unwrap_err();
+        assert!(end.to_string().contains("64 pings"), "{end}");
+        drop(link);
+    };
+    tokio::join!(flood, end);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_may_ping_as_it_likes() {
+    let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
+    let pings = async {
+        for number in 0..1000_u32 {
+            peer.send(Message::Ping(number.to_be_bytes().to_vec().into())).await.unwrap();
+            match peer.next().await {
+                Some(Ok(Message::Pong(body))) => assert_eq!(body, number.to_be_bytes().to_vec()),
+                other => panic!("expected pong {number}, got {other:?}"),
+            }
+        }
+        peer.send(Message::text("\"done\"")).await.unwrap();
+    };
+    let (told, ()) = tokio::join!(event(&mut link), pings);
+    assert!(matches!(told, Some(Ok(TransportEvent::Message(_)))), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_waits_one_second_for_a_peer_that_does_not_answer() {
+    let (mut link, mut peer) = pair(4096, &LinkOptions::new()).await;
+    let began = Instant::now();
+    let why = CloseReason::Violation("too many connections".to_owned());
+    poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx)).await.unwrap();
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+    match peer.next().await {
+        Some(Ok(Message::Close(Some(frame)))) => {
+            assert_eq!((u16::from(frame.code), frame.reason.as_str()), (1008, "too many connections"));
+        }
+        other => panic!("expected a close frame, got {other:?}"),
+    }
+    assert!(event(&mut link).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_over_a_blocked_write_says_what_was_lost() {
+    let (mut link, _deaf) = pair(1024, &LinkOptions::new()).await;
+    while is_ready(&mut link, Lane::Bulk) {
+        link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(1000))).unwrap();
+    }
+    let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await;
+    assert!(closed.unwrap_err().to_string().contains("did not read"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_that_is_dropped_says_good_bye_and_runs_its_hook_once() {
+    let (ours, theirs) = tokio::io::duplex(4096);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let hook: OnClose = Box::new(move || tell.send(()).unwrap());
+    let link = served(ours, &LinkOptions::new(), Meta::default(), Some(hook)).await;
+    let mut peer = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+    assert!(told.try_recv().is_err(), "not before the end");
+    drop(link);
+    assert_eq!(told.recv().await, Some(()));
+    assert_eq!(told.recv().await, None);
+    match peer.next().await {
+        Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 1001),
+        other => panic!("expected a close frame, got {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_may_not_go_out_is_refused_alone() {
+    let (mut link, mut peer) = pair(4096, &LinkOptions::new().max_frame(16)).await;
+    let large = link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(17))).unwrap_err();
+    assert_eq!((large.kind, large.exchange), (TransportErrorKind::TooLarge, Some(ExchangeId::NONE)));
+    let mut out = note(Lane::Bulk, String::new());
+    out.body = vec![0xff].into();
+    let torn = link.tx.as_mut().start_send(out).unwrap_err();
+    assert_eq!((torn.kind, torn.exchange), (TransportErrorKind::Framing, Some(ExchangeId::NONE)));
+    link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(16))).unwrap();
+    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await.unwrap();
+    assert_eq!(peer.next().await.unwrap().unwrap(), Message::text("x".repeat(16)));
+    assert!(is_pending(&mut link).await);
+}

@@ -1,0 +1,389 @@
+//! Who is let in: each refusal with its status, on a socket of our own and on a route of axum.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{accept, body, event, in_time, listen, send};
+use futures_util::{SinkExt, StreamExt};
+use rescind_core::{Listener, Principal, Transport, TransportErrorKind};
+use rescind_websocket::{Refusal, RequestHead, UpgradeOptions, WebSocketListener, connect, upgrade};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A good request, in the order of its lines.
+const GOOD: [(&str, &str); 5] = [
+    ("Host", "127.0.0.1"),
+    ("Connection", "keep-alive, Upgrade"),
+    ("Upgrade", "WebSocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+];
+
+/// The request with these lines put in, in place of those of the same name; an empty value takes one out.
+fn request(line: &str, other: &[(&str, &str)]) -> String {
+    let kept = GOOD.iter().filter(|(name, _)| other.iter().all(|(changed, _)| changed != name));
+    let lines = kept.chain(other.iter().filter(|(_, value)| !value.is_empty()));
+    let head = [format!("{line} HTTP/1.1")].into_iter();
+    let lines: Vec<_> = head.chain(lines.map(|(name, value)| format!("{name}: {value}"))).collect();
+    lines.join("\r\n") + "\r\n\r\n"
+}
+
+/// What is answered up to the end of the head.
+async fn head_of(socket: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match socket.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+async fn asked(address: &str, request: String) -> String {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    in_time("an answer", head_of(&mut socket)).await
+}
+
+fn status(head: &str) -> u16 {
+    head.split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .unwrap_or_else(|| panic!("no status: {head:?}"))
+}
+
+fn strict() -> UpgradeOptions {
+    UpgradeOptions::new()
+        .path("/agent")
+        .allow_host("agent.example")
+        .allow_origin("https://app.example")
+        .subprotocol("acp.v2")
+        .subprotocol("acp.v1")
+        .authorize(|head: &RequestHead<'_>| match head.header("Authorization") {
+            None => Ok(None),
+            Some("Bearer good") => Ok(Some(Principal("ada".into()))),
+            Some("Bearer bad") => Err(Refusal::forbidden("not you")),
+            Some(_) => Err(Refusal::unauthorized("Bearer")),
+        })
+}
+
+type Change<'a> = (&'a str, &'a str);
+
+/// Request line, changed headers, status, what the answer's head must hold.
+const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
+    ("GET /agent", &[], 101, "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+    ("GET /agent?token=1", &[], 101, "upgrade: websocket"),
+    ("GET /agent", &[("Host", "localhost:1234")], 101, ""),
+    ("GET /agent", &[("Host", "agent.example")], 101, ""),
+    ("GET /agent", &[("Host", "evil.example")], 421, ""),
+    ("GET /agent", &[("Host", "192.0.2.1")], 421, ""),
+    ("GET /agent", &[("Host", "")], 400, ""),
+    ("GET /agent", &[("Host", "a b")], 400, ""),
+    ("GET /agent", &[("Host", "user@localhost")], 400, ""),
+    ("GET /", &[], 404, ""),
+    ("GET /agent/", &[], 404, ""),
+    ("GET /agent", &[("Origin", "http://localhost:5173")], 101, ""),
+    ("GET /agent", &[("Origin", "https://app.example")], 101, ""),
+    ("GET /agent", &[("Host", "agent.example"), ("Origin", "https://agent.example")], 101, ""),
+    ("GET /agent", &[("Origin", "https://evil.example")], 403, ""),
+    ("GET /agent", &[("Origin", "null")], 403, ""),
+    ("POST /agent", &[], 405, "allow: GET"),
+    ("OPTIONS /agent", &[], 405, "allow: GET"),
+    ("GET /agent", &[("Upgrade", "")], 426, "upgrade: websocket"),
+    ("GET /agent", &[("Upgrade", "h2c")], 426, "upgrade: websocket"),
+    ("GET /agent", &[("Connection", "close")], 426, "upgrade: websocket"),
+    ("GET /agent", &[("Sec-WebSocket-Version", "8")], 426, "sec-websocket-version: 13"),
+    ("GET /agent", &[("Sec-WebSocket-Version", "")], 426, "sec-websocket-version: 13"),
+    ("GET /agent", &[("Sec-WebSocket-Key", "")], 400, ""),
+    ("GET /agent", &[("Sec-WebSocket-Key", "short==")], 400, ""),
+    ("GET /agent", &[("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ!!")], 400, ""),
+    ("GET /agent", &[("Authorization", "Bearer good")], 101, ""),
+    ("GET /agent", &[("Authorization", "Bearer bad")], 403, ""),
+    ("GET /agent", &[("Authorization", "Basic x")], 401, "www-authenticate: Bearer"),
+    ("GET /agent", &[("Sec-WebSocket-Protocol", "x, acp.v1")], 101, "sec-websocket-protocol: acp.v1"),
+    ("GET /agent", &[("Sec-WebSocket-Protocol", "acp.v1,acp.v2")], 101, "sec-websocket-protocol: acp.v2"),
+];
+
+#[tokio::test]
+async fn each_request_gets_the_status_of_the_table() {
+    let mut listener = listen(strict()).await;
+    let address = listener.address().to_string();
+    for &(line, changes, expected, holds) in TABLE {
+        let asking = asked(&address, request(line, changes));
+        let (head, link) = tokio::join!(asking, accept(&mut listener));
+        assert_eq!(status(&head), expected, "{line} {changes:?}: {head}");
+        assert!(head.contains(holds), "{line} {changes:?} must hold {holds:?}: {head}");
+        assert_eq!(link.is_ok(), expected == 101, "{line} {changes:?}: {link:?}");
+        assert_eq!(head.contains("connection: close"), expected != 101, "a refused socket is closed: {head}");
+    }
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn a_route_of_axum_asks_the_same() {
+    let (mut listener, url, _serving) = common::route::serve(strict()).await;
+    let address = url.trim_start_matches("ws://").trim_end_matches("/agent").to_owned();
+    for &(line, changes, expected, holds) in TABLE.iter().filter(|(line, ..)| !line.ends_with('/')) {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        socket.write_all(request(line, changes).as_bytes()).await.unwrap();
+        let head = in_time("an answer", head_of(&mut socket)).await;
+        assert_eq!(status(&head), expected, "{line} {changes:?}: {head}");
+        assert!(head.contains(holds), "{line} {changes:?} must hold {holds:?}: {head}");
+        if expected == 101 {
+            accept(&mut listener).await.unwrap();
+        }
+    }
+    // The application's other routes are its own.
+    assert_eq!(status(&asked(&address, request("GET /", &[("Host", "evil.example")])).await), 200);
+}
+
+#[tokio::test]
+async fn a_client_is_told_why_it_is_refused() {
+    let mut listener = listen(strict()).await;
+    let url = listener.endpoint().0;
+    assert!(url.ends_with("/agent"), "{url}");
+    let transport = connect(&url).header("Authorization", "Bearer bad");
+    let (refused, _) = tokio::join!(Box::new(transport).open(), accept(&mut listener));
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind, TransportErrorKind::Open);
+    assert!(error.to_string().contains("403 Forbidden: not you"), "{error}");
+    assert!(!error.to_string().contains("Bearer"), "a secret is shown: {error}");
+}
+
+#[tokio::test]
+async fn whom_the_hook_names_is_the_principal_of_the_connection() {
+    let mut listener = listen(strict()).await;
+    let url = listener.endpoint().0;
+    let (tell, told) = std::sync::mpsc::channel();
+    let transport = connect(&url)
+        .header("Authorization", "Bearer good")
+        .subprotocol("acp.v1")
+        .on_answer(move |answer| tell.send(answer.subprotocol().map(str::to_owned)).unwrap());
+    let (client, server) = tokio::join!(Box::new(transport).open(), accept(&mut listener));
+    let (mut client, mut server) = (client.unwrap(), server.unwrap());
+    assert_eq!(server.meta.principal, Some(Principal("ada".into())));
+    assert!(server.meta.peer.as_deref().unwrap().starts_with("127.0.0.1:"));
+    assert_eq!(told.recv().unwrap().as_deref(), Some("acp.v1"));
+    send(&mut client, "{}").await.unwrap();
+    assert_eq!(body(&mut server).await, "{}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_opened_says_why() {
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let table = [
+        ("nonsense".to_owned(), "must begin with"),
+        ("http://127.0.0.1/".to_owned(), "must begin with"),
+        ("ws://".to_owned(), ""),
+        ("ws://user:secret@127.0.0.1/".to_owned(), "send a header"),
+        (format!("ws://127.0.0.1:{port}/?token=secret"), "127.0.0.1"),
+    ];
+    for (url, holds) in table {
+        let error = Box::new(connect(&url)).open().await.unwrap_err();
+        assert_eq!(error.kind, TransportErrorKind::Open, "{url}: {error}");
+        assert!(error.to_string().contains(holds), "{url}: {error}");
+        assert!(!error.to_string().contains("secret"), "a secret is shown: {error}");
+        assert!(!format!("{:?}", connect(&url)).contains("token"), "a secret is shown");
+    }
+    for name in ["Host", "Upgrade", "sec-websocket-key", "a b", ""] {
+        let error = Box::new(connect("ws://127.0.0.1:9/").header(name, "x")).open().await.unwrap_err();
+        assert!(error.to_string().contains("cannot be part of a handshake"), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_handshake_holds_up_no_other() {
+    let mut listener = listen(UpgradeOptions::new()).await;
+    let url = listener.endpoint().0;
+    let mut slow = Vec::new();
+    for _ in 0..20 {
+        let mut socket = TcpStream::connect(listener.address()).await.unwrap();
+        socket.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.").await.unwrap();
+        slow.push(socket);
+    }
+    let (client, server) = tokio::join!(Box::new(connect(&url)).open(), accept(&mut listener));
+    client.unwrap();
+    server.unwrap();
+    // One of the slow ones goes on, and is let in.
+    let rest = request("", &[("Host", "")]).replacen(" HTTP/1.1\r\n", "0.1\r\n", 1);
+    let mut first = slow.remove(0);
+    first.write_all(rest.as_bytes()).await.unwrap();
+    let (head, link) = tokio::join!(head_of(&mut first), accept(&mut listener));
+    assert_eq!(status(&head), 101, "{head}");
+    link.unwrap();
+}
+
+#[tokio::test]
+async fn a_handshake_that_takes_too_long_is_given_up() {
+    let options = UpgradeOptions::new().handshake_timeout(Duration::from_millis(50));
+    let mut listener = listen(options).await;
+    let mut socket = TcpStream::connect(listener.address()).await.unwrap();
+    let error = accept(&mut listener).await.unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
+    assert_eq!(in_time("the end", socket.read(&mut [0; 16])).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_given_up() {
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", tcp.local_addr().unwrap());
+    let transport = connect(&url).handshake_timeout(Duration::from_millis(50));
+    let error = in_time("opening", Box::new(transport).open()).await.unwrap_err();
+    assert!(error.to_string().contains("in time"), "{error}");
+}
+
+#[tokio::test]
+async fn over_the_limit_of_handshakes_a_request_gets_503() {
+    let mut listener = listen(UpgradeOptions::new().handshakes(2)).await;
+    let address = listener.address().to_string();
+    let slow = [TcpStream::connect(&address).await.unwrap(), TcpStream::connect(&address).await.unwrap()];
+    let (head, refused) = tokio::join!(asked(&address, request("GET /", &[])), accept(&mut listener));
+    assert_eq!(status(&head), 503, "{head}");
+    assert!(refused.unwrap_err().to_string().contains("503"));
+    drop(slow);
+    for _ in 0..2 {
+        accept(&mut listener).await.unwrap_err();
+    }
+    let (head, link) = tokio::join!(asked(&address, request("GET /", &[])), accept(&mut listener));
+    assert_eq!(status(&head), 101, "{head}");
+    link.unwrap();
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let mut listener = listen(UpgradeOptions::new()).await;
+    let mut socket = TcpStream::connect(listener.address()).await.unwrap();
+    let flood = async {
+        let long = "x".repeat(8192);
+        let _ = socket.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ").await;
+        while socket.write_all(long.as_bytes()).await.is_ok() {}
+    };
+    let (refused, ()) = in_time("the refusal", async { tokio::join!(accept(&mut listener), flood) }).await;
+    refused.unwrap_err();
+}
+
+/// A server bound to more than loopback also takes addresses, but no names: none can be led to it unseen.
+#[tokio::test]
+async fn a_server_for_other_machines_takes_addresses() {
+    let mut listener = WebSocketListener::builder().bind("0.0.0.0:0").await.unwrap();
+    let address = format!("127.0.0.1:{}", listener.address().port());
+    for (host, expected) in [("192.0.2.1:9000", 101), ("localhost", 101), ("evil.example", 421)] {
+        let asking = asked(&address, request("GET /", &[("Host", host)]));
+        let (head, _) = tokio::join!(asking, accept(&mut listener));
+        assert_eq!(status(&head), expected, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_can_be_upgraded_by_hand_with_headers_and_a_hook() {
+    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/acp", tcp.local_addr().unwrap());
+    let closed = Arc::new(AtomicUsize::new(0));
+    let (tell, mut links) = tokio::sync::mpsc::unbounded_channel();
+    let hook = Arc::clone(&closed);
+    let serving = tokio::spawn(async move {
+        let (socket, _) = tcp.accept().await.unwrap();
+        let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            let (mut response, upgrading) = upgrade(&mut request, &UpgradeOptions::new()).unwrap();
+            response.headers_mut().insert("acp-connection-id", http::HeaderValue::from_static("c-7"));
+            let hook = Arc::clone(&hook);
+            let upgrading = upgrading.peer("by hand").on_close(move || {
+                hook.fetch_add(1, Ordering::SeqCst);
+            });
+            let tell = tell.clone();
+            tokio::spawn(async move { tell.send(upgrading.link().await) });
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+        });
+        let socket = hyper_util::rt::TokioIo::new(socket);
+        hyper::server::conn::http1::Builder::new()
+            .serve_connection(socket, service)
+            .with_upgrades()
+            .await
+            .unwrap();
+    });
+    let (saw, seen) = std::sync::mpsc::channel();
+    let transport = connect(&url)
+        .on_answer(move |answer| saw.send(answer.header("Acp-Connection-Id").map(str::to_owned)).unwrap());
+    let mut client = Box::new(transport).open().await.unwrap();
+    assert_eq!(seen.recv().unwrap().as_deref(), Some("c-7"));
+    serving.await.unwrap();
+    let mut server = links.recv().await.unwrap().unwrap();
+    assert_eq!(server.meta.peer.as_deref(), Some("by hand"));
+    send(&mut client, "1").await.unwrap();
+    assert_eq!(body(&mut server).await, "1");
+    assert_eq!(closed.load(Ordering::SeqCst), 0);
+    drop(server);
+    assert_eq!(closed.load(Ordering::SeqCst), 1);
+    assert!(event(&mut client).await.is_none());
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn a_route_whose_listener_is_gone_answers_503_and_one_without_routes_ends() {
+    let (listener, url, serving) = common::route::serve(UpgradeOptions::new()).await;
+    drop(listener);
+    let error = Box::new(connect(&url)).open().await.unwrap_err();
+    assert!(error.to_string().contains("503"), "{error}");
+    drop(serving);
+
+    let (upgrades, listener) = rescind_websocket::routed(UpgradeOptions::new());
+    drop(upgrades);
+    let mut listener = std::pin::pin!(listener);
+    let end = in_time("the end", std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx))).await;
+    assert!(end.is_none());
+}
+
+#[cfg(feature = "rustls")]
+#[tokio::test]
+async fn wss_trusts_only_whom_it_is_told_to() {
+    let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
+    let mut listener = WebSocketListener::builder().tls(ours.server()).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    assert!(url.starts_with("wss://127.0.0.1:"), "{url}");
+    let untrusted = connect(&url).tls(other.client());
+    let (client, server) = tokio::join!(Box::new(untrusted).open(), accept(&mut listener));
+    let error = client.unwrap_err();
+    assert!(error.to_string().contains("TLS with 127.0.0.1"), "{error}");
+    server.unwrap_err();
+    // Somebody without TLS does no harm.
+    let mut plain = TcpStream::connect(listener.address()).await.unwrap();
+    plain.write_all(request("GET /", &[]).as_bytes()).await.unwrap();
+    accept(&mut listener).await.unwrap_err();
+    let trusted = connect(&url.replace("127.0.0.1", "localhost")).tls(ours.client());
+    let (client, server) = tokio::join!(Box::new(trusted).open(), accept(&mut listener));
+    let (mut client, mut server) = (client.unwrap(), server.unwrap());
+    send(&mut client, "\"over TLS\"").await.unwrap();
+    assert_eq!(body(&mut server).await, "\"over TLS\"");
+    let missing = rescind_websocket::ClientTls::from_ca_file(&ours.file("nothing.pem")).unwrap_err();
+    assert!(missing.to_string().contains("nothing.pem"), "{missing}");
+    let swapped = rescind_websocket::ServerTls::from_pem_files(&ours.file("ca.pem"), &ours.file("key.pem"));
+    assert!(swapped.is_err(), "a key of another certificate is no key");
+}
+
+/// A page's own client: what a browser sends, its `Origin` included.
+#[tokio::test]
+async fn tungstenites_client_with_an_origin_is_let_in_by_list() {
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+    let mut listener = listen(UpgradeOptions::new().allow_origin("https://app.example")).await;
+    let mut request = listener.endpoint().0.into_client_request().unwrap();
+    request.headers_mut().insert("Origin", http::HeaderValue::from_static("https://app.example"));
+    let address = listener.address();
+    let client = async {
+        let tcp = TcpStream::connect(address).await.unwrap();
+        tokio_tungstenite::client_async(request, tcp).await.unwrap().0
+    };
+    let (mut client, server) = tokio::join!(client, accept(&mut listener));
+    let mut server = server.unwrap();
+    client.send("\"from a page\"".into()).await.unwrap();
+    assert_eq!(body(&mut server).await, "\"from a page\"");
+    send(&mut server, "\"to a page\"").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap().into_text().unwrap(), "\"to a page\"");
+}

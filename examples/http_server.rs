@@ -1,0 +1,64 @@
+//! An agent over HTTP, mounted beside routes of one's own, and a client that cancels a call of it.
+//!
+//! Run it with `cargo run -p rescind-examples --example http_server`.
+
+use std::error::Error;
+
+use axum::routing::get;
+use rescind::http::{HttpClient, HttpServer, Streamable, StreamableTransport};
+use rescind::{CallContext, HandlerError, Outcome, Peer, Router, Server, dialect};
+use serde_json::{Value, json};
+
+/// Counts until it is cancelled, and tells each number.
+async fn count(ctx: CallContext, _: Value) -> Result<Value, HandlerError> {
+    let mut clock = tokio::time::interval(std::time::Duration::from_millis(20));
+    for number in 1_u64.. {
+        tokio::select! {
+            _ = clock.tick() => ctx.notify_when_room("counted", &json!({ "number": number })).await?,
+            cause = ctx.cancelled() => {
+                println!("server: stopped, because {:?}", cause.kind());
+                return ctx.stopped::<Value>(cause);
+            }
+        }
+    }
+    Ok(Value::Null)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let router = Router::new()
+        .method("initialize", |_: CallContext, _: Value| async {
+            Ok::<_, HandlerError>(json!({ "protocolVersion": 1, "agentCapabilities": {} }))
+        })
+        .method("count", count);
+
+    // The agent is a service under a path; everything else of the server is the user's own.
+    let (service, listener) = HttpServer::new(Streamable::new()).mount();
+    let agent = tokio::spawn(Server::builder([dialect::ACP]).serve(router).listen(listener).run());
+    let app = axum::Router::new().route("/health", get(|| async { "well" })).route_service("/agent", service);
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = socket.local_addr()?;
+    let serving = tokio::spawn(async move { axum::serve(socket, app).await });
+    println!("server: listening on http://{address}/agent");
+
+    let transport = StreamableTransport::new(HttpClient::new(&format!("http://{address}/agent"))?);
+    let peer = Peer::builder(dialect::ACP).connect(transport).await?;
+    peer.call::<_, Value>("initialize", &json!({ "protocolVersion": 1 })).await?;
+
+    let call = peer.call::<_, Value>("count", &json!({})).start()?;
+    let mut counted = call.notifications_where(|told| told.method() == "counted");
+    for _ in 0..3 {
+        let told = counted.next().await.ok_or("the call has ended")?;
+        println!("client: {}", told.raw_params().unwrap_or("nothing"));
+    }
+    let _ = call.canceller().cancel("three is enough");
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => println!("client: cancelled, confirmed: {}", cancelled.confirmed),
+        other => return Err(format!("the call ended otherwise: {other:?}").into()),
+    }
+
+    peer.shutdown(std::time::Duration::ZERO).await;
+    agent.abort();
+    serving.abort();
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! A small agent behind a route of an axum application, and a client that connects to it and changes its mind.
+//!
+//! Run it with `cargo run -p rescind-examples --example websocket_server`. Given an address, such as `127.0.0.1:9000`,
+//! it serves there until it is stopped, for clients of your own.
+
+use std::error::Error;
+
+use axum::Router as Routes;
+use axum::routing::{any, get};
+use rescind::websocket::{BinaryMessages, Ignored, LinkOptions, UpgradeOptions, connect, routed};
+use rescind::{CallContext, Outcome, Peer, Router, Server, dialect};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1);
+    let tcp = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0")).await?;
+    let url = format!("ws://{}/agent", tcp.local_addr()?);
+
+    // Pages of this machine and of the host they ask for may connect; one more is let in by name. ACP's draft of
+    // this wire wants binary messages ignored, else they would end the connection.
+    let options = UpgradeOptions::new()
+        .allow_origin("https://app.example")
+        .link(LinkOptions::new().binary(BinaryMessages::Ignore(Ignored::new())));
+    let (upgrades, listener) = routed(options);
+
+    // The application keeps its own routes; the agent is one more.
+    let routes =
+        Routes::new().route("/", get(async || "an application of ours\n")).route("/agent", any(upgrades));
+    let web = tokio::spawn(async { axum::serve(tcp, routes).await });
+    let agent = tokio::spawn(Server::builder([dialect::ACP]).serve(agent()).listen(listener.at(&url)).run());
+    println!("the agent listens on {url}");
+
+    if address.is_some() {
+        web.await??;
+    } else {
+        client(&url).await?;
+        web.abort();
+        agent.abort();
+    }
+    Ok(())
+}
+
+/// One method: it counts, tells so, and stops when it is told to.
+fn agent() -> Router {
+    Router::new().method("count", |ctx: CallContext, (to,): (u32,)| async move {
+        for number in 1..=to {
+            ctx.notify("counted", &json!({"number": number}))?;
+            tokio::select! {
+                () = tokio::time::sleep(std::time::Duration::from_millis(10)) => {}
+                cause = ctx.cancelled() => return ctx.stopped(cause),
+            }
+        }
+        Ok(json!({"counted": to}))
+    })
+}
+
+async fn client(url: &str) -> Result<(), Box<dyn Error>> {
+    let peer = Peer::builder(dialect::ACP).connect(connect(url)).await?;
+
+    let call = peer.call::<_, Value>("count", &[1_000_000]).start()?;
+    let mut counted = call.notifications_where(|told| told.method() == "counted");
+    for _ in 0..3 {
+        counted.next().await;
+    }
+    let _ = call.canceller().cancel("three are enough");
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => println!("cancelled, confirmed: {}", cancelled.confirmed),
+        other => return Err(format!("the call was not cancelled: {other:?}").into()),
+    }
+
+    // The connection is as good as before.
+    let answer: Value = peer.call("count", &[2]).await?;
+    println!("another call on the same connection: {answer}");
+    peer.shutdown(std::time::Duration::from_secs(1)).await;
+    Ok(())
+}

@@ -1,0 +1,62 @@
+// An MCP server of the 2025 revisions, made with the public API of @modelcontextprotocol/sdk, over its own stdin and
+// stdout, or with `--http` over streamable HTTP on a free port. What it offers is told in README.md.
+
+import { randomUUID } from "node:crypto";
+import { createServer } from "node:http";
+import { Server } from "@modelcontextprotocol/sdk/server/index.js";
+import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
+import { StreamableHTTPServerTransport } from "@modelcontextprotocol/sdk/server/streamableHttp.js";
+import { CallToolRequestSchema, ErrorCode, ListToolsRequestSchema, McpError, ResultSchema } from "@modelcontextprotocol/sdk/types.js";
+import { listen } from "./listen.mjs";
+import { perform, toolResult, tools } from "./mcp-tools.mjs";
+
+/** What the SDK lends a handler. */
+function lent({ signal, _meta, sendNotification, sendRequest }) {
+  const progressToken = _meta?.progressToken;
+  return {
+    signal,
+    progress: async (progress, total) => {
+      if (progressToken === undefined) return;
+      await sendNotification({ method: "notifications/progress", params: { progressToken, progress, total } });
+    },
+    ask: (method, params) => sendRequest({ method, params }, ResultSchema, { signal }),
+  };
+}
+
+function server() {
+  const served = new Server({ name: "mcp-sdk-server", version: "0.0.0" }, { capabilities: { tools: {} } });
+  served.setRequestHandler(ListToolsRequestSchema, () => ({ tools }));
+  served.setRequestHandler(CallToolRequestSchema, async ({ params }, extra) => {
+    const done = perform(params.name, params.arguments, lent(extra));
+    if (done === undefined) throw new McpError(ErrorCode.InvalidParams, `no tool is called "${params.name}"`);
+    return toolResult(await done);
+  });
+  // The same abilities as methods of their own, which is how they are asked without a tool's wrapping.
+  served.fallbackRequestHandler = async ({ method, params }, extra) => {
+    const done = method.startsWith("test/") ? perform(method.slice("test/".length), params, lent(extra)) : undefined;
+    if (done === undefined) throw new McpError(ErrorCode.MethodNotFound, "Method not found");
+    return done;
+  };
+  return served;
+}
+
+/** A transport and a server of its own for each session, as the SDK's documentation shows. */
+function serveHttp() {
+  const sessions = new Map();
+  const http = createServer(async (request, response) => {
+    const known = sessions.get(request.headers["mcp-session-id"]);
+    if (known) return known.handleRequest(request, response);
+    const transport = new StreamableHTTPServerTransport({
+      sessionIdGenerator: randomUUID,
+      onsessioninitialized: (id) => sessions.set(id, transport),
+    });
+    transport.onclose = () => sessions.delete(transport.sessionId);
+    await server().connect(transport);
+    // Whatever is not an `initialize` the transport refuses by itself.
+    await transport.handleRequest(request, response);
+  });
+  listen(http, "/mcp");
+}
+
+if (process.argv[2] === "--http") serveHttp();
+else await server().connect(new StdioServerTransport());
