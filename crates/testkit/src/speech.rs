@@ -192,11 +192,6 @@ impl Speech {
         }
     }
 
-    /// What an ABP call is cancelled by; either place names it.
-    pub(crate) fn call_name(frame: &Value) -> Option<&Value> {
-        frame.pointer("/payload/options/callId").or_else(|| frame.pointer("/payload/callId"))
-    }
-
     /// What a frame is.
     pub(crate) fn shape(self, frame: &Value) -> Shape {
         let text = |name: &str| frame.get(name).and_then(Value::as_str).map(str::to_owned);
