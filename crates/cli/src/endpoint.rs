@@ -193,6 +193,7 @@ pub(crate) struct Place {
     pub(crate) endpoint: Endpoint,
     pub(crate) framing: Framing,
     pub(crate) binding: Binding,
+    pub(crate) dialect: &'static str,
     /// A server's certificate and key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
     /// The authority a client trusts; without it the system's.
@@ -258,7 +259,7 @@ impl Place {
             Some(name) => framing_named(name),
             None => dialect.rules().framing,
         };
-        Ok(Self { endpoint, framing, binding, identity, authority: flags.tls_ca })
+        Ok(Self { endpoint, framing, binding, dialect: name, identity, authority: flags.tls_ca })
     }
 
     /// The wire's name in reports.

@@ -1,12 +1,14 @@
 //! Opens what an endpoint names: a listener, or a connection.
 
+use std::path::Path;
 use std::pin::Pin;
 
+use rescind::http::{HttpClient, HttpServer, Streamable, StreamableTransport};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind::websocket::{ClientTls, ServerTls, UpgradeOptions, WebSocketListener};
 use rescind::{Link, Listener, Transport, TransportError};
 
-use crate::endpoint::{Endpoint, Place};
+use crate::endpoint::{Binding, Endpoint, Place, Web};
 
 /// A listener of any wire.
 pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
@@ -34,7 +36,7 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
             let listener = listener.bind(&web.address()).await.map_err(|error| source(&error))?;
             Ok(Box::pin(listener))
         }
-        Endpoint::Http(_) => Err(not_here(&place.endpoint)),
+        Endpoint::Http(web) => listen_http(place, web).await,
     }
 }
 
@@ -56,9 +58,41 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
             }
             Box::new(transport)
         }
-        Endpoint::Http(_) => return Err(not_here(&place.endpoint)),
+        Endpoint::Http(_) => Box::new(http_client(place)?),
     };
     transport.open().await.map_err(|error| source(&error))
+}
+
+async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
+    let binding = match (place.binding, place.dialect) {
+        (Binding::Streamable, "mcp") => Streamable::new(),
+        // What may be said before the handshake is the protocol's to decide.
+        (Binding::Streamable, _) => Streamable::new().opened_by_any_message(),
+        (Binding::Stateless | Binding::Acp, _) => return Err(not_here(place)),
+    };
+    let path = web.path.split('?').next().unwrap_or("/");
+    let mut server = HttpServer::new(binding).path(path).allow_host(&web.host);
+    if let Some((certificate, key)) = &place.identity {
+        server = server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))?;
+    }
+    Ok(Box::pin(server.bind(&web.address()).await.map_err(|error| source(&error))?))
+}
+
+/// Frames go out in order, as the scenarios write them down.
+fn http_client(place: &Place) -> Result<StreamableTransport, String> {
+    match place.binding {
+        Binding::Streamable => {}
+        Binding::Stateless | Binding::Acp => return Err(not_here(place)),
+    }
+    let mut client = HttpClient::new(&place.endpoint.to_string()).map_err(|error| source(&error))?;
+    if let Some(authority) = &place.authority {
+        client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
+    }
+    Ok(StreamableTransport::new(client).in_order())
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| format!("{} could not be read: {error}", file.display()))
 }
 
 /// What happened, without the words for its kind: the sentence around it says that much.
@@ -66,6 +100,6 @@ fn source(error: &TransportError) -> String {
     error.source.to_string()
 }
 
-fn not_here(endpoint: &Endpoint) -> String {
-    format!("this release does not open {endpoint}; it opens stdio, pipe:, ws:// and wss://")
+fn not_here(place: &Place) -> String {
+    format!("this release does not open {} in the binding {}", place.endpoint, place.binding.name())
 }

@@ -2,6 +2,7 @@
 
 mod client;
 mod conversation;
+mod exchanges;
 mod halves;
 pub(crate) mod peek;
 mod server;
