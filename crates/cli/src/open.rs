@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::pin::Pin;
 
-use rescind::http::{HttpClient, HttpServer, Streamable, StreamableTransport};
+use rescind::http::{
+    Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
+    StreamableTransport,
+};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind::websocket::{ClientTls, ServerTls, UpgradeOptions, WebSocketListener};
 use rescind::{Link, Listener, Transport, TransportError};
@@ -58,18 +61,30 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
             }
             Box::new(transport)
         }
-        Endpoint::Http(_) => Box::new(http_client(place)?),
+        Endpoint::Http(_) => {
+            let client = http_client(place)?;
+            match place.binding {
+                // Frames go out in order, as the scenarios write them down.
+                Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
+                Binding::Stateless => Box::new(StatelessTransport::new(client)),
+                Binding::Acp => Box::new(AcpTransport::new(client)),
+            }
+        }
     };
     transport.open().await.map_err(|error| source(&error))
 }
 
 async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
-    let binding = match (place.binding, place.dialect) {
-        (Binding::Streamable, "mcp") => Streamable::new(),
+    match (place.binding, place.dialect) {
+        (Binding::Streamable, "mcp") => bind(Streamable::new(), place, web).await,
         // What may be said before the handshake is the protocol's to decide.
-        (Binding::Streamable, _) => Streamable::new().opened_by_any_message(),
-        (Binding::Stateless | Binding::Acp, _) => return Err(not_here(place)),
-    };
+        (Binding::Streamable, _) => bind(Streamable::new().opened_by_any_message(), place, web).await,
+        (Binding::Stateless, _) => bind(Stateless::new(), place, web).await,
+        (Binding::Acp, _) => bind(Acp::new(), place, web).await,
+    }
+}
+
+async fn bind<B: ServerBinding>(binding: B, place: &Place, web: &Web) -> Result<AnyListener, String> {
     let path = web.path.split('?').next().unwrap_or("/");
     let mut server = HttpServer::new(binding).path(path).allow_host(&web.host);
     if let Some((certificate, key)) = &place.identity {
@@ -78,17 +93,12 @@ async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
     Ok(Box::pin(server.bind(&web.address()).await.map_err(|error| source(&error))?))
 }
 
-/// Frames go out in order, as the scenarios write them down.
-fn http_client(place: &Place) -> Result<StreamableTransport, String> {
-    match place.binding {
-        Binding::Streamable => {}
-        Binding::Stateless | Binding::Acp => return Err(not_here(place)),
-    }
+fn http_client(place: &Place) -> Result<HttpClient, String> {
     let mut client = HttpClient::new(&place.endpoint.to_string()).map_err(|error| source(&error))?;
     if let Some(authority) = &place.authority {
         client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
     }
-    Ok(StreamableTransport::new(client).in_order())
+    Ok(client)
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
@@ -98,8 +108,4 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
 /// What happened, without the words for its kind: the sentence around it says that much.
 fn source(error: &TransportError) -> String {
     error.source.to_string()
-}
-
-fn not_here(place: &Place) -> String {
-    format!("this release does not open {} in the binding {}", place.endpoint, place.binding.name())
 }
