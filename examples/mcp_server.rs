@@ -10,7 +10,8 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use rescind::dialect::{MCP, MCP_2026};
 use rescind::http::{
-    HttpClient, HttpListener, HttpServer, HttpService, Stateless, StatelessTransport, Streamable, StreamableTransport,
+    HttpClient, HttpListener, HttpServer, HttpService, Stateless, StatelessTransport, Streamable,
+    StreamableTransport,
 };
 use rescind::{CallContext, ErrorCode, ErrorObject, HandlerError, Outcome, Peer, Router, Server};
 use serde_json::{Value, json};

@@ -87,6 +87,11 @@ impl Web {
         Ok(Self { security, host: host.to_owned(), port, path: path.to_owned() })
     }
 
+    /// Without its query.
+    pub(crate) fn path_alone(&self) -> &str {
+        self.path.split_once('?').map_or(self.path.as_str(), |(path, _)| path)
+    }
+
     /// `HOST:PORT`, to bind to.
     pub(crate) fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
@@ -191,9 +196,9 @@ pub(crate) struct Flags {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) endpoint: Endpoint,
+    pub(crate) dialect: &'static str,
     pub(crate) framing: Framing,
     pub(crate) binding: Binding,
-    pub(crate) dialect: &'static str,
     /// A server's certificate and key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
     /// The authority a client trusts; without it the system's.
@@ -254,6 +259,9 @@ impl Place {
                 "the binding {} does not carry the dialect {name}; leave --binding out for {default}",
                 binding.name()
             ));
+        }
+        if is_http && is_secure && side == Side::Client && flags.tls_ca.is_none() {
+            return Err(format!("{endpoint} needs --tls-ca FILE, the authority to trust"));
         }
         let framing = match &flags.framing {
             Some(name) => framing_named(name),
@@ -373,5 +381,7 @@ mod tests {
             assert!(why.contains(word), "{text}: {why}");
         }
         assert!(place("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
+        let why = place("https://localhost:1/", "acp", Flags::default(), Side::Client).unwrap_err();
+        assert!(why.contains("needs --tls-ca FILE"), "{why}");
     }
 }

@@ -61,44 +61,43 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
             }
             Box::new(transport)
         }
-        Endpoint::Http(_) => {
-            let client = http_client(place)?;
-            match place.binding {
-                // Frames go out in order, as the scenarios write them down.
-                Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
-                Binding::Stateless => Box::new(StatelessTransport::new(client)),
-                Binding::Acp => Box::new(AcpTransport::new(client)),
-            }
-        }
+        Endpoint::Http(_) => http_client(place)?,
     };
     transport.open().await.map_err(|error| source(&error))
 }
 
 async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
-    match (place.binding, place.dialect) {
-        (Binding::Streamable, "mcp") => bind(Streamable::new(), place, web).await,
+    match place.binding {
+        Binding::Streamable if place.dialect == "mcp" => bind(place, web, Streamable::new()).await,
         // What may be said before the handshake is the protocol's to decide.
-        (Binding::Streamable, _) => bind(Streamable::new().opened_by_any_message(), place, web).await,
-        (Binding::Stateless, _) => bind(Stateless::new(), place, web).await,
-        (Binding::Acp, _) => bind(Acp::new(), place, web).await,
+        Binding::Streamable => bind(place, web, Streamable::new().opened_by_any_message()).await,
+        Binding::Stateless => bind(place, web, Stateless::new()).await,
+        Binding::Acp => bind(place, web, Acp::new()).await,
     }
 }
 
-async fn bind<B: ServerBinding>(binding: B, place: &Place, web: &Web) -> Result<AnyListener, String> {
-    let path = web.path.split('?').next().unwrap_or("/");
-    let mut server = HttpServer::new(binding).path(path).allow_host(&web.host);
+async fn bind(place: &Place, web: &Web, binding: impl ServerBinding) -> Result<AnyListener, String> {
+    let mut server = HttpServer::new(binding).path(web.path_alone()).allow_host(&web.host);
     if let Some((certificate, key)) = &place.identity {
         server = server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))?;
     }
-    Ok(Box::pin(server.bind(&web.address()).await.map_err(|error| source(&error))?))
+    let listener = server.bind(&web.address()).await;
+    let listener =
+        listener.map_err(|error| format!("cannot listen on {}: {}", web.address(), error.source))?;
+    Ok(Box::pin(listener))
 }
 
-fn http_client(place: &Place) -> Result<HttpClient, String> {
+fn http_client(place: &Place) -> Result<Box<dyn Transport>, String> {
     let mut client = HttpClient::new(&place.endpoint.to_string()).map_err(|error| source(&error))?;
     if let Some(authority) = &place.authority {
         client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
     }
-    Ok(client)
+    Ok(match place.binding {
+        // Frames go out in order, as the scenarios write them down.
+        Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
+        Binding::Stateless => Box::new(StatelessTransport::new(client)),
+        Binding::Acp => Box::new(AcpTransport::new(client)),
+    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

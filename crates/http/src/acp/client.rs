@@ -386,7 +386,10 @@ impl Sender for ClientSender {
             let error = TransportError::new(TransportErrorKind::TooLarge, text);
             return Err(TransportError { exchange: Some(out.exchange), ..error });
         }
-        if out.head.kind == FrameKind::Cancel {
+        // A cancel whose request is not on its way has nothing to go beside, and keeps its place among the others.
+        let beside = out.head.kind == FrameKind::Cancel
+            && out.head.id.as_ref().is_some_and(|id| self.client.state().taken.contains_key(id));
+        if beside {
             self.client.cancel(out);
             return Ok(());
         }

@@ -78,6 +78,10 @@ impl Streamable {
         self
     }
 
+    pub(crate) fn known_versions(&self) -> &[String] {
+        &self.versions
+    }
+
     /// A request that is not answered after so long is answered with an event stream, whose head tells the client that its
     /// request has arrived; 10 ms unless said. With zero every request is.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
