@@ -134,11 +134,14 @@ fn stateless() -> Router {
     })
 }
 
-/// Which of the two a request is for. Both tell by the headers: the stateless revision requires them of every request.
+/// Which of the two a request is for, by the headers that the stateless revision requires of every request. A version
+/// that neither knows goes to that one, whose refusal says what is served.
 fn is_stateless(request: &Request) -> bool {
     let headers = request.headers();
-    let version = headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok());
-    headers.contains_key("mcp-method") || version.is_some_and(|version| !WITH_SESSIONS.contains(&version))
+    match headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok()) {
+        Some(version) => !WITH_SESSIONS.contains(&version),
+        None => headers.contains_key("mcp-method"),
+    }
 }
 
 async fn by_revision(request: Request, mut sessions: HttpService, mut stateless: HttpService) -> Response {
