@@ -37,6 +37,12 @@ impl<B: ServerBinding> HttpServer<B> {
         }
     }
 
+    /// The same server with its binding set up like this.
+    pub(crate) fn with_binding(mut self, binding: B) -> Self {
+        self.binding = binding;
+        self
+    }
+
     /// The path served by [`bind`](Self::bind); any other gets 404. `/` unless said: then every path is served.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
