@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, Principal};
+use serde::de::IgnoredAny;
 
 use super::connection::Connection;
 use super::peek::Message;
@@ -98,7 +99,7 @@ impl AcpServer {
         let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
         match body.trim_ascii_start().first() {
             None => return Err(Refused::bad("the body is empty")),
-            Some(b'[') => return Err(Refused::batch()),
+            Some(b'[') if is_batch(&body) => return Err(Refused::batch()),
             Some(_) => {}
         }
         let message = Message::of(&body);
@@ -184,6 +185,11 @@ impl AcpServer {
         let id = id.ok_or_else(|| Refused::bad("Acp-Connection-Id is required"))?;
         self.table.find(id, principal).ok_or_else(unknown)
     }
+}
+
+/// An array of nothing is no batch, but a message that is none.
+fn is_batch(body: &[u8]) -> bool {
+    serde_json::from_slice::<Vec<IgnoredAny>>(body).is_ok_and(|messages| !messages.is_empty())
 }
 
 fn asks_for_a_websocket(headers: &HeaderMap) -> bool {
