@@ -136,7 +136,8 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// An event stream whose reader takes nothing for so long, though there is something, is cut; 30 s unless said.
+    /// An event stream whose reader takes nothing for so long, though there is something, is cut; 30 s unless said. A
+    /// connection of [`bind`](Self::bind) on which nothing can be written for so long is closed.
     pub const fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout = timeout;
         self
