@@ -24,13 +24,11 @@ impl Resets {
     pub(crate) fn take(&mut self) -> Result<(), Duration> {
         let now = Instant::now();
         let full_at = self.full_at.max(now) + self.every;
-        match (full_at - now).checked_sub(self.whole).filter(|wait| !wait.is_zero()) {
-            Some(wait) => Err(wait),
-            None => {
-                self.full_at = full_at;
-                Ok(())
-            }
+        if let Some(wait) = (full_at - now).checked_sub(self.whole).filter(|wait| !wait.is_zero()) {
+            return Err(wait);
         }
+        self.full_at = full_at;
+        Ok(())
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::envelope::Envelope;
+use super::mirror::Mirrors;
 use crate::client::events::{Events, Read};
 use crate::client::{Failed, HttpClient, Requester, Resets};
 use crate::intake::{Intake, IntakeReceiver};
@@ -49,9 +50,9 @@ const RESET_EVERY: Duration = Duration::from_millis(30);
 ///            "io.modelcontextprotocol/clientCapabilities": {}}}
 /// ```
 ///
-/// The headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`) are made here. `Mcp-Param-*` headers
-/// are not: which arguments of `tools/call` a server wants mirrored is in its tools' schemas (`x-mcp-header`), which a wire
-/// does not know. A tool that asks for them has to be left out, or called by a client that reads schemas.
+/// The headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`) are made here. Which arguments of
+/// `tools/call` a server wants in `Mcp-Param-*` headers is in its tools' schemas (`x-mcp-header`), which a wire does not
+/// read: say it with [`mirror`](Self::mirror), and leave out tools whose annotations it refuses, as the revision asks.
 ///
 /// # Cancels
 /// Giving a call up closes its stream; over HTTP/2 that is a reset. Servers end connections that reset much, so after 200
@@ -61,12 +62,23 @@ const RESET_EVERY: Duration = Duration::from_millis(30);
 #[must_use = "a transport does nothing until it is opened"]
 pub struct StatelessTransport {
     client: HttpClient,
+    mirrors: Mirrors,
 }
 
 impl StatelessTransport {
     /// A transport that goes where this client goes.
-    pub const fn new(client: HttpClient) -> Self {
-        Self { client }
+    pub fn new(client: HttpClient) -> Self {
+        Self { client, mirrors: Mirrors::default() }
+    }
+
+    /// Mirrors the argument in the header `Mcp-Param-{name}` of calls of this tool, where the argument is there and not
+    /// null. It is a name, or the names from the outer one inwards: where the tool's schema has `"x-mcp-header": name`.
+    ///
+    /// # Errors
+    /// The name cannot be part of a header's, or the tool has it already; the argument is empty.
+    pub fn mirror(mut self, tool: &str, argument: &[&str], name: &str) -> Result<Self, TransportError> {
+        self.mirrors.add(tool, argument, name)?;
+        Ok(self)
     }
 }
 
@@ -84,6 +96,7 @@ impl Transport for StatelessTransport {
                 requester: Requester::new(&self.client),
                 intake: Intake::new(max_frame),
                 max_frame,
+                mirrors: self.mirrors,
                 maybe_http2: self.client.http2 || self.client.uri.scheme_str() == Some("https"),
                 state: Mutex::new(State::new()),
             });
@@ -107,6 +120,7 @@ struct Client {
     requester: Requester,
     intake: Arc<Intake>,
     max_frame: usize,
+    mirrors: Mirrors,
     /// Before a response says so: giving up may be a reset.
     maybe_http2: bool,
     state: Mutex<State>,
@@ -205,7 +219,7 @@ impl Client {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        Envelope::read(&body).unwrap_or_default().headers(&mut headers);
+        Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
         let mut early = given_up.clone();
         let waited = async {
             let _ = early.wait_for(|given_up| *given_up).await;
