@@ -94,7 +94,7 @@ impl Refused {
 
     /// 501: a batch, where the protocol has none.
     pub(crate) fn batch() -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "batches are not carried here")
+        Self::new(StatusCode::NOT_IMPLEMENTED, "Invalid message: batches are not allowed here")
     }
 
     /// 503, with the seconds after which to try again.

@@ -12,6 +12,8 @@ use rescind_core::{
 };
 use serde_json::Value;
 
+use crate::speech::call_name;
+
 /// One connection that is spoken to in raw frames.
 pub(super) struct Exchanging {
     pub(super) link: Link,
@@ -172,7 +174,7 @@ impl Sketch {
         let names = ["/params/requestId", "/params/id", "/payload/callId"]
             .into_iter()
             .find_map(|at| frame.pointer(at));
-        let key = frame.pointer("/payload/options/callId").cloned();
+        let key = call_name(&frame).cloned();
         let (kind, method) = match (text("/method"), text("/type")) {
             (Some(method @ ("$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")), _) => {
                 (FrameKind::Cancel, Some(method))
