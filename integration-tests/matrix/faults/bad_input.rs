@@ -1,5 +1,7 @@
 //! What is no message, on each wire: the same error everywhere, for that frame alone, and the session goes on.
 
+use std::time::Duration;
+
 use libtest_mimic::Trial;
 use rescind::dialect::Role;
 use serde_json::{Value, json};
@@ -145,7 +147,8 @@ async fn oversize(wire: Wire) {
 
 /// Each writes one byte in turn; nobody waits for anybody, and the answers are all there.
 async fn byte_by_byte(wire: Wire) {
-    let mut door = wire.listen(Setting { max_frame: LIMIT, ..Setting::default() }).await;
+    let mut door =
+        wire.listen(Setting { max_frame: LIMIT, idle: Duration::from_secs(300), ..Setting::default() }).await;
     let mut all = Vec::new();
     for _ in 0..SLOW {
         all.push(open(wire, &mut door).await);

@@ -166,7 +166,7 @@ impl Raw {
 }
 
 async fn response(stream: &mut BufReader<TcpStream>, session: &mut Option<String>) -> (u16, Vec<u8>) {
-    let mut length = 0;
+    let mut length = Some(0);
     let mut status = None;
     loop {
         let mut line = String::new();
@@ -177,14 +177,36 @@ async fn response(stream: &mut BufReader<TcpStream>, session: &mut Option<String
             continue;
         };
         let Some((name, value)) = line.split_once(": ") else {
+            let Some(length) = length else { return (code, event(stream).await) };
             let mut body = vec![0; length];
             stream.read_exact(&mut body).await.unwrap();
             return (code, body);
         };
         match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.parse().unwrap(),
+            "content-length" => length = Some(value.parse().unwrap()),
+            "transfer-encoding" => length = None,
             "mcp-session-id" => *session = Some(value.to_owned()),
             _ => {}
         }
     }
+}
+
+/// The one message of an event stream: what an answer that is not ready at once comes in.
+async fn event(stream: &mut BufReader<TcpStream>) -> Vec<u8> {
+    let mut text = Vec::new();
+    loop {
+        let mut size = String::new();
+        stream.read_line(&mut size).await.unwrap();
+        let size = usize::from_str_radix(size.trim_end(), 16).unwrap();
+        let mut chunk = vec![0; size + 2];
+        stream.read_exact(&mut chunk).await.unwrap();
+        if size == 0 {
+            break;
+        }
+        text.extend_from_slice(&chunk[..size]);
+    }
+    let text = String::from_utf8(text).unwrap();
+    let message =
+        text.lines().filter_map(|line| line.strip_prefix("data: ")).find(|data| data.starts_with('{'));
+    message.unwrap_or_default().as_bytes().to_vec()
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{End, Ends, ended, limits};
 use crate::wires::{Kind, WIRES, Wire};
-use crate::{in_time, trial, until};
+use crate::{HANG, in_time, trial, until};
 
 /// Results that wait for the reader, each of `BYTES`.
 const RESULTS: usize = 4000;
@@ -38,7 +38,9 @@ fn is_bounded(end: &End, limits: &Limits) {
 
 /// The handler is signalled although nothing of what waits is read before, and nothing is lost once it is.
 async fn heard(wire: Wire) {
-    let limits = limits();
+    // How long reading takes afterwards is another matter.
+    let mut limits = limits();
+    limits.peer_wait = HANG;
     let ends = Ends::open(wire, &limits).await;
     let (asker, asked) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
