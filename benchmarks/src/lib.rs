@@ -1,13 +1,17 @@
 //! What is measured, for the benches and for the `budget` table. Nothing here is an API.
 //!
-//! Two subjects run in one process and take turns: a [`Client`] that goes through `Peer`, and one that writes and reads
-//! the same frames on the same wire by itself, the floor. Figures of two runs do not compare; their ratios do.
+//! Two subjects take turns, in one process or each against a server in one of its own ([`apart`]): a [`Client`] that goes
+//! through `Peer`, and one that writes and reads the same frames on the same wire by itself, the floor. Figures of two
+//! runs do not compare; their ratios do.
 
+pub mod apart;
 pub mod floor;
 pub mod peer;
+pub mod raw;
 pub mod residents;
 pub mod samples;
 pub mod steps;
+pub mod table;
 pub mod wires;
 
 /// The side that asks.

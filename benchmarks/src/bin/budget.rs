@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use rescind_benchmarks::samples::{Compared, cancel, echo};
+use rescind_benchmarks::table::Table;
 use rescind_benchmarks::wires::{
     Pair, in_memory, one_thread, over_pipes, pinned, serve_if_asked, two_workers,
 };
@@ -15,9 +16,7 @@ const TURNS: usize = 100;
 
 fn main() -> ExitCode {
     serve_if_asked();
-    let mut table = Table { all_met: true };
-    table.row("budget", "value", "limit", "verdict", "");
-    table.row("---", "---", "---", "---", "---");
+    let mut table = Table::new();
     machine(&mut table);
     for (name, allowed, wire) in [
         ("memory, one thread", 5.0, one_thread().block_on(async { measure(in_memory()).await })),
@@ -41,7 +40,7 @@ fn main() -> ExitCode {
             format!("all {:.0} - task {:.0}, the user's future of {:.0} in it", held.all, held.task, held.future);
         table.judge(&format!("bytes a request, {requests} in flight"), held.beside(), 512.0, "B", &note);
     }
-    if table.all_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if table.all_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn machine(table: &mut Table) {
@@ -133,30 +132,5 @@ impl Measured {
                 &note,
             );
         }
-    }
-}
-
-struct Table {
-    all_met: bool,
-}
-
-impl Table {
-    /// A limit that is no number is none yet.
-    fn judge(&mut self, budget: &str, value: f64, limit: f64, unit: &str, note: &str) {
-        let met = value <= limit || limit.is_nan();
-        self.all_met &= met;
-        let verdict = if limit.is_nan() {
-            "-"
-        } else if met {
-            "met"
-        } else {
-            "not met"
-        };
-        let limit = if limit.is_nan() { "-".to_owned() } else { format!("{limit} {unit}") };
-        self.row(budget, &format!("{value:.2} {unit}"), &limit, verdict, note);
-    }
-
-    fn row(&self, budget: &str, value: &str, limit: &str, verdict: &str, note: &str) {
-        println!("| {budget:<42} | {value:>10} | {limit:>7} | {verdict:<7} | {note}");
     }
 }

@@ -61,7 +61,8 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     Ok(match place.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: place.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            let counts = if args.profile.is_some() { Counts::Unknown } else { Counts::Agent };
+            let by_session = args.profile.is_some() || matches!(place.endpoint, Endpoint::Http(_));
+            let counts = if by_session { Counts::Unknown } else { Counts::Agent };
             Foreign::Running(place, counts)
         }
     })
@@ -79,6 +80,7 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
             let begun = Instant::now();
             let (mut subject, child) = peer.subject();
             let played = play(scenario, &mut subject, settings).await;
+            subject.leave().await;
             openings.note(scenario, &played, &child, begun.elapsed());
             Cell::new(scenario, peer.wire(), played)
         });

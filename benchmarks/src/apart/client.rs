@@ -1,0 +1,135 @@
+//! The side that asks, through `Peer`.
+
+use rescind_core::dialect::Role;
+use rescind_core::{Link, Outcome, Peer, PeerBuilder, Router, Transport};
+use rescind_http::{AcpTransport, HttpClient, StatelessTransport, StreamableTransport};
+use rescind_named_pipe::{NamedPipeTransport, PipeAddress};
+use rescind_stdio::Descriptors;
+use rescind_websocket::connect;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Far, Wire};
+use crate::clock;
+
+/// A client of a server in another process.
+#[derive(Debug)]
+pub struct OurClient {
+    wire: Wire,
+    peer: Peer,
+    parked: mpsc::UnboundedReceiver<()>,
+    /// Notifications sent so far.
+    noise: u64,
+}
+
+impl OurClient {
+    /// A client that has shaken hands, whose way back is open too.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    pub async fn open(wire: Wire, far: &mut Far) -> Self {
+        let (tell, parked) = mpsc::unbounded_channel();
+        let (welcome, mut welcomed) = mpsc::unbounded_channel();
+        let router = Router::new()
+            .notification("parked", move |_, _: Value| {
+                let _ = tell.send(());
+                async {}
+            })
+            .notification("welcome", move |_, _: Value| {
+                let _ = welcome.send(());
+                async {}
+            });
+        let peer = Peer::builder(wire.dialect()).serve(router).role(Role::Client);
+        let peer = match wire {
+            Wire::Stdio => {
+                let (input, output) = far.take_pipes();
+                over(peer, Descriptors::new(input, output)).await
+            }
+            Wire::NamedPipe => {
+                let address = PipeAddress::name(&far.endpoint).expect("a name");
+                over(peer, NamedPipeTransport::new(address)).await
+            }
+            Wire::WebSocket => over(peer, connect(&far.endpoint)).await,
+            Wire::Streamable | Wire::Streamable2 => {
+                over(peer, StreamableTransport::new(http(wire, &far.endpoint))).await
+            }
+            Wire::Stateless | Wire::Stateless2 => {
+                over(peer, StatelessTransport::new(http(wire, &far.endpoint))).await
+            }
+            Wire::Acp => over(peer, AcpTransport::new(http(wire, &far.endpoint))).await,
+        };
+        let client = Self { wire, peer, parked, noise: 0 };
+        client.shake_hands().await;
+        // A child's pipes have one client, who needs no welcome.
+        if wire.is_two_way() && wire != Wire::Stdio {
+            welcomed.recv().await.expect("the server says welcome");
+        }
+        client
+    }
+
+    async fn shake_hands(&self) {
+        let hello = match self.wire {
+            Wire::Stateless | Wire::Stateless2 => return,
+            Wire::Streamable | Wire::Streamable2 => json!({
+                "protocolVersion": "2025-11-25", "capabilities": {},
+                "clientInfo": {"name": "benchmark", "version": "1"},
+            }),
+            Wire::Stdio | Wire::NamedPipe | Wire::WebSocket | Wire::Acp => {
+                json!({"protocolVersion": 1, "clientCapabilities": {}})
+            }
+        };
+        let _: Value = self.peer.call("initialize", &hello).await.expect("the server shakes hands");
+        if matches!(self.wire, Wire::Streamable | Wire::Streamable2) {
+            self.peer.notify("notifications/initialized", &json!({})).expect("there is room");
+        }
+    }
+
+    /// One round trip, in nanoseconds.
+    ///
+    /// # Panics
+    /// If the server does not echo.
+    pub async fn echo(&mut self, params: &RawValue) -> u64 {
+        let begin = clock();
+        let echoed: Box<RawValue> = self.peer.call("echo", params).await.expect("the server echoes");
+        let took = clock() - begin;
+        assert!(echoed.get().len() >= params.get().len());
+        took
+    }
+
+    /// From the cancel of a parked request to its handler's signal, in nanoseconds, behind so many notifications.
+    ///
+    /// # Panics
+    /// If there is no such cancel.
+    pub async fn cancel(&mut self, far: &mut Far, ahead: usize) -> u64 {
+        let (params, noise) = (self.wire.params(1), self.wire.params(64));
+        let call = self.peer.call::<_, Value>("park", &params).start().expect("a call starts");
+        self.parked.recv().await.expect("the handler says that it waits");
+        for _ in 0..ahead {
+            self.peer.notify("noise", &noise).expect("the outbox has room");
+        }
+        let canceller = call.canceller();
+        let begin = clock();
+        let _ = canceller.cancel("");
+        let outcome = call.outcome().await;
+        assert!(matches!(outcome, Outcome::CompletedAfterCancel(_) | Outcome::Cancelled(_)), "{outcome:?}");
+        let took = far.signalled().await - begin;
+        if ahead > 0 {
+            self.noise += ahead as u64;
+            let mut params: Value = serde_json::from_str(params.get()).expect("params are JSON");
+            params["least"] = json!(self.noise);
+            let _: Value = self.peer.call("heard", &params).await.expect("all of it is heard");
+        }
+        took
+    }
+}
+
+async fn over(peer: PeerBuilder, transport: impl Transport) -> Peer {
+    let link: Link = Box::new(transport).open().await.expect("the wire opens");
+    peer.attach(link).expect("the runtime runs")
+}
+
+fn http(wire: Wire, url: &str) -> HttpClient {
+    let client = HttpClient::new(url).expect("a URL");
+    if wire.is_http2() { client.http2() } else { client }
+}

@@ -1,0 +1,139 @@
+//! The server's process.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rescind_core::{CallContext, HandlerError, Link, Listener, Peer, Router, Server, Transport};
+use rescind_http::{Acp, HttpServer, Stateless, Streamable};
+use rescind_named_pipe::{NamedPipeListener, PipeAddress};
+use rescind_stdio::Descriptors;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+
+use super::{SERVE, Wire};
+use crate::wires::one_thread;
+use crate::{clock, raw};
+
+/// Serves and does not return, if this process was started as a [`Far`](super::Far).
+///
+/// # Panics
+/// If it cannot serve.
+pub fn serve_if_asked() {
+    let Ok(asked) = std::env::var(SERVE) else { return };
+    let (name, serves) = asked.split_once(' ').expect("a wire and what it serves");
+    let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name).expect("a wire");
+    one_thread().block_on(async {
+        let serving = async {
+            if serves == "Raw" {
+                raw::serve(wire, listens).await;
+            } else {
+                serve(wire).await;
+            }
+        };
+        if wire == Wire::Stdio {
+            serving.await;
+        } else {
+            tokio::select! { () = serving => {}, () = asked_to_end() => {} }
+        }
+    });
+    std::process::exit(0);
+}
+
+/// Tells the process that measures where this one listens.
+fn listens(endpoint: &str) {
+    eprintln!("listening {endpoint}");
+}
+
+async fn asked_to_end() {
+    let (input, _) = own_pipes();
+    let mut input = pipe::Receiver::from_owned_fd(input).expect("stdin is a pipe");
+    let _ = input.read_u8().await;
+}
+
+/// Stdin and stdout.
+pub(crate) fn own_pipes() -> (OwnedFd, OwnedFd) {
+    let own =
+        |descriptor: &dyn AsFd| descriptor.as_fd().try_clone_to_owned().expect("a descriptor is free");
+    (own(&std::io::stdin()), own(&std::io::stdout()))
+}
+
+async fn serve(wire: Wire) {
+    match wire {
+        Wire::Stdio => {
+            let (input, output) = own_pipes();
+            let link: Link = Box::new(Descriptors::new(input, output)).open().await.expect("pipes open");
+            let peer = Peer::builder(wire.dialect()).serve(router()).attach(link).expect("it opens");
+            listens("stdio");
+            let _ = peer.closed().await;
+        }
+        Wire::NamedPipe => {
+            let name = format!("rescind-benchmark-{}", std::process::id());
+            let address = PipeAddress::name(&name).expect("a name");
+            listen(wire, NamedPipeListener::bind(&address).await.expect("a pipe"), &name).await;
+        }
+        Wire::WebSocket => on_port(wire, rescind_websocket::bind("127.0.0.1:0").await).await,
+        Wire::Streamable | Wire::Streamable2 => {
+            on_port(wire, HttpServer::new(Streamable::new()).bind("127.0.0.1:0").await).await;
+        }
+        Wire::Stateless | Wire::Stateless2 => {
+            on_port(wire, HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await).await;
+        }
+        Wire::Acp => {
+            on_port(wire, HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await).await;
+        }
+    }
+}
+
+async fn on_port<L: Listener>(wire: Wire, bound: Result<L, rescind_core::TransportError>) {
+    let listener = bound.expect("a port is free");
+    let endpoint = listener.endpoint().0;
+    listen(wire, listener, &endpoint).await;
+}
+
+async fn listen(wire: Wire, listener: impl Listener, endpoint: &str) {
+    let server = Server::builder([wire.dialect()]).serve(router()).on_peer(move |peer| {
+        // It shows the client that the way back is open, which over HTTP is a stream of its own.
+        if wire.is_two_way() {
+            peer.notify("welcome", &json!({})).expect("there is room");
+        }
+    });
+    let server = server.listen(listener);
+    listens(endpoint);
+    let _ = server.run().await;
+}
+
+fn router() -> Router {
+    let heard = Arc::new(watch::Sender::new(0_u64));
+    let count = Arc::clone(&heard);
+    Router::new()
+        .method("initialize", |_: CallContext, asked: Value| async move {
+            let version = asked["protocolVersion"].clone();
+            Ok(json!({
+                "protocolVersion": version, "capabilities": {}, "agentCapabilities": {},
+                "serverInfo": {"name": "benchmark", "version": "1"},
+            }))
+        })
+        .method("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
+        .method("park", |context: CallContext, _: Value| async move {
+            // Over HTTP it brings the response's head along: from then on a cancel need not wait.
+            context.notify("parked", &json!({}))?;
+            context.cancelled().await;
+            eprintln!("signalled {}", clock());
+            Ok::<_, HandlerError>(json!({}))
+        })
+        .method("heard", move |_: CallContext, params: Value| {
+            let mut heard = heard.subscribe();
+            async move {
+                let least = params["least"].as_u64().unwrap_or_default();
+                let heard = heard.wait_for(|heard| *heard >= least).await.expect("the router lives");
+                Ok(json!({ "heard": *heard }))
+            }
+        })
+        .notification("noise", move |_, _: Value| {
+            count.send_modify(|heard| *heard += 1);
+            async {}
+        })
+}

@@ -1,0 +1,198 @@
+//! Prints what each wire adds to its own floor, how fast a cancel is on it and what an idle connection holds; whether
+//! each limit is met. Exits 1 if one is not.
+//!
+//! `wires [--wire NAME]... [--rounds N] [--json FILE] [--short]`; `--short` only shows that all of it runs.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use rescind_benchmarks::apart::{Far, OurClient, Serves, Wire, serve_if_asked};
+use rescind_benchmarks::raw::{self, RawClient};
+use rescind_benchmarks::table::Table;
+use rescind_benchmarks::wires::{one_thread, pinned};
+
+/// Echoes of one subject before it is the other's turn.
+const TURN: usize = 25;
+/// Cancels of one kind before it is the other's turn.
+const CANCELS: usize = 5;
+/// Frames queued ahead of a cancel.
+const AHEAD: usize = 1000;
+/// Connections before memory is measured: what the process needs once.
+const FIRST: usize = 16;
+
+fn main() -> ExitCode {
+    serve_if_asked();
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut table = Table::new();
+    for wire in options.wires.iter().copied() {
+        let times = pinned(|| one_thread().block_on(measure(wire, options.rounds)));
+        times.judge(&mut table, wire);
+        if wire != Wire::Stdio {
+            let grown = one_thread().block_on(idle(wire, options.connections));
+            judge_memory(&mut table, wire, grown, options.connections);
+        }
+    }
+    if let Some(file) = &options.json
+        && let Err(error) = table.write(file)
+    {
+        eprintln!("{} could not be written: {error}", file.display());
+        return ExitCode::from(2);
+    }
+    if options.short {
+        println!("A short run shows that all of it runs; its figures mean nothing.");
+    }
+    if options.short || table.all_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+struct Options {
+    wires: Vec<Wire>,
+    rounds: usize,
+    connections: usize,
+    json: Option<PathBuf>,
+    short: bool,
+}
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options =
+            Self { wires: Vec::new(), rounds: 40, connections: 1000, json: None, short: false };
+        while let Some(option) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
+            match option.as_str() {
+                "--wire" => {
+                    let name = value()?;
+                    let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name);
+                    let names = Wire::ALL.map(Wire::name).join(", ");
+                    options.wires.push(wire.ok_or_else(|| format!("no wire {name}; they are {names}"))?);
+                }
+                "--rounds" => {
+                    let rounds = value()?.parse::<usize>();
+                    options.rounds = rounds.map_err(|error| format!("--rounds: {error}"))?.max(2);
+                }
+                "--json" => options.json = Some(value()?.into()),
+                "--short" => {
+                    options.short = true;
+                    options.rounds = 2;
+                    options.connections = 20;
+                }
+                other => return Err(format!("no option {other}")),
+            }
+        }
+        if options.wires.is_empty() {
+            options.wires = Wire::ALL.to_vec();
+        }
+        Ok(options)
+    }
+}
+
+/// Medians, in microseconds.
+struct Times {
+    ours: f64,
+    floor: f64,
+    /// Of the rounds' differences, which a change of the machine's load hardly moves.
+    over: f64,
+    cancel: f64,
+    loaded: f64,
+}
+
+async fn measure(wire: Wire, rounds: usize) -> Times {
+    let mut far = Far::start(wire, Serves::Ours).await;
+    let mut raw_far = Far::start(wire, Serves::Raw).await;
+    let mut ours = OurClient::open(wire, &mut far).await;
+    let mut floor = RawClient::open(wire, &mut raw_far).await;
+    let (params, frame) = (wire.params(64), raw::frame(wire, 64));
+    let mut samples: [Vec<f64>; 5] = Default::default();
+    for round in 0..rounds + 2 {
+        let [mut echoes, mut floors, mut cancels, mut loaded]: [Vec<f64>; 4] = Default::default();
+        // A B B A, and the other way round in the next round.
+        for half in 0..2 {
+            for first in [round % 2 == half, round % 2 != half] {
+                for _ in 0..TURN {
+                    if first {
+                        echoes.push(micros(ours.echo(&params).await));
+                    } else {
+                        floors.push(micros(floor.echo(&frame).await));
+                    }
+                }
+            }
+        }
+        for first in [round % 2 == 0, round % 2 != 0] {
+            if first {
+                for _ in 0..CANCELS {
+                    cancels.push(micros(ours.cancel(&mut far, 0).await));
+                }
+            } else {
+                loaded.push(micros(ours.cancel(&mut far, AHEAD).await));
+            }
+        }
+        // The first two rounds warm up.
+        if round >= 2 {
+            let (ours, floor) = (median(&mut echoes), median(&mut floors));
+            let round = [ours, floor, ours - floor, median(&mut cancels), median(&mut loaded)];
+            samples.iter_mut().zip(round).for_each(|(samples, value)| samples.push(value));
+        }
+    }
+    let [ours, floor, over, cancel, loaded] = samples.map(|mut samples| median(&mut samples));
+    Times { ours, floor, over, cancel, loaded }
+}
+
+impl Times {
+    fn judge(&self, table: &mut Table, wire: Wire) {
+        let Self { ours, floor, over, cancel, loaded } = self;
+        let name = wire.name();
+        let limit = if wire.is_http() { 20.0 } else { 8.0 };
+        let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
+        table.judge(&format!("echo 64 B over floor, {name}"), *over, limit, "us", &note);
+        let one_way = floor / 2.0;
+        let note = format!("{cancel:.2} us, one way {one_way:.2} us");
+        table.judge(&format!("cancel to signal over one way, {name}"), cancel - one_way, 20.0, "us", &note);
+        let note = format!("{loaded:.2} us behind {AHEAD} frames, else {cancel:.2} us");
+        table.judge(&format!("cancel under load, {name}"), loaded / cancel, 2.0, "x", &note);
+    }
+}
+
+/// How much the server's process grew by so many idle connections, in bytes.
+async fn idle(wire: Wire, connections: usize) -> u64 {
+    let mut far = Far::start(wire, Serves::Ours).await;
+    let params = wire.params(64);
+    let mut clients = Vec::with_capacity(FIRST + connections);
+    let mut before = 0;
+    for number in 0..FIRST + connections {
+        if number == FIRST {
+            before = far.resident();
+        }
+        let mut client = OurClient::open(wire, &mut far).await;
+        client.echo(&params).await;
+        clients.push(client);
+    }
+    let grown = far.resident().saturating_sub(before);
+    // They were all alive, and still are.
+    for client in &mut clients {
+        client.echo(&params).await;
+    }
+    grown
+}
+
+fn judge_memory(table: &mut Table, wire: Wire, grown: u64, connections: usize) {
+    let (name, grown) = (wire.name(), grown as f64 / 1024.0);
+    // A pipe has no limit of its own.
+    let limit = if wire == Wire::NamedPipe { f64::NAN } else { 48.0 };
+    let note = format!("in the server's process, each with an echo behind it; {connections} measured");
+    table.judge(&format!("an idle session, {name}"), grown / connections as f64, limit, "KiB", &note);
+    table.judge(&format!("{connections} idle connections, {name}"), grown / 1024.0, 64.0, "MiB", "");
+}
+
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1000.0
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}

@@ -1,0 +1,37 @@
+//! A text message a frame.
+
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_tungstenite::{WebSocketStream, accept_async, client_async};
+
+pub(super) type Socket = WebSocketStream<TcpStream>;
+
+pub(super) async fn connect(endpoint: &str) -> Socket {
+    let stream = TcpStream::connect(endpoint).await.expect("the server listens");
+    stream.set_nodelay(true).expect("a socket");
+    client_async(format!("ws://{endpoint}/"), stream).await.expect("the server upgrades").0
+}
+
+pub(super) async fn echo(socket: &mut Socket, frame: &Bytes) -> usize {
+    let text = Utf8Bytes::try_from(frame.clone()).expect("a frame is text");
+    socket.send(Message::Text(text)).await.expect("the wire is open");
+    socket.next().await.expect("the server answers").expect("a message").len()
+}
+
+pub(super) async fn serve(listens: fn(&str)) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    listens(&listener.local_addr().expect("a socket").to_string());
+    while let Ok((stream, _)) = listener.accept().await {
+        stream.set_nodelay(true).expect("a socket");
+        tokio::spawn(async move {
+            let mut socket = accept_async(stream).await.expect("the client upgrades");
+            while let Some(Ok(message)) = socket.next().await {
+                if !message.is_text() || socket.send(message).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
