@@ -61,8 +61,7 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     Ok(match place.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: place.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            let by_session = args.profile.is_some() || matches!(place.endpoint, Endpoint::Http(_));
-            let counts = if by_session { Counts::Unknown } else { Counts::Agent };
+            let counts = if args.profile.is_some() { Counts::Unknown } else { Counts::Agent };
             Foreign::Running(place, counts)
         }
     })
