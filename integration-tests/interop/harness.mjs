@@ -106,7 +106,7 @@ for (const signal of ["SIGINT", "SIGTERM"]) process.on(signal, () => process.exi
  */
 export class Peer {
   wire = new Wire();
-  rawCount = 0;
+  #rawCount = 0;
   #stderr = "";
 
   /** `over` is the wire: `stdio`, or the name of one whose endpoint the agent writes to its stderr. */
@@ -187,7 +187,7 @@ export class Peer {
 
   /** The agent's own count of its work. */
   async stats() {
-    const answer = await this.ask(`stats-${(this.rawCount += 1)}`, "test/stats", {});
+    const answer = await this.ask(`stats-${(this.#rawCount += 1)}`, "test/stats", {});
     must(answer.result, `test/stats was answered with ${JSON.stringify(answer)}`);
     return answer.result;
   }
@@ -205,7 +205,7 @@ export class Peer {
 
   /** Proves that everything sent before was handled: a request whose answer comes back after it. */
   async barrier() {
-    const id = `barrier-${(this.rawCount += 1)}`;
+    const id = `barrier-${(this.#rawCount += 1)}`;
     const answer = await this.ask(id, "test/echo", { value: id });
     must(answer.result?.value === id, `test/echo was answered with ${JSON.stringify(answer)}`);
   }
