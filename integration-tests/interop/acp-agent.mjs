@@ -1,7 +1,8 @@
 // An ACP agent made with the public API of @agentclientprotocol/sdk, over its own stdin and stdout, or with `--http` or
-// `--ws` over HTTP and WebSocket on one free port. What it offers is told in README.md.
+// `--ws` over HTTP/1.1 and WebSocket on one free port, or with `--http2` over HTTP/2. What it offers is told in README.md.
 
 import { createServer } from "node:http";
+import { createServer as createHttp2Server } from "node:http2";
 import { Readable, Writable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import * as acp from "@agentclientprotocol/sdk";
@@ -169,14 +170,28 @@ for (const [method, handler] of Object.entries(extensionMethods)) {
   app.onRequest(method, anyParams, (context) => work.run((entry) => handler(context, entry)));
 }
 
-/** HTTP, and the WebSocket upgrade on the same path. `scheme` is how the line that says where names it. */
+const server = new AcpServer({ agent: app });
+
+/** HTTP/1.1, and the WebSocket upgrade on the same path. `scheme` is how the line that says where names it. */
 function serveHttp(scheme) {
-  const server = new AcpServer({ agent: app });
   const http = createServer(createNodeHttpHandler(server));
   http.on("upgrade", createNodeWebSocketUpgradeHandler(server, new WebSocketServer({ noServer: true })));
   listen(http, "/acp", scheme);
 }
 
-if (process.argv[2]) serveHttp(process.argv[2].slice("--".length));
+/** HTTP/2, which the draft requires. The SDK's adapter takes node's `:method` and such for headers and answers 500. */
+function serveHttp2() {
+  const handle = createNodeHttpHandler(server);
+  const http = createHttp2Server((request, response) => {
+    const { method, url, authority } = request;
+    const headers = Object.fromEntries(Object.entries(request.headers).filter(([name]) => !name.startsWith(":")));
+    const plain = { method, url, headers: { host: authority, ...headers } };
+    handle(Object.defineProperties(request, Object.fromEntries(Object.entries(plain).map(([name, value]) => [name, { value }]))), response);
+  });
+  listen(http, "/acp");
+}
+
+if (process.argv[2] === "--http2") serveHttp2();
+else if (process.argv[2]) serveHttp(process.argv[2].slice("--".length));
 // At the end of its input the SDK aborts every handler and the connection; the process ends when nothing is left to do.
 else app.connect(acp.ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin)));

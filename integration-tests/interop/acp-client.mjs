@@ -216,10 +216,19 @@ const several = {
   },
 };
 
+/** Where two messages may come in another order than they were sent: a cancel may be there before its request. */
+const unordered = {
+  async "cancel-before-its-request"(peer) {
+    await peer.send(peer.cancelFrame(500));
+    await peer.barrier();
+    mustBeCancelled(await peer.ask(500, "test/sleep", { ms: 20, value: "ran" }));
+  },
+};
+
 const all = [...common, ...list(prompts)];
 const scenarios = {
   stdio: all,
-  http: [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(several)],
+  http: [...all.filter(({ name }) => !name.startsWith("eof-") && name !== "cancel-unknown-then-use"), ...list(several), ...list(unordered)],
   ws: [...all.filter(({ name }) => !name.startsWith("eof-")), ...list(several)],
 };
 

@@ -100,6 +100,8 @@ const everywhere = {
     call.cancel();
     await peer.barrier();
     must(peer.wire.select("received").length === before + 1, "a cancel of a finished request was answered with something");
+    const told = cancelsFor(peer, "sent", call.id).length;
+    must(told === 0, `the library sent ${told} cancels for a request that was answered`);
   },
 
   async "timeout"(peer) {

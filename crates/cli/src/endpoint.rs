@@ -87,6 +87,11 @@ impl Web {
         Ok(Self { security, host: host.to_owned(), port, path: path.to_owned() })
     }
 
+    /// Without its query.
+    pub(crate) fn path_alone(&self) -> &str {
+        self.path.split_once('?').map_or(self.path.as_str(), |(path, _)| path)
+    }
+
     /// `HOST:PORT`, to bind to.
     pub(crate) fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
@@ -191,6 +196,7 @@ pub(crate) struct Flags {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) endpoint: Endpoint,
+    pub(crate) dialect: &'static str,
     pub(crate) framing: Framing,
     pub(crate) binding: Binding,
     /// A server's certificate and key.
@@ -254,11 +260,14 @@ impl Place {
                 binding.name()
             ));
         }
+        if is_http && is_secure && side == Side::Client && flags.tls_ca.is_none() {
+            return Err(format!("{endpoint} needs --tls-ca FILE, the authority to trust"));
+        }
         let framing = match &flags.framing {
             Some(name) => framing_named(name),
             None => dialect.rules().framing,
         };
-        Ok(Self { endpoint, framing, binding, identity, authority: flags.tls_ca })
+        Ok(Self { endpoint, framing, binding, dialect: name, identity, authority: flags.tls_ca })
     }
 
     /// The wire's name in reports.
@@ -372,5 +381,7 @@ mod tests {
             assert!(why.contains(word), "{text}: {why}");
         }
         assert!(place("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
+        let why = place("https://localhost:1/", "acp", Flags::default(), Side::Client).unwrap_err();
+        assert!(why.contains("needs --tls-ca FILE"), "{why}");
     }
 }

@@ -1,12 +1,17 @@
 //! Opens what an endpoint names: a listener, or a connection.
 
+use std::path::Path;
 use std::pin::Pin;
 
+use rescind::http::{
+    Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
+    StreamableTransport,
+};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind::websocket::{ClientTls, ServerTls, UpgradeOptions, WebSocketListener};
 use rescind::{Link, Listener, Transport, TransportError};
 
-use crate::endpoint::{Endpoint, Place};
+use crate::endpoint::{Binding, Endpoint, Place, Web};
 
 /// A listener of any wire.
 pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
@@ -34,7 +39,7 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
             let listener = listener.bind(&web.address()).await.map_err(|error| source(&error))?;
             Ok(Box::pin(listener))
         }
-        Endpoint::Http(_) => Err(not_here(&place.endpoint)),
+        Endpoint::Http(web) => listen_http(place, web).await,
     }
 }
 
@@ -56,16 +61,50 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
             }
             Box::new(transport)
         }
-        Endpoint::Http(_) => return Err(not_here(&place.endpoint)),
+        Endpoint::Http(_) => http_client(place)?,
     };
     transport.open().await.map_err(|error| source(&error))
+}
+
+async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
+    match place.binding {
+        Binding::Streamable if place.dialect == "mcp" => bind(place, web, Streamable::new()).await,
+        // What may be said before the handshake is the protocol's to decide.
+        Binding::Streamable => bind(place, web, Streamable::new().opened_by_any_message()).await,
+        Binding::Stateless => bind(place, web, Stateless::new()).await,
+        Binding::Acp => bind(place, web, Acp::new()).await,
+    }
+}
+
+async fn bind(place: &Place, web: &Web, binding: impl ServerBinding) -> Result<AnyListener, String> {
+    let mut server = HttpServer::new(binding).path(web.path_alone()).allow_host(&web.host);
+    if let Some((certificate, key)) = &place.identity {
+        server = server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))?;
+    }
+    let listener = server.bind(&web.address()).await;
+    let listener =
+        listener.map_err(|error| format!("cannot listen on {}: {}", web.address(), error.source))?;
+    Ok(Box::pin(listener))
+}
+
+fn http_client(place: &Place) -> Result<Box<dyn Transport>, String> {
+    let mut client = HttpClient::new(&place.endpoint.to_string()).map_err(|error| source(&error))?;
+    if let Some(authority) = &place.authority {
+        client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
+    }
+    Ok(match place.binding {
+        // Frames go out in order, as the scenarios write them down.
+        Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
+        Binding::Stateless => Box::new(StatelessTransport::new(client)),
+        Binding::Acp => Box::new(AcpTransport::new(client)),
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(file).map_err(|error| format!("{} could not be read: {error}", file.display()))
 }
 
 /// What happened, without the words for its kind: the sentence around it says that much.
 fn source(error: &TransportError) -> String {
     error.source.to_string()
-}
-
-fn not_here(endpoint: &Endpoint) -> String {
-    format!("this release does not open {endpoint}; it opens stdio, pipe:, ws:// and wss://")
 }

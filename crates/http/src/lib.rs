@@ -55,6 +55,7 @@ mod acp;
 mod client;
 mod intake;
 mod names;
+mod revisions;
 mod server;
 mod stateless;
 mod streamable;
@@ -63,6 +64,7 @@ mod tls;
 
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
+pub use revisions::McpRevisions;
 pub use server::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

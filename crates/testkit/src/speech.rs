@@ -29,6 +29,11 @@ enum OpeningStyle {
     None,
 }
 
+/// What an ABP call is cancelled by; either place names it.
+pub(crate) fn call_name(frame: &Value) -> Option<&Value> {
+    frame.pointer("/payload/options/callId").or_else(|| frame.pointer("/payload/callId"))
+}
+
 /// What a frame is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {

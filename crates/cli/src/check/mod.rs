@@ -80,6 +80,10 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
             let (mut subject, child) = peer.subject();
             let played = play(scenario, &mut subject, settings).await;
             openings.note(scenario, &played, &child, begun.elapsed());
+            // A program is ended when it is dropped; one that runs on is told, or it would keep the session.
+            if peer.program().is_none() {
+                subject.leave().await;
+            }
             Cell::new(scenario, peer.wire(), played)
         });
         progress.inc(1);

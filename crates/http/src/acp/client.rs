@@ -38,6 +38,8 @@ const WAITING: usize = 64;
 const STREAMS: usize = 1024;
 /// Before a stream that ended is asked for again.
 const RETRY: Duration = Duration::from_millis(50);
+/// After so many attempts in a row that reached nobody the connection counts as lost.
+const ATTEMPTS: usize = 20;
 /// The server has so long to hear of the end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -274,18 +276,29 @@ impl Client {
 
     /// Reads a stream until the connection ends (B2).
     async fn read_stream(self: Arc<Self>, session: Option<String>) {
+        let mut failed_attempts = 0;
         loop {
             let mut headers = self.headers(session.as_deref());
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
             match self.send(Method::GET, headers, Bytes::new()).await {
-                Ok(response) if response.status() == StatusCode::OK => self.read(response.into_body()).await,
+                Ok(response) if response.status() == StatusCode::OK => {
+                    failed_attempts = 0;
+                    self.read(response.into_body()).await;
+                }
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                     let text = "the server does not know the connection any more";
                     self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
                     return;
                 }
                 Ok(response) => tracing::debug!(status = %response.status(), "a stream was refused"),
-                Err(failed) => tracing::debug!(error = %failed.error, "a stream could not be opened"),
+                Err(failed) => {
+                    tracing::debug!(error = %failed.error, "a stream could not be opened");
+                    failed_attempts += 1;
+                    if failed_attempts >= ATTEMPTS {
+                        self.intake.fail(failed.error);
+                        return;
+                    }
+                }
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -386,7 +399,10 @@ impl Sender for ClientSender {
             let error = TransportError::new(TransportErrorKind::TooLarge, text);
             return Err(TransportError { exchange: Some(out.exchange), ..error });
         }
-        if out.head.kind == FrameKind::Cancel {
+        // A cancel whose request is not on its way has nothing to go beside, and keeps its place among the others.
+        let beside = out.head.kind == FrameKind::Cancel
+            && out.head.id.as_ref().is_some_and(|id| self.client.state().taken.contains_key(id));
+        if beside {
             self.client.cancel(out);
             return Ok(());
         }

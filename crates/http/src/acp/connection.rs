@@ -18,7 +18,8 @@ use crate::intake::{Intake, NotTaken};
 use crate::server::Settings;
 use crate::server::mailbox::{Kept, Mailbox};
 
-/// The exchange of `initialize`, the only one there is (A1).
+/// The exchange of `initialize`, the only one answered on its own POST (A1). Those of other requests say which stream
+/// theirs is.
 const OPENING: ExchangeId = ExchangeId(1);
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
@@ -43,8 +44,10 @@ pub(super) struct Connection {
 struct State {
     lanes: HashMap<u64, Mailbox>,
     names: HashMap<String, u64>,
-    /// The streams on which answers to the client's requests are due.
-    due: HashMap<RequestId, u64>,
+    /// The streams on which what belongs to the client's requests is due, by their exchanges.
+    due: HashMap<u64, u64>,
+    /// The exchange of the last request.
+    last: u64,
     /// The streams our own requests went by.
     asked: HashMap<RequestId, u64>,
     opening: Opening,
@@ -74,6 +77,7 @@ impl Connection {
             lanes: HashMap::from([(OWN, Mailbox::new(OWN, KEPT))]),
             names: HashMap::new(),
             due: HashMap::new(),
+            last: OPENING.0,
             asked: HashMap::new(),
             opening: Opening::Waits(None),
             closed: false,
@@ -115,20 +119,21 @@ impl Connection {
         principal: Option<Principal>,
         session: Option<&str>,
     ) -> Result<(), NotTaken> {
-        self.step(|state, _| {
+        let exchange = self.step(|state, _| {
             let message = Message::of(&body);
-            let lane = session.map(|name| state.lane(name));
-            match message.id() {
-                Some(id) if message.is_answer() => drop(state.asked.remove(&id)),
-                Some(id) if message.is_request() && state.due.len() < ROUTES => {
-                    if let Some(lane) = lane {
-                        state.due.insert(id, lane);
-                    }
-                }
-                Some(_) | None => {}
+            let lane = session.map_or(OWN, |name| state.lane(name));
+            if let (true, Some(id)) = (message.is_answer(), message.id()) {
+                state.asked.remove(&id);
             }
+            if !message.is_request() || state.due.len() >= ROUTES {
+                return ExchangeId::NONE;
+            }
+            state.last += 1;
+            state.due.insert(state.last, lane);
+            ExchangeId(state.last)
         });
         let mut inbound = Inbound::new(body);
+        inbound.exchange = exchange;
         inbound.principal = principal;
         self.intake.push(inbound)
     }
@@ -176,9 +181,12 @@ impl Connection {
     }
 
     pub(super) fn finish(&self, exchange: ExchangeId, _: Finish) {
-        if exchange == OPENING {
-            self.step(|state, wakes| wakes.extend(state.answer_opening(Opening::Refused)));
-        }
+        self.step(|state, wakes| {
+            state.due.remove(&exchange.0);
+            if exchange == OPENING {
+                wakes.extend(state.answer_opening(Opening::Refused));
+            }
+        });
     }
 
     /// A reader for a stream: that of this session, or the connection's own. `None`: there are too many.
@@ -299,10 +307,11 @@ impl State {
     fn lane_of(&mut self, out: &Outbound) -> u64 {
         let id = out.head.id.as_ref();
         match out.head.kind {
-            FrameKind::Answer => id.and_then(|id| self.due.remove(id)).unwrap_or(OWN),
+            FrameKind::Answer => self.due.remove(&out.exchange.0).unwrap_or(OWN),
             FrameKind::Cancel => id.and_then(|id| self.asked.get(id).copied()).unwrap_or(OWN),
             FrameKind::Request | FrameKind::Notification => {
-                let lane = Message::of(&out.body).session().map_or(OWN, |name| self.lane(&name));
+                let parents = self.due.get(&out.exchange.0).copied().unwrap_or(OWN);
+                let lane = Message::of(&out.body).session().map_or(parents, |name| self.lane(&name));
                 if let (FrameKind::Request, Some(id), true) = (out.head.kind, id, self.asked.len() < ROUTES) {
                     self.asked.insert(id.clone(), lane);
                 }

@@ -3,9 +3,9 @@
 //!
 //! - A1 `initialize` opens a connection and is answered on its own POST. Every other message belongs to its connection,
 //!   whichever POST brought it, so that a cancel counts with or without a session's header.
-//! - A2 An answer goes by the stream of the session its request named, a message of the agent's by that of the session in
-//!   its params, a cancel by the stream of the request it names: it cannot overtake it. All else goes by the
-//!   connection's own stream.
+//! - A2 An answer goes by the stream of the session its request named, and so does what its handler says before it; a
+//!   message whose params name a session goes by that one's; a cancel goes by the stream of the request it names and
+//!   cannot overtake it. All else goes by the connection's own stream.
 //! - A3 What waits for a stream is bounded: notifications give way, then its reader, then the connection.
 //! - A4 A connection is unknown to anyone but the principal who opened it.
 

@@ -206,7 +206,11 @@ impl Responder for AcpServer {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>> {
-        Box::pin(async move { self.answer(request, principal).await.unwrap_or_else(Refused::into_response) })
+        Box::pin(async move {
+            self.answer(request, principal)
+                .await
+                .unwrap_or_else(|refused| refused.with_null_id().into_response())
+        })
     }
 
     fn shut(&self) {

@@ -17,11 +17,12 @@ pub(crate) struct Refused {
     status: StatusCode,
     text: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
+    null_id: bool,
 }
 
 impl Refused {
     pub(crate) fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, text: text.into(), header: None }
+        Self { status, text: text.into(), header: None, null_id: false }
     }
 
     /// 400: the request cannot be understood.
@@ -93,7 +94,7 @@ impl Refused {
 
     /// 501: a batch, where the protocol has none.
     pub(crate) fn batch() -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "batches are not carried here")
+        Self::new(StatusCode::NOT_IMPLEMENTED, "Invalid message: batches are not allowed here")
     }
 
     /// 503, with the seconds after which to try again.
@@ -110,11 +111,21 @@ impl Refused {
         self
     }
 
-    /// A JSON-RPC error without an id, as MCP's document has it for refusals.
+    /// The body says `id: null`, as JSON-RPC has it.
+    pub(crate) const fn with_null_id(mut self) -> Self {
+        self.null_id = true;
+        self
+    }
+
+    /// A JSON-RPC error without an id, as MCP's document has it for refusals, or with the id `null`.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
         let own = self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED;
         let code = if own { -32603 } else { -32600 };
-        let refusal = Told { jsonrpc: "2.0", error: Error { code, message: &self.text } };
+        let refusal = Told {
+            jsonrpc: "2.0",
+            id: self.null_id.then_some(()),
+            error: Error { code, message: &self.text },
+        };
         let body = serde_json::to_vec(&refusal).unwrap_or_default();
         let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
         *response.status_mut() = self.status;
@@ -129,6 +140,9 @@ impl Refused {
 #[derive(Serialize)]
 struct Told<'a> {
     jsonrpc: &'static str,
+    /// Written as `null`, or not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<()>,
     error: Error<'a>,
 }
 

@@ -46,12 +46,21 @@ impl Stateless {
         self
     }
 
+    pub(crate) fn versions_served(&self) -> &[String] {
+        &self.versions
+    }
+
     /// How long a handler that has begun may take to refuse its request with a status of its own (400 for a missing
     /// capability); after that the head of an event stream is sent. 10 ms unless said.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = wait;
         self
     }
+}
+
+/// Whether a message says that it is of a revision whose messages name it.
+pub(crate) fn names_a_version(body: &[u8]) -> bool {
+    envelope::Envelope::read(body).is_ok_and(|envelope| envelope.version().is_some())
 }
 
 impl sealed::Sealed for Stateless {}

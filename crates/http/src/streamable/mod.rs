@@ -2,6 +2,7 @@
 
 mod client;
 mod conversation;
+mod exchanges;
 mod halves;
 pub(crate) mod peek;
 mod server;
@@ -75,6 +76,10 @@ impl Streamable {
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
         self
+    }
+
+    pub(crate) fn known_versions(&self) -> &[String] {
+        &self.versions
     }
 
     /// A request that is not answered after so long is answered with an event stream, whose head tells the client that its

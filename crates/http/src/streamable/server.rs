@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ExchangeId, Principal};
 
-use super::conversation::{Conversation, NotAdmitted, NotResumed, OWN, Verdict};
+use super::conversation::{Conversation, NotAdmitted, NotResumed};
+use super::exchanges::{OWN, Verdict};
 use super::table::{NotOpened, Table};
 use super::{SecondStream, Streamable, halves, peek};
 use crate::names::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
@@ -72,7 +73,9 @@ impl StreamableServer {
         let (conversation, opens) = match known {
             Some(conversation) => (conversation, false),
             None if self.config.opening.is_begun_by(&body) => (self.open(principal)?, true),
-            None => return Err(Refused::bad("Mcp-Session-Id is required: this message opens no session")),
+            None => {
+                return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));
+            }
         };
         let (exchange, token) = conversation.post(body.clone()).map_err(|why| match why {
             NotAdmitted::TooMany => Refused::too_many("too many messages of this session wait"),

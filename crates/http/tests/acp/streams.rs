@@ -101,20 +101,12 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
         .bind("127.0.0.1:0")
         .await
         .unwrap();
-    let served = crate::support::listen(listener);
+    let mut served = crate::support::listen(listener);
     let id = open(served.address(), &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
+    let peer = in_time("its peer", served.peers.recv()).await.unwrap();
     // A stream that is open keeps it; once that is gone, it ends.
     drop(stream(served.address(), &[known]).await);
-    let gone = async {
-        loop {
-            let got = post(served.address(), &[known, ("X-Never", "1")], "").await;
-            if got.status == 404 {
-                return;
-            }
-            assert_eq!(got.status, 400);
-            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
-        }
-    };
-    in_time("the end of an idle connection", gone).await;
+    let _ = in_time("the end of an idle connection", peer.closed()).await;
+    assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
 }

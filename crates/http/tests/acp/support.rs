@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rescind_core::dialect::ACP;
-use rescind_core::{CallContext, Listener, Principal, Router, Server};
+use rescind_core::{CallContext, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -23,6 +23,7 @@ pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) ->
 pub(crate) struct Served {
     pub(crate) url: String,
     pub(crate) told: mpsc::UnboundedReceiver<String>,
+    pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
     serving: JoinHandle<()>,
 }
 
@@ -80,9 +81,11 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
                 ctx.stopped::<Value>(cause)
             }
         });
-    let server = Server::builder([ACP]).serve(router).listen(listener);
+    let (met, peers) = mpsc::unbounded_channel();
+    let server =
+        Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer))).listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, told, serving }
+    Served { url, told, peers, serving }
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {

@@ -12,6 +12,8 @@ use rescind_core::{
 };
 use serde_json::Value;
 
+use crate::speech::call_name;
+
 /// One connection that is spoken to in raw frames.
 pub(super) struct Exchanging {
     pub(super) link: Link,
@@ -21,11 +23,13 @@ pub(super) struct Exchanging {
     asked: Vec<(Value, ExchangeId)>,
     /// The subject's requests that were not answered, and what they came on.
     served: Vec<(Value, ExchangeId)>,
+    /// What a cancel names the runner's requests by, where that is not their id.
+    keys: Vec<(Value, Value)>,
 }
 
 impl Exchanging {
     pub(super) const fn new(link: Link) -> Self {
-        Self { link, opened: 0, asked: Vec::new(), served: Vec::new() }
+        Self { link, opened: 0, asked: Vec::new(), served: Vec::new(), keys: Vec::new() }
     }
 
     /// Takes every frame before it flushes, so that the peer can read them together.
@@ -33,7 +37,14 @@ impl Exchanging {
     /// Where ids mean nothing beyond their exchange, a cancel closes the exchange of what it names.
     pub(super) async fn write(&mut self, frames: Vec<String>) -> Result<(), TransportError> {
         for frame in frames {
-            let sketch = Sketch::of(&frame);
+            let mut sketch = Sketch::of(&frame);
+            if let (Some(key), Some(id)) = (&sketch.key, &sketch.id) {
+                self.keys.push((key.clone(), id.clone()));
+            }
+            let named = self.keys.iter().rfind(|(key, _)| sketch.names.as_ref() == Some(key));
+            if let Some((_, id)) = named {
+                sketch.names = Some(id.clone());
+            }
             if self.gives_up(&sketch) {
                 continue;
             }
@@ -150,6 +161,8 @@ struct Sketch {
     id: Option<Value>,
     /// The id it cancels.
     names: Option<Value>,
+    /// What it can be cancelled by, where that is not its id.
+    key: Option<Value>,
     method: Option<String>,
 }
 
@@ -161,6 +174,7 @@ impl Sketch {
         let names = ["/params/requestId", "/params/id", "/payload/callId"]
             .into_iter()
             .find_map(|at| frame.pointer(at));
+        let key = call_name(&frame).cloned();
         let (kind, method) = match (text("/method"), text("/type")) {
             (Some(method @ ("$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")), _) => {
                 (FrameKind::Cancel, Some(method))
@@ -178,7 +192,7 @@ impl Sketch {
             // What is no message is answered like a request.
             (None, None) => (FrameKind::Request, None),
         };
-        Self { kind, names: names.cloned(), method: method.map(str::to_owned), id }
+        Self { kind, names: names.cloned(), key, method: method.map(str::to_owned), id }
     }
 
     fn head(&self) -> Head {

@@ -92,13 +92,24 @@ impl LinkSubject {
         self
     }
 
+    /// Closes the lines that are open as a client that leaves does: over HTTP that ends the session, which a peer that
+    /// runs on would otherwise keep. Waits at most five seconds for each.
+    pub async fn leave(&mut self) {
+        for opening in self.lines.iter_mut().filter_map(Option::take) {
+            let Opening::Now(Exchanging { mut link, .. }) = opening else { continue };
+            let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
+            // A peer that is gone has nothing to be told.
+            let _told = timeout(WRITE_LIMIT, closed).await;
+        }
+    }
+
     /// The open line. Dropped while it waits for one to open, nothing is lost.
     async fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
         let opening = found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))?;
         if let Opening::Later(link) = opening {
-            let link = link.await.map_err(Trouble::Failed)?;
-            *opening = Opening::Now(Exchanging::new(link));
+            let opened = link.await.map_err(Trouble::Failed)?;
+            *opening = Opening::Now(Exchanging::new(opened));
         }
         match opening {
             Opening::Now(open) => Ok(open),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::subject::Ended;
 use crate::fixture::Handled;
-use crate::speech::{Shape, Speech};
+use crate::speech::{Shape, Speech, call_name};
 use crate::vector::Scenario;
 
 /// What came of the requests of one play, by the line and the id they had, or by the name of the call.
@@ -54,7 +54,7 @@ impl Outcomes {
     fn said(&mut self, speech: Speech, frame: &Value) -> Option<(String, String)> {
         let (id, said) = match speech.shape(frame) {
             Shape::Request { id, method } => {
-                if let Some(name) = frame.pointer("/payload/options/callId") {
+                if let Some(name) = call_name(frame) {
                     self.names.insert(name.to_string(), id.to_string());
                 }
                 (id.to_string(), format!("request {method}"))

@@ -120,7 +120,7 @@ impl<'a, S: Subject> Play<'a, S> {
             }
         }
         let counts = |step: &Step| matches!(step, Step::Work(_));
-        if vector.handshake == Opening::Default && vector.steps.iter().any(counts) {
+        if vector.handshake != Opening::None && vector.steps.iter().any(counts) {
             self.baseline = self.stats().await?.unwrap_or_default();
         }
         for step in &vector.steps {
@@ -232,7 +232,7 @@ impl<'a, S: Subject> Play<'a, S> {
             let before = self.trace.len();
             let difference = match self.stats().await? {
                 Some(now) => {
-                    let counted = work::since(now, self.baseline, self.echoes);
+                    let counted = work::since(now, self.baseline, self.echoes, shown);
                     work::difference(wanted, counted, shown)
                 }
                 None => Some("the counters were refused".to_owned()),

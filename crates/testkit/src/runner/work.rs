@@ -28,8 +28,9 @@ pub(crate) fn read(result: &Value, witness: Option<&Witness>) -> Work {
     }
 }
 
-/// What is counted since `baseline`, without `own` echoes of the runner. Gauges stay as they are.
-pub(crate) fn since(now: Work, baseline: Work, own: u64) -> Work {
+/// What is counted since `baseline`, without `own` echoes of the runner. Gauges stay as they are, but for what ran at a
+/// foreign peer before: one that runs already may be at work for others, or still for a vector it broke.
+pub(crate) fn since(now: Work, baseline: Work, own: u64, shown: Shown) -> Work {
     let less = |now: Option<u64>, then: Option<u64>, own: u64| {
         now.map(|now| now.saturating_sub(then.unwrap_or_default()).saturating_sub(own))
     };
@@ -39,6 +40,10 @@ pub(crate) fn since(now: Work, baseline: Work, own: u64) -> Work {
         cancelled: less(now.cancelled, baseline.cancelled, 0),
         unknown_cancels: less(now.unknown_cancels, baseline.unknown_cancels, 0),
         late_answers: less(now.late_answers, baseline.late_answers, 0),
+        running: match shown {
+            Shown::All => now.running,
+            Shown::Some => less(now.running, baseline.running, 0),
+        },
         ..now
     }
 }

@@ -4,6 +4,8 @@
 //! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
 //! row of `ROWS`. A cell without a play is explicit: it says why.
 
+mod http_acp;
+mod http_stateless;
 mod http_streamable;
 mod late;
 mod loopback;
@@ -43,7 +45,7 @@ pub const WIRES: [&str; ROWS.len()] = {
     names
 };
 
-const ROWS: [Row; 5] = [
+const ROWS: [Row; 7] = [
     Row {
         name: "memory",
         carries: every_dialect,
@@ -76,6 +78,20 @@ const ROWS: [Row; 5] = [
         wire: |_| Box::new(http_streamable::HttpStreamable),
     },
     Row {
+        name: "http-stateless",
+        carries: |dialect| dialect == "mcp-2026",
+        kind: Kind::Exchanges,
+        lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
+        wire: |_| Box::new(http_stateless::HttpStateless),
+    },
+    Row {
+        name: "http-acp",
+        carries: |dialect| matches!(dialect, "acp" | "acp-v2" | "acp-draft"),
+        kind: Kind::Opened,
+        lacks: &[(Lack::HalfClose, "a connection over HTTP has no input that could end alone")],
+        wire: |_| Box::new(http_acp::HttpAcp),
+    },
+    Row {
         name: "named-pipe",
         carries: every_dialect,
         kind: Kind::Connection,
@@ -101,13 +117,18 @@ enum Kind {
     Connection,
     /// Each frame is a post of its own, without order; ids belong to the session.
     Posts,
+    /// The same, and its opening has to come first.
+    Opened,
+    /// Each frame is a post of its own, and so is the space of its ids.
+    Exchanges,
 }
 
 impl Kind {
-    const fn abilities(self) -> Abilities {
+    fn abilities(self) -> Abilities {
         let (ordered, exchange_scoped) = match self {
             Self::Connection => (true, false),
-            Self::Posts => (false, false),
+            Self::Posts | Self::Opened => (false, false),
+            Self::Exchanges => (false, true),
         };
         Abilities {
             many_lines: true,
@@ -116,6 +137,7 @@ impl Kind {
             options: true,
             ordered,
             batches: ordered,
+            bare: self != Self::Opened,
             exchange_scoped,
         }
     }

@@ -1,0 +1,122 @@
+//! MCP's revisions with sessions and the one without, under one path.
+//!
+//! A request says of which it is: by its `MCP-Protocol-Version`, else by what only one of them has, the version in a
+//! body's `_meta` or the method mirrored in a header. What says nothing is of the older ones, which did not have to.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, Request, Response};
+use http_body_util::{BodyExt, Full};
+use rescind_core::{BoxFuture, Principal};
+
+use crate::names::{MCP_METHOD, MCP_PROTOCOL_VERSION};
+use crate::server::refusal::Refused;
+use crate::server::{Door, ReplyBody, RequestBody, Responder, ServerBinding, Settings, body, sealed};
+use crate::stateless::{self, Stateless};
+use crate::streamable::Streamable;
+
+/// The serving side of the bindings `streamable` and `stateless` together, for an [`HttpServer`](crate::HttpServer): a
+/// client of any revision of MCP finds its own.
+///
+/// The links that come out are of both; serve them with both dialects.
+#[derive(Clone, Debug, Default)]
+#[must_use = "a binding serves as part of a server"]
+pub struct McpRevisions {
+    streamable: Streamable,
+    stateless: Stateless,
+}
+
+impl McpRevisions {
+    /// Both, set up like this.
+    pub const fn new(streamable: Streamable, stateless: Stateless) -> Self {
+        Self { streamable, stateless }
+    }
+}
+
+impl sealed::Sealed for McpRevisions {}
+
+#[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
+impl ServerBinding for McpRevisions {
+    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+        Arc::new(Both {
+            versions: self.stateless.versions_served().to_vec(),
+            known: self.streamable.known_versions().to_vec(),
+            streamable: self.streamable.responder(settings, door.clone()),
+            stateless: self.stateless.responder(settings, door),
+            settings: Arc::clone(settings),
+        })
+    }
+}
+
+struct Both {
+    /// Of the revision without sessions.
+    versions: Vec<String>,
+    /// Of those with.
+    known: Vec<String>,
+    streamable: Arc<dyn Responder>,
+    stateless: Arc<dyn Responder>,
+    settings: Arc<Settings>,
+}
+
+/// What a request's head says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    WithSessions,
+    Without,
+    Nothing,
+}
+
+impl Both {
+    fn said(&self, method: &Method, headers: &HeaderMap) -> Said {
+        let version = headers.get(MCP_PROTOCOL_VERSION).and_then(|version| version.to_str().ok());
+        match version.map(str::trim) {
+            Some(version) if self.versions.iter().any(|own| own == version) => Said::Without,
+            Some(version) if self.known.iter().any(|known| known == version) => Said::WithSessions,
+            _ if *method != Method::POST => Said::WithSessions,
+            _ if headers.contains_key(MCP_METHOD) => Said::Without,
+            _ => Said::Nothing,
+        }
+    }
+
+    async fn look(&self, request: Request<RequestBody>) -> Result<(Said, Request<RequestBody>), Refused> {
+        let (head, body) = request.into_parts();
+        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
+        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+        let said = if stateless::names_a_version(&body) { Said::Without } else { Said::WithSessions };
+        let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
+        Ok((said, Request::from_parts(head, body)))
+    }
+}
+
+impl Responder for Both {
+    fn respond(
+        self: Arc<Self>,
+        request: Request<RequestBody>,
+        principal: Option<Principal>,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
+        Box::pin(async move {
+            let mut request = request;
+            let mut said = self.said(request.method(), request.headers());
+            if said == Said::Nothing {
+                match self.look(request).await {
+                    Ok((seen, again)) => (said, request) = (seen, again),
+                    Err(refused) => return refused.into_response(),
+                }
+            }
+            let responder = if said == Said::Without { &self.stateless } else { &self.streamable };
+            Arc::clone(responder).respond(request, principal).await
+        })
+    }
+
+    fn shut(&self) {
+        self.streamable.shut();
+        self.stateless.shut();
+    }
+}
+
+impl fmt::Debug for Both {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Both").field("versions", &self.versions).finish_non_exhaustive()
+    }
+}

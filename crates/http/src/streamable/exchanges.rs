@@ -1,0 +1,209 @@
+//! The exchanges and event streams of one session, behind its lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+
+use bytes::Bytes;
+use http::StatusCode;
+use rescind_core::{ExchangeId, Fault, FrameKind, Outbound, TransportError, TransportErrorKind};
+use tokio::time::Instant;
+
+use crate::server::mailbox::Mailbox;
+
+/// The stream that no request of the peer opened.
+pub(super) const OWN: u64 = 0;
+/// So many streams that have ended are kept for a client that lost their end.
+const ENDED: usize = 16;
+
+pub(super) struct State {
+    pub(super) exchanges: HashMap<u64, Exchange>,
+    pub(super) own: Mailbox,
+    /// When the own stream's reader last took something.
+    pub(super) own_read: Instant,
+    pub(super) ended: VecDeque<(u64, Mailbox)>,
+    pub(super) next: u64,
+    /// Waiting bytes of the streams that are read.
+    pub(super) held: usize,
+    /// The driver waits for room, or for the end.
+    pub(super) driver: Option<Waker>,
+    pub(super) closed: bool,
+    pub(super) used: Instant,
+}
+
+pub(super) struct Exchange {
+    pub(super) head: Head,
+    pub(super) mailbox: Mailbox,
+    pub(super) fault: Option<Fault>,
+    pub(super) read: Instant,
+}
+
+pub(super) enum Head {
+    /// Nothing is decided; the response waits.
+    Undecided(Option<Waker>),
+    /// Decided, and not taken yet.
+    Decided(Verdict),
+    /// The response is an event stream.
+    Stream,
+    /// The client went before the head.
+    Gone,
+}
+
+/// What a POST is answered with.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// One message.
+    Json(StatusCode, Bytes),
+    /// 202.
+    Accepted,
+    /// 400, or 409, without a message.
+    Refused(StatusCode),
+    /// An event stream.
+    Stream,
+    /// The session has ended.
+    Ended,
+}
+
+/// Wakers that are woken after the lock is released.
+#[derive(Default)]
+pub(super) struct Wakes(pub(super) Vec<Waker>);
+
+impl Wakes {
+    pub(super) fn add(&mut self, waker: Option<Waker>) {
+        self.0.extend(waker);
+    }
+}
+
+impl State {
+    pub(super) fn mailbox(&mut self, stream: u64) -> Option<&mut Mailbox> {
+        if stream == OWN {
+            return Some(&mut self.own);
+        }
+        if let Some(open) = self.exchanges.get_mut(&stream) {
+            return Some(&mut open.mailbox);
+        }
+        self.ended.iter_mut().find(|(number, _)| *number == stream).map(|(_, mailbox)| mailbox)
+    }
+
+    pub(super) fn held_of(&mut self, stream: u64) -> Option<usize> {
+        self.mailbox(stream).map(|mailbox| held(mailbox))
+    }
+
+    /// Counts what a step has changed: `before` is what was held for the stream.
+    pub(super) fn update_held(&mut self, stream: u64, before: usize) {
+        let after = self.held_of(stream).unwrap_or(0);
+        self.held = self.held.saturating_sub(before).saturating_add(after);
+    }
+
+    pub(super) fn set_read(&mut self, stream: u64) {
+        let now = Instant::now();
+        if stream == OWN {
+            self.own_read = now;
+        } else if let Some(open) = self.exchanges.get_mut(&stream) {
+            open.read = now;
+        }
+    }
+
+    pub(super) fn attach(&mut self, stream: u64, wakes: &mut Wakes) -> u64 {
+        let before = self.held_of(stream).unwrap_or(0);
+        let Some(mailbox) = self.mailbox(stream) else { return 0 };
+        let (token, displaced) = mailbox.attach();
+        wakes.add(displaced);
+        self.update_held(stream, before);
+        self.set_read(stream);
+        token
+    }
+
+    /// The stream a frame goes out on: its exchange. A request, and its cancel, that finds nobody there goes on the own
+    /// stream.
+    pub(super) fn stream_for(&self, out: &Outbound) -> u64 {
+        match out.head.kind {
+            FrameKind::Request | FrameKind::Cancel => {
+                let open = self.exchanges.get(&out.exchange.0);
+                open.filter(|open| !matches!(open.head, Head::Gone)).map_or(OWN, |_| out.exchange.0)
+            }
+            FrameKind::Answer | FrameKind::Notification => out.exchange.0,
+        }
+    }
+
+    pub(super) fn put(
+        &mut self,
+        stream: u64,
+        out: Outbound,
+        (messages, bytes): (usize, usize),
+        wakes: &mut Wakes,
+    ) -> Result<(), TransportError> {
+        let before = self.held_of(stream).unwrap_or(0);
+        let Some(mailbox) = self.mailbox(stream) else { return Ok(()) };
+        let droppable = out.head.kind == FrameKind::Notification;
+        let over = |mailbox: &Mailbox| {
+            let waiting = mailbox.waiting();
+            waiting.0 >= messages || waiting.1.saturating_add(out.body.len()) > bytes
+        };
+        // A stream that is read holds bulk back by itself.
+        if !mailbox.has_reader() {
+            while over(mailbox) && mailbox.drop_oldest() {
+                tracing::debug!(stream, "a notification was given up: nobody reads its stream");
+            }
+            if over(mailbox) && mailbox.waiting().0 > 0 {
+                match out.head.kind {
+                    FrameKind::Notification => return Ok(()),
+                    FrameKind::Request | FrameKind::Cancel => return Err(unread(out.exchange)),
+                    FrameKind::Answer => {}
+                }
+            }
+        }
+        wakes.add(mailbox.push(out.body, droppable));
+        self.update_held(stream, before);
+        Ok(())
+    }
+
+    /// Nothing more comes on a stream. Without a reader it waits among the ended for one that comes back.
+    pub(super) fn end(&mut self, stream: u64, bytes: usize, wakes: &mut Wakes) {
+        let Some(open) = self.exchanges.get_mut(&stream) else { return };
+        wakes.add(open.mailbox.end());
+        if !open.mailbox.has_reader() {
+            self.retire(stream, bytes);
+        }
+    }
+
+    pub(super) fn retire(&mut self, stream: u64, bytes: usize) {
+        let Some(open) = self.exchanges.remove(&stream) else { return };
+        if !open.mailbox.was_begun() {
+            return;
+        }
+        self.ended.push_back((stream, open.mailbox));
+        let size = |ended: &VecDeque<(u64, Mailbox)>| -> usize {
+            ended.iter().map(|(_, mailbox)| mailbox.waiting().1 + mailbox.kept_bytes()).sum()
+        };
+        while self.ended.len() > 1 && (self.ended.len() > ENDED || size(&self.ended) > bytes) {
+            self.ended.pop_front();
+        }
+    }
+}
+
+pub(super) fn held(mailbox: &Mailbox) -> usize {
+    if mailbox.has_reader() { mailbox.waiting().1 } else { 0 }
+}
+
+pub(super) fn unread(exchange: ExchangeId) -> TransportError {
+    let text = "the client reads no event stream, and what waits for it is at its bound";
+    TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }
+}
+
+impl Exchange {
+    pub(super) fn decide(&mut self, verdict: Verdict, wakes: &mut Wakes) {
+        if let Head::Undecided(waker) = &mut self.head {
+            wakes.add(waker.take());
+            self.head = Head::Decided(verdict);
+        }
+    }
+
+    /// The status of a refusal; an answer with an id is always a 200.
+    pub(super) fn status(&self) -> StatusCode {
+        match self.fault {
+            Some(Fault::BadMessage) => StatusCode::BAD_REQUEST,
+            Some(Fault::DuplicateId) => StatusCode::CONFLICT,
+            Some(_) | None => StatusCode::OK,
+        }
+    }
+}

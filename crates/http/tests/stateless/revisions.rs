@@ -1,0 +1,54 @@
+//! One endpoint for the revisions with sessions and the one without.
+
+use rescind_core::dialect::{MCP, MCP_2026, Role};
+use rescind_core::{CallContext, Listener, Peer, Router, Server};
+use rescind_http::{
+    HttpClient, HttpServer, McpRevisions, Stateless, StatelessTransport, Streamable, StreamableTransport,
+};
+use serde_json::{Value, json};
+
+use crate::support::{USUAL, ask, in_time, message, post};
+
+#[tokio::test]
+async fn each_client_finds_its_own_revision_under_one_path() {
+    let both = McpRevisions::new(Streamable::new(), Stateless::new());
+    let listener = HttpServer::new(both).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().to_string();
+    let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let router = Router::new()
+        .method("initialize", |_: CallContext, _: Value| async move {
+            Ok(json!({"protocolVersion": "2025-11-25", "capabilities": {}}))
+        })
+        .method("tools/list", |_: CallContext, _: Value| async move { Ok(json!({"tools": []})) });
+    let server = Server::builder([MCP_2026, MCP]).serve(router).listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+
+    let old = StreamableTransport::new(HttpClient::new(&url).unwrap());
+    let old = Peer::builder(MCP).role(Role::Client).connect(old).await.unwrap();
+    let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+    let hello: Value = in_time("the handshake", old.call("initialize", &hello)).await.unwrap();
+    assert_eq!(hello["protocolVersion"], "2025-11-25");
+    let listed: Value = in_time("a list", old.call("tools/list", &json!({}))).await.unwrap();
+    assert!(listed.get("resultType").is_none(), "the older revisions have no such member");
+
+    let new = StatelessTransport::new(HttpClient::new(&url).unwrap());
+    let new = Peer::builder(MCP_2026).role(Role::Client).connect(new).await.unwrap();
+    let params = message(0, "", &json!({}))["params"].clone();
+    let listed: Value = in_time("a list", new.call("tools/list", &params)).await.unwrap();
+    assert_eq!(listed["resultType"], "complete");
+
+    let list = message(5, "tools/list", &json!({}));
+    let got = ask(&address, "POST", &USUAL[..2], &list.to_string()).await;
+    assert_eq!(
+        (got.status, &got.error()["error"]["code"]),
+        (400, &json!(-32020)),
+        "its body says what it is"
+    );
+    assert_eq!(ask(&address, "GET", &USUAL, "").await.status, 405, "its header does");
+    let unnamed = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/list"});
+    let got = ask(&address, "POST", &USUAL[..2], &unnamed.to_string()).await;
+    assert_eq!(got.status, 400, "what says nothing needs a session: {}", got.body);
+    let got = post(&address, &[("Mcp-Method", "tools/list")], &list).await;
+    assert_eq!(got.status, 200, "{}", got.body);
+    serving.abort();
+}
