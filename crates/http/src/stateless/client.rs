@@ -132,6 +132,8 @@ struct State {
     /// Requests in flight, those given up among them.
     requests: usize,
     resets: Resets,
+    /// Exchanges that were given up and are about to end: bulk waits for them, or their tasks would run behind its.
+    leaving: usize,
     closed: bool,
     driver: Option<Waker>,
 }
@@ -139,7 +141,15 @@ struct State {
 impl State {
     fn new() -> Self {
         let resets = Resets::new(RESETS, RESET_EVERY);
-        Self { flights: HashMap::new(), next: 0, requests: 0, resets, closed: false, driver: None }
+        Self {
+            flights: HashMap::new(),
+            next: 0,
+            requests: 0,
+            resets,
+            leaving: 0,
+            closed: false,
+            driver: None,
+        }
     }
 }
 
@@ -150,6 +160,8 @@ struct Flight {
     asks: bool,
     /// The head of its response is there.
     headed: bool,
+    /// It counts among those that are leaving.
+    leaves: bool,
     /// Told when it is given up.
     given_up: watch::Sender<bool>,
 }
@@ -176,6 +188,7 @@ impl Client {
             let mut state = self.state();
             let flight = state.flights.remove(&key);
             state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
+            state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.leaves));
             (flight, state.driver.take())
         };
         if let Some(waker) = waker {
@@ -204,7 +217,8 @@ impl Client {
             }
         });
         state.requests += usize::from(asks);
-        state.flights.insert(key, Flight { task: task.abort_handle(), asks, headed: false, given_up });
+        let flight = Flight { task: task.abort_handle(), asks, headed: false, leaves: false, given_up };
+        state.flights.insert(key, flight);
     }
 
     /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
@@ -242,7 +256,7 @@ impl Client {
             _ = given_up.wait_for(|given_up| *given_up) => {}
             read = reading.as_mut() => return read,
         }
-        if resets {
+        if resets && !self.may_reset_now(key) {
             // What comes meanwhile is read, so that it does not pile up, and dropped.
             tokio::select! {
                 () = self.may_reset() => {}
@@ -250,6 +264,22 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Whether it is a reset's turn. One that has to wait holds nothing up.
+    fn may_reset_now(&self, key: u64) -> bool {
+        let mut state = self.state();
+        if state.resets.take().is_ok() {
+            return true;
+        }
+        let left = state.flights.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
+        state.leaving -= usize::from(left);
+        let driver = state.driver.take();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        false
     }
 
     /// Waits for a reset's turn.
@@ -360,7 +390,7 @@ impl Sender for ClientSender {
         if state.closed {
             return Poll::Ready(Err(TransportError::new(TransportErrorKind::Closed, "the link is closed")));
         }
-        if lane == Lane::Bulk && state.requests >= FLIGHTS {
+        if lane == Lane::Bulk && (state.requests >= FLIGHTS || state.leaving > 0) {
             state.driver = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -387,9 +417,12 @@ impl Sender for ClientSender {
     }
 
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
-        if let Some(flight) = self.0.state().flights.get(&exchange.0) {
-            flight.given_up.send_replace(true);
-        }
+        let mut state = self.0.state();
+        let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
+        flight.given_up.send_replace(true);
+        // Without a head it may take a while; nothing is held up for that.
+        let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
+        state.leaving += usize::from(leaves);
         Ok(())
     }
 

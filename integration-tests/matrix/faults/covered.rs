@@ -1,0 +1,151 @@
+//! What the crates' own tests prove of a fault on their wire, so that it is not repeated here.
+//!
+//! | fault | wire | where |
+//! |---|---|---|
+//! | half-open peer, by pings | WebSocket | `link/tests.rs` |
+//! | oversize, malformed, endless head, fragments, byte by byte | WebSocket | `messages.rs`, `refusals.rs` |
+//! | slow handshake, slow body | WebSocket, HTTP | `refusals.rs` |
+//! | slow event stream, resume after a cut, two connections of one session | HTTP streamable | `streams.rs` |
+//! | early cancel before its request over two POSTs, pipelining, a burst over HTTP/2 | HTTP streamable | `streams.rs` |
+//! | identity | HTTP | `refusals.rs`, `status.rs`, `streams.rs` |
+//! | leaving is the cancel | HTTP stateless | `leaving.rs` |
+//! | restart with a stale socket file, two listeners on one path, 1,000 links | named pipe | `ownership.rs` |
+//! | 1,000 idle links within their memory | WebSocket | `thousand.rs` |
+//! | a child that dies, stops or hangs | stdio | `child.rs` |
+//! | bad input at every level, in both framings | bytes | `bad_input.rs` |
+//!
+//! `COVERED` names each test; that it is there is a test here.
+
+use std::path::Path;
+
+use libtest_mimic::Trial;
+
+/// File, from the root of the repository, and the tests in it.
+const COVERED: [(&str, &[&str]); 15] = [
+    (
+        "crates/websocket/src/link/tests.rs",
+        &[
+            "a_peer_that_answers_no_ping_is_gone_after_two",
+            "a_byte_now_and_then_is_silence",
+            "what_comes_in_is_read_while_a_write_is_blocked",
+            "pongs_owed_to_a_peer_that_does_not_read_are_bounded",
+        ],
+    ),
+    (
+        "crates/websocket/tests/messages.rs",
+        &[
+            "a_message_over_the_limit_is_refused_and_closes_with_1009",
+            "fragments_over_the_limit_together_are_refused_too",
+            "text_that_is_no_utf_8_closes_with_1007",
+            "broken_framing_closes_with_1002",
+            "frames_may_come_one_byte_at_a_time",
+            "an_end_inside_a_message_is_an_end_and_no_frame",
+        ],
+    ),
+    (
+        "crates/websocket/tests/refusals.rs",
+        &[
+            "a_slow_handshake_holds_up_no_other",
+            "a_handshake_that_takes_too_long_is_given_up",
+            "a_head_without_end_is_refused",
+        ],
+    ),
+    ("crates/websocket/tests/sessions.rs", &["an_oversize_message_costs_no_answer_that_was_owed"]),
+    ("crates/websocket/tests/thousand.rs", &["a_thousand_idle_connections_keep_to_their_memory"]),
+    (
+        "crates/named-pipe/tests/ownership.rs",
+        &[
+            "a_server_that_restarts_takes_over_the_socket_it_left_behind",
+            "a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on",
+            "of_many_that_want_one_path_at_once_one_gets_it",
+            "a_thousand_connections_are_open_at_once",
+        ],
+    ),
+    (
+        "crates/named-pipe/tests/ends.rs",
+        &["a_peer_that_is_gone_ends_the_connection_although_nothing_is_written"],
+    ),
+    (
+        "crates/http/tests/streamable/streams.rs",
+        &[
+            "a_cut_stream_is_taken_up_after_its_last_event",
+            "our_client_comes_back_for_the_answer",
+            "a_stream_that_stays_lost_is_cancelled_after_its_grace",
+            "a_newer_reader_displaces_the_one_before",
+            "two_streams_of_one_session_carry_their_own_requests",
+            "a_cancel_in_another_session_does_nothing",
+            "a_cancel_that_comes_before_its_request_cancels_it",
+            "pipelined_requests_are_answered_in_order",
+            "a_slow_stream_holds_its_sender_back_and_loses_nothing",
+            "what_nobody_reads_is_bounded_and_requests_fail",
+            "an_idle_session_is_ended_and_unknown_afterwards",
+            "ten_thousand_cancels_over_http2_end_no_connection",
+        ],
+    ),
+    (
+        "crates/http/tests/streamable/refusals.rs",
+        &[
+            "who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it",
+            "a_body_that_does_not_come_gets_408",
+            "an_id_in_use_gets_409_and_the_first_request_goes_on",
+            "a_body_over_the_limit_gets_413_by_its_length_and_while_it_is_read",
+        ],
+    ),
+    (
+        "crates/http/tests/acp/status.rs",
+        &["every_refusal_has_its_status", "a_connection_is_its_openers_alone"],
+    ),
+    (
+        "crates/http/tests/acp/streams.rs",
+        &[
+            "a_cancel_counts_with_or_without_its_sessions_header",
+            "another_connections_cancel_is_for_nothing",
+            "a_connection_nobody_uses_for_too_long_ends",
+        ],
+    ),
+    (
+        "crates/http/tests/stateless/leaving.rs",
+        &["leaving_an_event_stream_cancels_its_request_and_no_other", "leaving_before_the_head_cancels_too"],
+    ),
+    ("crates/http/tests/stateless/status.rs", &["every_refusal_has_its_status_and_its_code"]),
+    (
+        "crates/stdio/tests/child.rs",
+        &[
+            "a_child_that_dies_while_it_serves_is_told_with_its_signal",
+            "a_child_that_ignores_sigterm_is_killed_after_two_graces",
+            "dropping_the_connection_kills_the_group_at_once",
+        ],
+    ),
+    (
+        "integration-tests/tests/bad_input.rs",
+        &[
+            "an_endless_line_or_body_is_not_held",
+            "a_lying_content_length_ends_the_connection_when_no_frame_can_be_found",
+        ],
+    ),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let there = |(file, tests): (&'static str, &'static [&'static str])| {
+        Trial::test(format!("covered::the_tests_named_are_there::{file}"), move || {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+            let text =
+                std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
+            for test in tests {
+                let is_test = text
+                    .split(&format!("fn {test}("))
+                    .next()
+                    .filter(|before| before.len() < text.len())
+                    .is_some_and(|before| before.rfind("test]").or(before.rfind("test(")).is_some());
+                if !is_test {
+                    return Err(format!(
+                        "{file} has no test `{test}` any more: prove it here, or name its new place"
+                    )
+                    .into());
+                }
+            }
+            Ok(())
+        })
+    };
+    COVERED.into_iter().map(there).collect()
+}

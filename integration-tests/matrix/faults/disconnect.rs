@@ -1,0 +1,254 @@
+//! A connection is lost in each state of a request: asked by either side, lost by either side. What the caller sees,
+//! what the handler sees and what is left is the same on every wire.
+//!
+//! A wire whose sessions outlive connections notices a client that vanished later, and no other way (L3): its graces
+//! are short here.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rescind::{Call, CancelResult, Limits};
+use serde_json::{Value, json};
+
+use crate::agent::{End, Ends, ended, limits};
+use crate::wires::{WIRES, Wire};
+use crate::{in_time, trial, until};
+
+/// Where a request is when its connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// The caller has it and the wire has not.
+    Staged,
+    /// It waits for a permit, behind another.
+    Queued,
+    /// Its handler runs.
+    Running,
+    /// Its handler runs and does not look at its cancel.
+    Deaf,
+    /// Its caller cancelled it, and the wire does not have the cancel yet.
+    CancelStaged,
+    /// It was cancelled and its handler cleans up.
+    InGrace,
+    /// It was answered as cancelled and its handler cannot be stopped.
+    Draining,
+    /// Its handler is in a critical section.
+    Shielded,
+    /// Its answer waits for a caller that does not read.
+    AnswerStaged,
+}
+
+pub(crate) const STATES: [(State, &str); 9] = [
+    (State::Staged, "staged"),
+    (State::Queued, "queued"),
+    (State::Running, "running"),
+    (State::Deaf, "deaf"),
+    (State::CancelStaged, "cancel_staged"),
+    (State::InGrace, "in_grace"),
+    (State::Draining, "draining"),
+    (State::Shielded, "shielded"),
+    (State::AnswerStaged, "answer_staged"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Client,
+    Server,
+}
+
+impl Side {
+    pub(crate) const BOTH: [(Self, &'static str); 2] = [(Self::Client, "client"), (Self::Server, "server")];
+
+    pub(crate) const fn of(self, ends: &Ends) -> (&End, &End) {
+        match self {
+            Self::Client => (&ends.client, &ends.server),
+            Self::Server => (&ends.server, &ends.client),
+        }
+    }
+}
+
+/// What must be seen, whatever the wire.
+pub(crate) struct Expected {
+    pub(crate) callers: &'static [&'static str],
+    handlers: &'static [&'static str],
+}
+
+impl State {
+    pub(crate) fn limits(self) -> Limits {
+        let mut limits = limits();
+        match self {
+            Self::Queued => limits.running = 1,
+            Self::Deaf | Self::Draining => limits.cancel_grace = Duration::from_millis(50),
+            Self::InGrace => limits.cancel_grace = Duration::from_secs(300),
+            Self::Staged | Self::Running | Self::CancelStaged | Self::Shielded | Self::AnswerStaged => {}
+        }
+        limits
+    }
+
+    pub(crate) const fn expected(self) -> Expected {
+        const LOST: &str = "disconnected, may have run";
+        match self {
+            Self::Staged => Expected { callers: &["disconnected, was not sent"], handlers: &[] },
+            Self::Queued => Expected {
+                callers: &[LOST, LOST],
+                handlers: &["wait 1 began", "wait 1 signalled: disconnected", "wait 1 gone"],
+            },
+            Self::Running => Expected {
+                callers: &[LOST],
+                handlers: &["wait 1 began", "wait 1 signalled: disconnected", "wait 1 gone"],
+            },
+            Self::Deaf => Expected { callers: &[LOST], handlers: &["deaf 1 began", "deaf 1 gone"] },
+            Self::CancelStaged => Expected {
+                callers: &["cancelled by caller, unconfirmed"],
+                handlers: &["wait 1 began", "wait 1 signalled: disconnected", "wait 1 gone"],
+            },
+            Self::InGrace => Expected {
+                callers: &["cancelled by caller, unconfirmed"],
+                handlers: &["clean 1 began", "clean 1 signalled: peer", "clean 1 gone"],
+            },
+            Self::Draining => Expected {
+                callers: &["cancelled by caller, confirmed"],
+                handlers: &["block 1 began", "block 1 gone"],
+            },
+            Self::Shielded => Expected {
+                callers: &[LOST],
+                handlers: &[
+                    "shield 1 began",
+                    "shield 1 shielded",
+                    "shield 1 was not disturbed",
+                    "shield 1 signalled: disconnected",
+                    "shield 1 gone",
+                ],
+            },
+            // See `is_answered_or_lost`.
+            Self::AnswerStaged => Expected { callers: &[], handlers: &[] },
+        }
+    }
+
+    /// Brings a request of `asker` into this state.
+    async fn reach(self, asker: &End, agent: &End) -> Vec<Call<Value>> {
+        match self {
+            Self::Staged => {
+                asker.valve.stop_writing();
+                vec![asker.call("wait", 1)]
+            }
+            Self::Queued => {
+                let first = asker.call("wait", 1);
+                agent.seen.until("wait 1 began").await;
+                let second = asker.call("wait", 2);
+                until("the second is queued", || agent.peer.stats().queued == 1).await;
+                vec![first, second]
+            }
+            Self::Running => began(asker, agent, "wait").await,
+            Self::Deaf => began(asker, agent, "deaf").await,
+            Self::CancelStaged => {
+                let calls = began(asker, agent, "wait").await;
+                asker.valve.stop_writing();
+                assert_eq!(calls[0].canceller().cancel("too late"), CancelResult::Sent);
+                calls
+            }
+            Self::InGrace => {
+                let calls = began(asker, agent, "clean").await;
+                let _ = calls[0].canceller().cancel("stop");
+                agent.seen.until("clean 1 signalled: peer").await;
+                calls
+            }
+            Self::Draining => {
+                let calls = began(asker, agent, "block").await;
+                let _ = calls[0].canceller().cancel("stop");
+                until("it drains", || agent.peer.stats().draining == 1).await;
+                calls
+            }
+            Self::Shielded => {
+                let calls = began(asker, agent, "shield").await;
+                agent.seen.until("shield 1 shielded").await;
+                calls
+            }
+            Self::AnswerStaged => {
+                asker.valve.stop_reading();
+                let much = json!({"n": 1, "bytes": 2 << 20});
+                let calls: Vec<_> =
+                    (0..MUCH).map(|_| asker.peer.call::<_, Value>("much", &much).start().unwrap()).collect();
+                until("its answers wait", || agent.peer.stats().started > 1 + MUCH as u64 / 2).await;
+                calls
+            }
+        }
+    }
+}
+
+/// More answers, of 2 MiB each, than sockets and outbox hold.
+pub(crate) const MUCH: usize = 24;
+
+async fn began(asker: &End, agent: &End, method: &str) -> Vec<Call<Value>> {
+    let call = asker.call(method, 1);
+    agent.seen.until(&format!("{method} 1 began")).await;
+    vec![call]
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (state, name) in STATES {
+        for (asks, asker) in Side::BOTH {
+            for (leaves, leaver) in Side::BOTH {
+                for wire in WIRES {
+                    let name = format!("disconnect::{name}_asked_by_{asker}_lost_by_{leaver}::{}", wire.name);
+                    trials.push(trial(name, move || lost(wire, state, asks, leaves)));
+                }
+            }
+        }
+    }
+    trials
+}
+
+async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
+    let ends = Ends::open(wire, &state.limits()).await;
+    let (asker, agent) = asks.of(&ends);
+    let mut calls = in_time("the state", state.reach(asker, agent)).await;
+    let mut callers = Vec::new();
+    if state == State::Draining {
+        // What was confirmed before the loss is not lost with it.
+        callers.push(ended(calls.remove(0)).await);
+    }
+    leaves.of(&ends).0.valve.cut();
+    // Who reads nothing hears of nothing.
+    asker.valve.read_again();
+    for call in calls {
+        callers.push(ended(call).await);
+    }
+    for end in [&ends.client, &ends.server] {
+        let _ = in_time("both ends notice", end.peer.closed()).await;
+    }
+    let left = agent.peer.stats();
+    if state == State::Draining {
+        assert_eq!((left.draining, agent.seen.alive()), (1, 1), "I10");
+    }
+    if matches!(state, State::InGrace | State::Shielded) {
+        assert_eq!((left.running, agent.seen.alive()), (1, 1), "I10");
+    }
+    agent.seen.open_gate();
+    asker.is_clean("who asked").await;
+    agent.is_clean("who was asked").await;
+    for end in [&ends.client, &ends.server] {
+        let load = end.peer.load();
+        assert_eq!(
+            (load.outbox_frames, load.outbox_bytes),
+            (0, 0),
+            "I3: nothing waits for a wire that is gone"
+        );
+    }
+    if state == State::AnswerStaged {
+        is_answered_or_lost(&callers, asks == leaves);
+        callers.clear();
+    }
+    let expected = state.expected();
+    assert_eq!(callers, expected.callers, "I15: what the callers saw");
+    assert_eq!(agent.seen.lines(), expected.handlers, "I15: what the handlers saw");
+}
+
+/// How many answers a wire holds is its own affair: those a caller that is still there finds on it are its; the rest
+/// are lost, and nothing else becomes of any.
+pub(crate) fn is_answered_or_lost(callers: &[String], asker_left: bool) {
+    let lost = callers.iter().filter(|end| *end == "disconnected, may have run").count();
+    let answered = callers.iter().filter(|end| *end == "completed").count();
+    assert_eq!((lost + answered, lost > 0), (MUCH, true), "{callers:?}");
+    assert!(!asker_left || answered == 0, "who has left reads nothing: {callers:?}");
+}

@@ -1,0 +1,91 @@
+//! A peer that is there and does nothing: it neither reads nor writes, and does not go.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+
+use crate::agent::{Ends, ended, limits};
+use crate::disconnect::Side;
+use crate::wires::{Setting, WIRES, Wire};
+use crate::{in_time, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for wire in WIRES {
+        trials
+            .push(trial(format!("half_open::a_cancelled_call_ends_unconfirmed::{}", wire.name), move || {
+                cancelled(wire)
+            }));
+        trials
+            .push(trial(format!("half_open::a_dropped_call_and_a_shutdown_end::{}", wire.name), move || {
+                shut_down(wire)
+            }));
+    }
+    let pinged = WIRES.into_iter().find(|wire| wire.name == "websocket").unwrap();
+    for (asks, asker) in Side::BOTH {
+        let name = format!("half_open::a_client_that_answers_no_ping_is_lost_asked_by_{asker}::websocket");
+        trials.push(trial(name, move || unanswered_pings(pinged, asks)));
+    }
+    trials
+}
+
+async fn frozen_while_it_serves(wire: Wire) -> (Ends, rescind::Call<serde_json::Value>) {
+    let mut limits = limits();
+    limits.peer_wait = Duration::from_millis(100);
+    let ends = Ends::open(wire, &limits).await;
+    let call = ends.client.call("wait", 1);
+    ends.server.seen.until("wait 1 began").await;
+    ends.server.valve.stop_reading();
+    ends.server.valve.stop_writing();
+    (ends, call)
+}
+
+/// What it had asked for is told to be over, and that nobody knows what became of it.
+async fn cancelled(wire: Wire) {
+    let (ends, call) = frozen_while_it_serves(wire).await;
+    let _ = call.canceller().cancel("stop");
+    assert_eq!(ended(call).await, "cancelled by caller, unconfirmed");
+    assert_eq!(ends.client.peer.stats().unresponsive, 1);
+    assert_eq!(ends.server.seen.lines(), ["wait 1 began"], "it did not hear of it");
+    ends.client.is_clean("who asked").await;
+    ends.client.valve.cut();
+    ends.server.valve.cut();
+    ends.server.is_clean("who was asked").await;
+}
+
+/// Nobody waits for it: neither who drops a call nor who ends.
+async fn shut_down(wire: Wire) {
+    let (ends, call) = frozen_while_it_serves(wire).await;
+    drop(call);
+    let waits = ends.client.call("wait", 2);
+    let since = tokio::time::Instant::now();
+    assert_eq!(in_time("the shutdown", ends.client.peer.shutdown(Duration::ZERO)).await, 0);
+    assert!(since.elapsed() < Duration::from_secs(20), "it took {:?}", since.elapsed());
+    assert_eq!(ended(waits).await, "cancelled by shutdown, unconfirmed");
+    ends.client.is_clean("who asked").await;
+    ends.server.valve.cut();
+    ends.server.is_clean("who was asked").await;
+}
+
+/// The client freezes, and the server pings: its side of the connection ends within a few pings, with the reason.
+async fn unanswered_pings(wire: Wire, asks: Side) {
+    let setting = Setting { ping: Duration::from_millis(50), ..Setting::default() };
+    let ends = Ends::open_with(wire, setting, &limits()).await;
+    let (asker, agent) = asks.of(&ends);
+    let call = asker.call("wait", 1);
+    agent.seen.until("wait 1 began").await;
+    ends.client.valve.stop_reading();
+    let why = in_time("the loss", ends.server.peer.closed()).await.unwrap_err();
+    assert!(told(&why).contains("ping"), "the reason is told: {}", told(&why));
+    ends.client.valve.read_again();
+    assert_eq!(ended(call).await, "disconnected, may have run");
+    agent.seen.until("wait 1 signalled: disconnected").await;
+    ends.client.is_clean("the client").await;
+    ends.server.is_clean("the server").await;
+}
+
+/// An error with all that is behind it.
+fn told(error: &dyn std::error::Error) -> String {
+    let behind = error.source().map_or_else(String::new, |source| format!(": {}", told(source)));
+    format!("{error}{behind}")
+}

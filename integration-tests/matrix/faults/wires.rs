@@ -1,0 +1,161 @@
+//! The wires the faults are played on: how each listens and is connected to. A wire more is a row more.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rescind::http::{
+    Acp, AcpTransport, HttpClient, HttpListener, HttpServer, ServerBinding, Streamable, StreamableTransport,
+};
+use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
+use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
+use rescind::{BoxFuture, Framing, Link, Listener, Transport, memory_listener};
+
+use crate::in_time;
+
+/// What a test sets of a wire, where the wire has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    /// The largest frame the server takes, in bytes.
+    pub(crate) max_frame: usize,
+    /// After so long a silence a WebSocket pings, and an event stream says something.
+    pub(crate) ping: Duration,
+    /// A session of HTTP that nobody uses is ended after so long: so it notices that its client is gone.
+    pub(crate) idle: Duration,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self { max_frame: 16 << 20, ping: Duration::from_secs(20), idle: Duration::from_millis(300) }
+    }
+}
+
+/// A wire.
+#[derive(Clone, Copy)]
+pub(crate) struct Wire {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    listen: fn(Setting) -> BoxFuture<'static, Door>,
+}
+
+/// What a loss means on a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A connection that ends is gone.
+    Connection,
+    /// A session outlives its connections: a client that vanishes is noticed by what it no longer reads.
+    Conversation,
+}
+
+pub(crate) const WIRES: [Wire; 6] = [
+    Wire { name: "memory", kind: Kind::Connection, listen: |_| Box::pin(async { memory() }) },
+    Wire { name: "websocket", kind: Kind::Connection, listen: |setting| Box::pin(websocket(setting)) },
+    Wire { name: "named-pipe", kind: Kind::Connection, listen: |setting| Box::pin(named_pipe(setting)) },
+    Wire {
+        name: "http-streamable",
+        kind: Kind::Conversation,
+        listen: |setting| Box::pin(streamable(setting, Http::One)),
+    },
+    Wire {
+        name: "http2-streamable",
+        kind: Kind::Conversation,
+        listen: |setting| Box::pin(streamable(setting, Http::Two)),
+    },
+    Wire { name: "http-acp", kind: Kind::Conversation, listen: |setting| Box::pin(acp(setting)) },
+];
+
+/// What a client speaks.
+#[derive(Clone, Copy)]
+enum Http {
+    One,
+    Two,
+}
+
+impl Wire {
+    pub(crate) async fn listen(self, setting: Setting) -> Door {
+        in_time("listening", (self.listen)(setting)).await
+    }
+}
+
+/// A listener, and the way to it.
+pub(crate) struct Door {
+    pub(crate) listener: Pin<Box<dyn Listener>>,
+    pub(crate) transport: Box<dyn Fn() -> Box<dyn Transport> + Send>,
+    /// Where a client of another make goes: an address, or a path.
+    pub(crate) place: String,
+}
+
+/// The next connection.
+pub(crate) async fn accept(listener: &mut Pin<Box<dyn Listener>>) -> Link {
+    let accepted = poll_fn(|cx| listener.as_mut().poll_accept(cx));
+    in_time("a connection", accepted).await.expect("the listener goes on").expect("a connection")
+}
+
+fn memory() -> Door {
+    let (listener, transport) = memory_listener();
+    Door {
+        listener: Box::pin(listener),
+        transport: Box::new(move || Box::new(transport.clone())),
+        place: String::new(),
+    }
+}
+
+async fn websocket(setting: Setting) -> Door {
+    let link = LinkOptions::new().max_frame(setting.max_frame).ping_every(setting.ping);
+    let options = UpgradeOptions::new().link(link);
+    let listener = WebSocketListener::builder().options(options).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let place = listener.address().to_string();
+    Door {
+        listener: Box::pin(listener),
+        transport: Box::new(move || Box::new(rescind::websocket::connect(&url))),
+        place,
+    }
+}
+
+async fn named_pipe(setting: Setting) -> Door {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("rescind-faults-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let address = PipeAddress::name(&name).unwrap();
+    let listener = NamedPipeListener::bind(&address).await.unwrap().max_frame(setting.max_frame);
+    let place = listener.file().to_str().unwrap().to_owned();
+    Door {
+        listener: Box::pin(listener.framing(Framing::Newline)),
+        transport: Box::new(move || Box::new(NamedPipeTransport::new(address.clone()))),
+        place,
+    }
+}
+
+async fn http(binding: impl ServerBinding, path: &str, setting: Setting) -> (HttpListener, String, String) {
+    let server = HttpServer::new(binding)
+        .path(path)
+        .max_frame(setting.max_frame)
+        .keep_alive(setting.ping)
+        .session_idle(setting.idle);
+    let listener = server.bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let place = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
+    (listener, url, place)
+}
+
+async fn streamable(setting: Setting, version: Http) -> Door {
+    let (listener, url, place) = http(Streamable::new(), "/", setting).await;
+    let transport = move || -> Box<dyn Transport> {
+        let client = HttpClient::new(&url).unwrap();
+        let client = match version {
+            Http::One => client,
+            Http::Two => client.http2(),
+        };
+        let retry = Duration::from_millis(20);
+        Box::new(StreamableTransport::new(client).retry(retry).give_up_after(10 * retry))
+    };
+    Door { listener: Box::pin(listener), transport: Box::new(transport), place }
+}
+
+async fn acp(setting: Setting) -> Door {
+    let (listener, url, place) = http(Acp::new(), "/acp", setting).await;
+    let transport =
+        move || -> Box<dyn Transport> { Box::new(AcpTransport::new(HttpClient::new(&url).unwrap())) };
+    Door { listener: Box::pin(listener), transport: Box::new(transport), place }
+}
