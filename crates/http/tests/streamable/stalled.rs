@@ -12,8 +12,8 @@ use crate::support::{in_time, serve};
 #[tokio::test]
 async fn the_socket_of_a_stream_that_nobody_reads_is_given_back() {
     let binding = Streamable::new().stream_after(Duration::ZERO);
-    let server = HttpServer::new(binding).connections(1).stall_timeout(Duration::from_millis(50));
-    let served = serve(server, MCP).await;
+    let bounded = HttpServer::new(binding).connections(1).stall_timeout(Duration::from_millis(50));
+    let served = serve(bounded, MCP).await;
     let (mut raw, session) = open(&served.url).await;
     // More than all buffers on the way hold.
     let flood = json!({"count": 1000, "bytes": 64 * 1024});
@@ -29,8 +29,8 @@ async fn the_socket_of_a_stream_that_nobody_reads_is_given_back() {
 #[tokio::test]
 async fn a_stream_that_is_read_slowly_is_not_stalled() {
     let binding = Streamable::new().stream_after(Duration::ZERO);
-    let server = HttpServer::new(binding).stall_timeout(Duration::from_secs(10));
-    let served = serve(server, MCP).await;
+    let bounded = HttpServer::new(binding).stall_timeout(Duration::from_secs(10));
+    let served = serve(bounded, MCP).await;
     let (mut raw, session) = open(&served.url).await;
     raw.send(&request(1, "ticks", &json!({"count": 200, "bytes": 64 * 1024})).of(&session)).await;
     assert_eq!(raw.head().await.status, 200);
