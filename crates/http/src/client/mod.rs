@@ -3,6 +3,7 @@
 mod connector;
 pub(crate) mod events;
 mod requester;
+mod resets;
 
 use std::fmt;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
 pub(crate) use requester::{Failed, Leaving, Requester};
+pub(crate) use resets::Resets;
 
 /// Where a client goes, and how: the start of every binding's client.
 ///

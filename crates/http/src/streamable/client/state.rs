@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::ClientSettings;
-use crate::client::{HttpClient, Requester};
+use crate::client::{HttpClient, Requester, Resets};
 use crate::intake::Intake;
 use crate::names::{EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 
@@ -47,7 +47,8 @@ pub(super) struct State {
     pub(super) leaving: usize,
     pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
-    pub(super) resets: usize,
+    /// Exchanges that may be given up by a reset; more are given up in silence.
+    pub(super) resets: Resets,
 }
 
 /// Where the session stands.
@@ -93,7 +94,7 @@ impl Client {
             leaving: 0,
             driver: None,
             listens: false,
-            resets: 0,
+            resets: Resets::new(10, Duration::from_millis(100)),
         };
         let intake = Intake::new(settings.max_frame);
         Self { requester: Requester::new(client), intake, settings, state: Mutex::new(state) }
