@@ -64,8 +64,9 @@ async fn main() -> Result<(), Failure> {
         "position": { "line": 3, "character": 7 },
         "workDoneToken": "completion-1",
     });
-    let completion = editor.call::<_, Value>("textDocument/completion", &place).start()?;
-    let mut progress = completion.notifications_where(|told| told.method() == "$/progress");
+    let completion = editor.call::<_, Value>("textDocument/completion", &place);
+    let completion = completion.notifications_where(|told| told.method() == "$/progress").start()?;
+    let mut progress = completion.notifications();
     let stop = completion.canceller();
     progress.next().await.ok_or("the server never began")?;
     println!("editor: the user types on: {:?}", stop.cancel("the user typed on"));

@@ -89,6 +89,19 @@ pub fn serve_if_asked() {
     std::process::exit(0);
 }
 
+/// Moves this process to another core than the one its parent pinned it to; where there is none it stays.
+pub(crate) fn leave_the_first_core() {
+    let pinned = sched_getaffinity(None).expect("the scheduler says");
+    for core in (0..64).filter(|core| !pinned.is_set(*core)) {
+        let mut other = CpuSet::new();
+        other.set(core);
+        // The system says which cores there are by what it takes.
+        if sched_setaffinity(None, &other).is_ok() {
+            return;
+        }
+    }
+}
+
 /// Runs on a thread that is pinned to one core; children it starts are pinned to the same.
 ///
 /// # Panics

@@ -20,6 +20,8 @@ pub(crate) use server::own_pipes;
 pub use server::serve_if_asked;
 
 const SERVE: &str = "RESCIND_BENCHMARK_SERVES_APART";
+/// Behind what is served: on another core.
+const OTHER_CORE: &str = " other-core";
 /// So long a process may take to end once it was asked to.
 const ENDING: Duration = Duration::from_secs(2);
 
@@ -137,9 +139,21 @@ impl Far {
     /// # Panics
     /// If the process does not start or does not serve.
     pub async fn start(wire: Wire, serves: Serves) -> Self {
+        Self::begin(wire, serves, "").await
+    }
+
+    /// The same, on another core than a pinned client's, where there are two.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub async fn start_on_other_core(wire: Wire, serves: Serves) -> Self {
+        Self::begin(wire, serves, OTHER_CORE).await
+    }
+
+    async fn begin(wire: Wire, serves: Serves, place: &str) -> Self {
         let program = std::env::current_exe().expect("this program has a path");
         let mut child = Command::new(program)
-            .env(SERVE, format!("{} {serves:?}", wire.name()))
+            .env(SERVE, format!("{} {serves:?}{place}", wire.name()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -13,8 +13,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-use super::{SERVE, Wire};
-use crate::wires::one_thread;
+use super::{OTHER_CORE, SERVE, Wire};
+use crate::wires::{leave_the_first_core, one_thread};
 use crate::{clock, raw};
 
 /// Serves and does not return, if this process was started as a [`Far`](super::Far).
@@ -24,6 +24,11 @@ use crate::{clock, raw};
 pub fn serve_if_asked() {
     let Ok(asked) = std::env::var(SERVE) else { return };
     let (name, serves) = asked.split_once(' ').expect("a wire and what it serves");
+    let (serves, elsewhere) =
+        serves.strip_suffix(OTHER_CORE).map_or((serves, false), |serves| (serves, true));
+    if elsewhere {
+        leave_the_first_core();
+    }
     let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name).expect("a wire");
     one_thread().block_on(async {
         let serving = async {
@@ -55,8 +60,7 @@ async fn asked_to_end() {
 
 /// Stdin and stdout.
 pub(crate) fn own_pipes() -> (OwnedFd, OwnedFd) {
-    let own =
-        |descriptor: &dyn AsFd| descriptor.as_fd().try_clone_to_owned().expect("a descriptor is free");
+    let own = |descriptor: &dyn AsFd| descriptor.as_fd().try_clone_to_owned().expect("a descriptor is free");
     (own(&std::io::stdin()), own(&std::io::stdout()))
 }
 

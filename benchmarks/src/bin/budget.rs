@@ -36,8 +36,10 @@ fn main() -> ExitCode {
     }
     for requests in [10_000, 100_000] {
         let held = residents::measure(requests);
-        let note =
-            format!("all {:.0} - task {:.0}, the user's future of {:.0} in it", held.all, held.task, held.future);
+        let note = format!(
+            "all {:.0} - task {:.0}, the user's future of {:.0} in it",
+            held.all, held.task, held.future
+        );
         table.judge(&format!("bytes a request, {requests} in flight"), held.beside(), 512.0, "B", &note);
     }
     if table.all_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

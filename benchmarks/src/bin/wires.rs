@@ -1,7 +1,8 @@
 //! Prints what each wire adds to its own floor, how fast a cancel is on it and what an idle connection holds; whether
 //! each limit is met. Exits 1 if one is not.
 //!
-//! `wires [--wire NAME]... [--rounds N] [--json FILE] [--short]`; `--short` only shows that all of it runs.
+//! `wires [--wire NAME]... [--only echo|cancel|load|memory]... [--rounds N] [--json FILE] [--short]`; `--short` only shows
+//! that all of it runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +16,8 @@ use rescind_benchmarks::wires::{one_thread, pinned};
 const TURN: usize = 25;
 /// Cancels of one kind before it is the other's turn.
 const CANCELS: usize = 5;
+/// Rounds that warm up and do not count.
+const WARM: usize = 2;
 /// Frames queued ahead of a cancel.
 const AHEAD: usize = 1000;
 /// Connections before memory is measured: what the process needs once.
@@ -31,9 +34,18 @@ fn main() -> ExitCode {
     };
     let mut table = Table::new();
     for wire in options.wires.iter().copied() {
-        let times = pinned(|| one_thread().block_on(measure(wire, options.rounds)));
-        times.judge(&mut table, wire);
-        if wire != Wire::Stdio {
+        let has = |part| options.parts.contains(&part);
+        if has(Part::Echo) || has(Part::Cancel) {
+            let cancels = if has(Part::Cancel) { CANCELS } else { 0 };
+            let times = pinned(|| one_thread().block_on(measure(wire, options.rounds, cancels)));
+            times.judge(&mut table, wire);
+        }
+        if has(Part::Load) {
+            let load = pinned(|| one_thread().block_on(under_load(wire, options.rounds)));
+            load.judge(&mut table, wire);
+        }
+        // A child's pipes have one connection.
+        if has(Part::Memory) && wire != Wire::Stdio {
             let grown = one_thread().block_on(idle(wire, options.connections));
             judge_memory(&mut table, wire, grown, options.connections);
         }
@@ -50,8 +62,22 @@ fn main() -> ExitCode {
     if options.short || table.all_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// What is measured of a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Echo,
+    Cancel,
+    Load,
+    Memory,
+}
+
+impl Part {
+    const ALL: [Self; 4] = [Self::Echo, Self::Cancel, Self::Load, Self::Memory];
+}
+
 struct Options {
     wires: Vec<Wire>,
+    parts: Vec<Part>,
     rounds: usize,
     connections: usize,
     json: Option<PathBuf>,
@@ -60,8 +86,14 @@ struct Options {
 
 impl Options {
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options =
-            Self { wires: Vec::new(), rounds: 40, connections: 1000, json: None, short: false };
+        let mut options = Self {
+            wires: Vec::new(),
+            parts: Vec::new(),
+            rounds: 40,
+            connections: 1000,
+            json: None,
+            short: false,
+        };
         while let Some(option) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
             match option.as_str() {
@@ -70,6 +102,11 @@ impl Options {
                     let wire = Wire::ALL.into_iter().find(|wire| wire.name() == name);
                     let names = Wire::ALL.map(Wire::name).join(", ");
                     options.wires.push(wire.ok_or_else(|| format!("no wire {name}; they are {names}"))?);
+                }
+                "--only" => {
+                    let name = value()?;
+                    let part = Part::ALL.into_iter().find(|part| format!("{part:?}").to_lowercase() == name);
+                    options.parts.push(part.ok_or_else(|| format!("no part {name}"))?);
                 }
                 "--rounds" => {
                     let rounds = value()?.parse::<usize>();
@@ -87,6 +124,9 @@ impl Options {
         if options.wires.is_empty() {
             options.wires = Wire::ALL.to_vec();
         }
+        if options.parts.is_empty() {
+            options.parts = Part::ALL.to_vec();
+        }
         Ok(options)
     }
 }
@@ -97,19 +137,18 @@ struct Times {
     floor: f64,
     /// Of the rounds' differences, which a change of the machine's load hardly moves.
     over: f64,
-    cancel: f64,
-    loaded: f64,
+    cancel: Option<f64>,
 }
 
-async fn measure(wire: Wire, rounds: usize) -> Times {
+async fn measure(wire: Wire, rounds: usize, cancels: usize) -> Times {
     let mut far = Far::start(wire, Serves::Ours).await;
     let mut raw_far = Far::start(wire, Serves::Raw).await;
     let mut ours = OurClient::open(wire, &mut far).await;
     let mut floor = RawClient::open(wire, &mut raw_far).await;
     let (params, frame) = (wire.params(64), raw::frame(wire, 64));
-    let mut samples: [Vec<f64>; 5] = Default::default();
-    for round in 0..rounds + 2 {
-        let [mut echoes, mut floors, mut cancels, mut loaded]: [Vec<f64>; 4] = Default::default();
+    let mut samples: [Vec<f64>; 4] = Default::default();
+    for round in 0..rounds + WARM {
+        let [mut echoes, mut floors, mut took]: [Vec<f64>; 3] = Default::default();
         // A B B A, and the other way round in the next round.
         for half in 0..2 {
             for first in [round % 2 == half, round % 2 != half] {
@@ -122,38 +161,69 @@ async fn measure(wire: Wire, rounds: usize) -> Times {
                 }
             }
         }
-        for first in [round % 2 == 0, round % 2 != 0] {
-            if first {
-                for _ in 0..CANCELS {
-                    cancels.push(micros(ours.cancel(&mut far, 0).await));
-                }
-            } else {
-                loaded.push(micros(ours.cancel(&mut far, AHEAD).await));
-            }
+        for _ in 0..cancels {
+            took.push(micros(ours.cancel(&mut far, 0).await));
         }
-        // The first two rounds warm up.
-        if round >= 2 {
+        if round >= WARM {
             let (ours, floor) = (median(&mut echoes), median(&mut floors));
-            let round = [ours, floor, ours - floor, median(&mut cancels), median(&mut loaded)];
-            samples.iter_mut().zip(round).for_each(|(samples, value)| samples.push(value));
+            for (samples, value) in samples.iter_mut().zip([ours, floor, ours - floor]) {
+                samples.push(value);
+            }
+            samples[3].append(&mut took);
         }
     }
-    let [ours, floor, over, cancel, loaded] = samples.map(|mut samples| median(&mut samples));
-    Times { ours, floor, over, cancel, loaded }
+    let [ours, floor, over, cancel] =
+        samples.map(|mut samples| (!samples.is_empty()).then(|| median(&mut samples)));
+    let [ours, floor, over] = [ours, floor, over].map(|median| median.expect("there are rounds"));
+    Times { ours, floor, over, cancel }
 }
 
 impl Times {
     fn judge(&self, table: &mut Table, wire: Wire) {
-        let Self { ours, floor, over, cancel, loaded } = self;
+        let Self { ours, floor, over, cancel } = self;
         let name = wire.name();
         let limit = if wire.is_http() { 20.0 } else { 8.0 };
         let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
         table.judge(&format!("echo 64 B over floor, {name}"), *over, limit, "us", &note);
-        let one_way = floor / 2.0;
-        let note = format!("{cancel:.2} us, one way {one_way:.2} us");
-        table.judge(&format!("cancel to signal over one way, {name}"), cancel - one_way, 20.0, "us", &note);
-        let note = format!("{loaded:.2} us behind {AHEAD} frames, else {cancel:.2} us");
-        table.judge(&format!("cancel under load, {name}"), loaded / cancel, 2.0, "x", &note);
+        if let Some(cancel) = cancel {
+            let one_way = floor / 2.0;
+            let note = format!("{cancel:.2} us, one way of the floor {one_way:.2} us");
+            let over = cancel - one_way;
+            table.judge(&format!("cancel to signal over one way, {name}"), over, 20.0, "us", &note);
+        }
+    }
+}
+
+/// A cancel alone, and one behind [`AHEAD`] frames, in microseconds.
+struct Load {
+    alone: f64,
+    behind: f64,
+}
+
+/// Each side on a core of its own: on one core the server could not run before the client has written all the rest.
+async fn under_load(wire: Wire, rounds: usize) -> Load {
+    let mut far = Far::start_on_other_core(wire, Serves::Ours).await;
+    let mut ours = OurClient::open(wire, &mut far).await;
+    let [mut alone, mut behind]: [Vec<f64>; 2] = Default::default();
+    for round in 0..rounds + WARM {
+        let mut took = [0.0; 2];
+        for place in [round % 2, (round + 1) % 2] {
+            took[place] = micros(ours.cancel(&mut far, place * AHEAD).await);
+        }
+        if round >= WARM {
+            alone.push(took[0]);
+            behind.push(took[1]);
+        }
+    }
+    Load { alone: median(&mut alone), behind: median(&mut behind) }
+}
+
+impl Load {
+    fn judge(&self, table: &mut Table, wire: Wire) {
+        let Self { alone, behind } = self;
+        let note = format!("{behind:.2} us, alone {alone:.2} us; a core a side");
+        let budget = format!("cancel behind {AHEAD} frames, {}", wire.name());
+        table.judge(&budget, behind / alone, 2.0, "x", &note);
     }
 }
 

@@ -22,20 +22,14 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     if args.no_cancel_capability {
         options.declare_cancel = Some(false);
     }
-    let fixture = Fixture::new(args.dialect, options.clone())
+    let fixture = Fixture::new(args.dialect, options)
         .ok_or_else(|| format!("there is no fixture for the dialect {}", args.dialect))?;
     let flags = args.flags();
     let place = Place::new(args.listen, fixture.dialect(), flags, Side::Server)?;
     match place.endpoint {
         Endpoint::Stdio => serve_stdio(&fixture, place.framing).await,
-        Endpoint::Pipe(_) | Endpoint::WebSocket(_) => {
-            let shared = fixture.clone();
-            serve(&fixture, move || shared.clone(), open::listen(&place).await?).await
-        }
-        Endpoint::Http(_) => {
-            let shared = fixture.clone();
-            let own = move || Fixture::new(args.dialect, options.clone()).unwrap_or_else(|| shared.clone());
-            serve(&fixture, own, open::listen(&place).await?).await
+        Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
+            serve(&fixture, open::listen(&place).await?).await
         }
     }
 }
@@ -54,13 +48,8 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
     Ok(Exit::Held)
 }
 
-/// Serves every connection. Counters are about all of them, but over HTTP: a session that its client left is kept
-/// for a while, and what runs in it would be counted in the next one.
-async fn serve(
-    fixture: &Fixture,
-    of_connection: impl Fn() -> Fixture,
-    mut listener: AnyListener,
-) -> Result<Exit, Failure> {
+/// Serves every connection with the one fixture, so that its counters are about all of them.
+async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Failure> {
     // Before the line: who has read it may send the signal at once.
     let mut stop = pin!(told_to_stop());
     eprintln!("listening on {}", listener.endpoint());
@@ -72,7 +61,7 @@ async fn serve(
         };
         match accepted {
             None => break,
-            Some(Ok(link)) => match of_connection().serve(link) {
+            Some(Ok(link)) => match fixture.serve(link) {
                 Ok(peer) => {
                     peers.retain(|peer| !peer.is_closed());
                     peers.push(peer);

@@ -61,8 +61,7 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     Ok(match place.endpoint {
         Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: place.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            let by_session = args.profile.is_some() || matches!(place.endpoint, Endpoint::Http(_));
-            let counts = if by_session { Counts::Unknown } else { Counts::Agent };
+            let counts = if args.profile.is_some() { Counts::Unknown } else { Counts::Agent };
             Foreign::Running(place, counts)
         }
     })
@@ -80,8 +79,11 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
             let begun = Instant::now();
             let (mut subject, child) = peer.subject();
             let played = play(scenario, &mut subject, settings).await;
-            subject.leave().await;
             openings.note(scenario, &played, &child, begun.elapsed());
+            // A program is ended when it is dropped; one that runs on is told, or it would keep the session.
+            if peer.program().is_none() {
+                subject.leave().await;
+            }
             Cell::new(scenario, peer.wire(), played)
         });
         progress.inc(1);

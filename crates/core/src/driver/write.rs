@@ -30,7 +30,7 @@ enum Outgoing {
 }
 
 impl Driver {
-    /// Writes what the wire takes, then flushes once.
+    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once.
     pub(super) fn write(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
         if self.tx.is_none() {
             return Ok(());
@@ -42,7 +42,13 @@ impl Driver {
             core.dirty = false;
             core.outbox.next_lane()
         };
+        let mut urgent = false;
         while let Some(lane) = next {
+            if urgent && lane == Lane::Bulk {
+                // What it overtook would else fill the wire's buffer before any of it is on its way.
+                urgent = false;
+                self.flush(cx)?;
+            }
             if !self.poll_ready(lane, cx)? {
                 self.shared.lock().outbox.bulk_blocked = lane == Lane::Bulk;
                 break;
@@ -52,9 +58,14 @@ impl Driver {
                 .step(|core, now, deferred| (core.take(lane, now, deferred), core.outbox.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
+                urgent |= matches!(outgoing, Outgoing::Cancel { .. });
                 self.send(outgoing)?;
             }
         }
+        self.flush(cx)
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
         match &mut self.tx {
             Some(tx) if self.unflushed => match tx.as_mut().poll_flush(cx)? {
                 Poll::Ready(()) => self.unflushed = false,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
-pub(crate) use requester::{Failed, Requester};
+pub(crate) use requester::{Failed, Leaving, Requester};
 
 /// Where a client goes, and how: the start of every binding's client.
 ///

@@ -91,6 +91,8 @@ struct State {
     flights: HashMap<u64, Flight>,
     next: u64,
     requests: usize,
+    /// Exchanges that were given up and are not ended yet: bulk waits for them, or their tasks would run behind its.
+    leaving: usize,
     closed: bool,
     driver: Option<Waker>,
 }
@@ -100,6 +102,10 @@ struct Flight {
     task: AbortHandle,
     /// An answer is waited for.
     asks: bool,
+    /// The head of its response is there.
+    begun: bool,
+    /// It counts among those that are leaving.
+    leaves: bool,
     /// Told when it is given up.
     given_up: watch::Sender<bool>,
 }
@@ -115,6 +121,7 @@ impl Client {
             let mut state = self.state();
             let flight = state.flights.remove(&key);
             state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
+            state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.leaves));
             (flight, state.driver.take())
         };
         if let Some(waker) = waker {
@@ -143,7 +150,9 @@ impl Client {
             }
         });
         state.requests += usize::from(asks);
-        state.flights.insert(key, Flight { task: task.abort_handle(), asks, given_up });
+        state
+            .flights
+            .insert(key, Flight { task: task.abort_handle(), asks, begun: false, leaves: false, given_up });
     }
 
     /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
@@ -167,6 +176,9 @@ impl Client {
             response = self.requester.send(Method::POST, headers, body) => response?,
             () = waited => return Ok(()),
         };
+        if let Some(flight) = self.state().flights.get_mut(&exchange.0) {
+            flight.begun = true;
+        }
         tokio::select! {
             biased;
             _ = given_up.wait_for(|given_up| *given_up) => Ok(()),
@@ -270,7 +282,7 @@ impl Sender for ClientSender {
         if state.closed {
             return Poll::Ready(Err(TransportError::new(TransportErrorKind::Closed, "the link is closed")));
         }
-        if lane == Lane::Bulk && state.requests >= FLIGHTS {
+        if lane == Lane::Bulk && (state.requests >= FLIGHTS || state.leaving > 0) {
             state.driver = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -302,7 +314,10 @@ impl Sender for ClientSender {
             let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
             flight.given_up.send_replace(true);
             let asked = std::mem::take(&mut flight.asks);
+            // Without a head it may take a while; nothing is held up for that.
+            let leaves = flight.begun && !std::mem::replace(&mut flight.leaves, flight.begun);
             state.requests -= usize::from(asked);
+            state.leaving += usize::from(leaves);
             state.driver.take()
         };
         if let Some(driver) = driver {

@@ -51,7 +51,9 @@ impl Sender for ClientSender {
         let room = frames < YOUNG_FRAMES
             && match lane {
                 Lane::Control => true,
-                Lane::Bulk => bytes <= YOUNG && state.requests < self.client.settings.exchanges,
+                Lane::Bulk => {
+                    state.leaving == 0 && bytes <= YOUNG && state.requests < self.client.settings.exchanges
+                }
             };
         if room {
             return Poll::Ready(Ok(()));

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) notified: Vec<Done>,
     /// The newest frame's, where all keep their order.
     pub(super) latest: Option<Done>,
+    /// Cancels that may go and are not being written yet: bulk waits for them, or their tasks would run behind its.
+    pub(super) leaving: usize,
     pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
     pub(super) resets: usize,
@@ -88,6 +90,7 @@ impl Client {
             requests: 0,
             notified: Vec::new(),
             latest: None,
+            leaving: 0,
             driver: None,
             listens: false,
             resets: 0,

@@ -1,0 +1,50 @@
+//! A cancel is on its way before what it overtook is written.
+#![cfg(feature = "tokio")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rescind_core::dialect::ACP;
+use rescind_core::{ByteStream, CancelResult, Framing, Peer};
+use serde_json::{Value, json};
+use tokio::io::AsyncWrite;
+use tokio::sync::mpsc;
+
+/// Tells what each write brought.
+struct Writes(mpsc::UnboundedSender<String>);
+
+impl AsyncWrite for Writes {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_does_not_wait_for_what_it_overtook_to_be_written() {
+    let (tell, mut writes) = mpsc::unbounded_channel();
+    let (reader, _open) = tokio::io::simplex(64);
+    let link = ByteStream::new(reader, Writes(tell), Framing::Newline).into_link();
+    let peer = Peer::builder(ACP).attach(link).unwrap();
+    let call = peer.call::<_, Value>("wait", &json!({})).start().unwrap();
+    assert!(writes.recv().await.unwrap().contains("\"wait\""));
+    for _ in 0..100 {
+        peer.notify("noise", &json!({})).unwrap();
+    }
+    assert_eq!(call.canceller().cancel("enough"), CancelResult::Sent);
+    let first = writes.recv().await.unwrap();
+    assert!(first.contains("cancel_request") && !first.contains("noise"), "{first}");
+    assert_eq!(first.lines().count(), 1);
+    let then = writes.recv().await.unwrap();
+    assert_eq!(then.lines().count(), 100, "what it overtook is one write");
+}
