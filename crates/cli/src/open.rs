@@ -9,7 +9,7 @@ use rescind::http::{
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind::websocket::{ClientTls, ServerTls, UpgradeOptions, WebSocketListener};
-use rescind::{Link, Listener, Transport, TransportError};
+use rescind::{AcpEndpoint, Link, Listener, Transport, TransportError};
 
 use crate::endpoint::{Binding, Endpoint, Place, Web};
 
@@ -72,16 +72,32 @@ async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
         // What may be said before the handshake is the protocol's to decide.
         Binding::Streamable => bind(place, web, Streamable::new().opened_by_any_message()).await,
         Binding::Stateless => bind(place, web, Stateless::new()).await,
-        Binding::Acp => bind(place, web, Acp::new()).await,
+        // The same path is the WebSocket of a client that asks for the upgrade.
+        Binding::Acp => {
+            let listener = AcpEndpoint::new(server(place, web, Acp::new())?).bind(&web.address()).await;
+            bound(web, listener)
+        }
     }
 }
 
 async fn bind(place: &Place, web: &Web, binding: impl ServerBinding) -> Result<AnyListener, String> {
-    let mut server = HttpServer::new(binding).path(web.path_alone()).allow_host(&web.host);
-    if let Some((certificate, key)) = &place.identity {
-        server = server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))?;
+    bound(web, server(place, web, binding)?.bind(&web.address()).await)
+}
+
+fn server<B: ServerBinding>(place: &Place, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
+    let server = HttpServer::new(binding).path(web.path_alone()).allow_host(&web.host);
+    match &place.identity {
+        None => Ok(server),
+        Some((certificate, key)) => {
+            server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))
+        }
     }
-    let listener = server.bind(&web.address()).await;
+}
+
+fn bound(
+    web: &Web,
+    listener: Result<impl Listener + 'static, TransportError>,
+) -> Result<AnyListener, String> {
     let listener =
         listener.map_err(|error| format!("cannot listen on {}: {}", web.address(), error.source))?;
     Ok(Box::pin(listener))

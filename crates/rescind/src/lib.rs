@@ -43,12 +43,19 @@
 //! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper` |
 //! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
 //! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `tower-service` |
+//! | `http` with `websocket` | ACP's endpoint, whose one path is both: `AcpEndpoint` | none more |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
 //! | `rustls` | `wss` and `https`, for the wires that are on | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `full` | all of them | all of them |
 
+#[cfg(all(feature = "http", feature = "websocket"))]
+mod acp_endpoint;
+
 pub use rescind_core::*;
+
+#[cfg(all(feature = "http", feature = "websocket"))]
+pub use acp_endpoint::{AcpEndpoint, AcpListener};
 
 #[cfg(feature = "http")]
 pub use rescind_http as http;

@@ -31,6 +31,9 @@ enum OpeningStyle {
 
 /// What an ABP call is cancelled by; either place names it.
 pub(crate) fn call_name(frame: &Value) -> Option<&Value> {
+    if frame.get("type")? != "capabilities/call" {
+        return None;
+    }
     frame.pointer("/payload/options/callId").or_else(|| frame.pointer("/payload/callId"))
 }
 

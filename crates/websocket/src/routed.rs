@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
 use http::{Request, Response};
-use rescind_core::{BoxFuture, Endpoint, Link, Listener, TransportError};
+use rescind_core::{BoxFuture, Endpoint, Link, Listener, Principal, TransportError};
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
@@ -49,7 +49,13 @@ impl Upgrades {
     ///
     /// The request must come from a hyper server that allows upgrades, as axum's does.
     pub fn answer<B>(&self, request: &mut Request<B>) -> Response<String> {
-        match self.take(request) {
+        self.answer_for(request, None)
+    }
+
+    /// The same, where the HTTP server has found out who asks: the principal of the connection's messages, unless the
+    /// auth hook of [`UpgradeOptions`] names another.
+    pub fn answer_for<B>(&self, request: &mut Request<B>, principal: Option<&Principal>) -> Response<String> {
+        match self.take(request, principal) {
             Ok(response) => response,
             Err(refusal) => {
                 tracing::debug!(%refusal, "a WebSocket was refused");
@@ -58,12 +64,19 @@ impl Upgrades {
         }
     }
 
-    fn take<B>(&self, request: &mut Request<B>) -> Result<Response<String>, Refusal> {
+    fn take<B>(
+        &self,
+        request: &mut Request<B>,
+        principal: Option<&Principal>,
+    ) -> Result<Response<String>, Refusal> {
         let place = self.sender.try_reserve().map_err(|error| match error {
             TrySendError::Full(()) => Refusal::busy(),
             TrySendError::Closed(()) => Refusal::closed(),
         })?;
-        let (response, upgrading) = upgrade(request, &self.options)?;
+        let (response, mut upgrading) = upgrade(request, &self.options)?;
+        if let Some(principal) = principal {
+            upgrading = upgrading.on_behalf_of(principal);
+        }
         place.send(upgrading);
         Ok(response)
     }

@@ -96,14 +96,24 @@ impl Drop for Alive {
 
 /// What an agent serves.
 pub(crate) fn router(seen: &Seen) -> Router {
-    let (wait, clean, deaf, shield, block) =
-        (seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone());
+    let (wait, clean, deaf, shield, block, told) =
+        (seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone());
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
         .method("echo", |_: CallContext, value: Value| async { Ok(value) })
         .method("much", |_: CallContext, params: Value| async move {
             let bytes = params["bytes"].as_u64().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
             Ok("x".repeat(bytes))
+        })
+        // What handlers saw so far.
+        .method("seen", move |_: CallContext, _: Value| {
+            let lines = told.lines();
+            async move { Ok(lines) }
+        })
+        // Asks its caller to wait.
+        .method("ask", |ctx: CallContext, params: Value| async move {
+            let answer: Value = ctx.call("wait", &params).await?;
+            Ok(answer)
         })
         // Waits for its cancel.
         .method("wait", move |ctx: CallContext, params: Value| {
@@ -174,6 +184,13 @@ impl End {
         self.peer.call::<_, Value>(method, &json!({"n": n})).start().unwrap()
     }
 
+    pub(crate) async fn shake_hands(&self) {
+        let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+        let shaken = in_time("the handshake", self.peer.call::<_, Value>("initialize", &hello)).await;
+        shaken.expect("the handshake");
+        self.peer.notify("notifications/initialized", &json!({})).expect("room");
+    }
+
     /// Both ways are open: a whole answer comes back.
     pub(crate) async fn echoes(&self) {
         let answer = in_time("an echo", self.peer.call::<_, Value>("echo", &json!({"n": 1}))).await;
@@ -234,10 +251,7 @@ pub(crate) async fn open_at(door: &mut Door, limits: &Limits) -> (End, End) {
     let opening = async {
         let link = in_time("connecting", transport().open()).await.expect("a connection");
         let client = End::attach(link, Role::Client, limits.clone(), Seen::new());
-        let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
-        let shaken = in_time("the handshake", client.peer.call::<_, Value>("initialize", &hello)).await;
-        shaken.expect("the handshake");
-        client.peer.notify("notifications/initialized", &json!({})).expect("room");
+        client.shake_hands().await;
         client
     };
     let serving = async { End::attach(accept(listener).await, Role::Server, limits.clone(), Seen::new()) };

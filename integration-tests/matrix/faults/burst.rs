@@ -27,13 +27,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn cancels(wire: Wire) {
     let ends = Ends::open(wire, &limits()).await;
-    let (asker, asked) = (&ends.client, &ends.server);
+    let (asker, agent) = (&ends.client, &ends.server);
     let kept = asker.call("wait", 0);
-    asked.seen.until("wait 0 began").await;
+    agent.seen.until("wait 0 began").await;
     for _ in 0..ROUNDS {
         let calls: Vec<_> = (1..=CALLS as u64).map(|n| asker.call("wait", n)).collect();
-        let began = asked.peer.stats().started;
-        until("some of them run", || asked.peer.stats().started > began || asked.seen.alive() > 1).await;
+        let began = agent.peer.stats().started;
+        until("some of them run", || agent.peer.stats().started > began || agent.seen.alive() > 1).await;
         for call in &calls {
             let _ = call.canceller().cancel("a burst");
         }
@@ -41,14 +41,14 @@ async fn cancels(wire: Wire) {
             let end = ended(call).await;
             assert!(end.starts_with("cancelled by caller"), "{end}");
         }
-        until("the round is over", || asked.seen.alive() == 1).await;
+        until("the round is over", || agent.seen.alive() == 1).await;
     }
     asker.echoes().await;
-    assert_eq!(asked.seen.alive(), 1, "I4: the first of them was not cancelled");
+    assert_eq!(agent.seen.alive(), 1, "I4: the first of them was not cancelled");
     let _ = kept.canceller().cancel("");
     assert_eq!(ended(kept).await, "cancelled by caller, confirmed");
     asker.is_clean("who asked").await;
-    asked.is_clean("who was asked").await;
+    agent.is_clean("who was asked").await;
     ends.close().await;
 }
 

@@ -15,8 +15,8 @@ use crate::wires::{WIRES, Wire};
 use crate::{in_time, trial, until};
 
 /// Where a request is when its connection is lost.
-#[derive(Clone, Copy, Debug)]
-enum State {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
     /// The caller has it and the wire has not.
     Staged,
     /// It waits for a permit, behind another.
@@ -37,7 +37,7 @@ enum State {
     AnswerStaged,
 }
 
-const STATES: [(State, &str); 9] = [
+pub(crate) const STATES: [(State, &str); 9] = [
     (State::Staged, "staged"),
     (State::Queued, "queued"),
     (State::Running, "running"),
@@ -50,15 +50,15 @@ const STATES: [(State, &str); 9] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+pub(crate) enum Side {
     Client,
     Server,
 }
 
 impl Side {
-    const BOTH: [(Self, &'static str); 2] = [(Self::Client, "client"), (Self::Server, "server")];
+    pub(crate) const BOTH: [(Self, &'static str); 2] = [(Self::Client, "client"), (Self::Server, "server")];
 
-    const fn of(self, ends: &Ends) -> (&End, &End) {
+    pub(crate) const fn of(self, ends: &Ends) -> (&End, &End) {
         match self {
             Self::Client => (&ends.client, &ends.server),
             Self::Server => (&ends.server, &ends.client),
@@ -67,13 +67,13 @@ impl Side {
 }
 
 /// What must be seen, whatever the wire.
-struct Expected {
-    callers: &'static [&'static str],
+pub(crate) struct Expected {
+    pub(crate) callers: &'static [&'static str],
     handlers: &'static [&'static str],
 }
 
 impl State {
-    fn limits(self) -> Limits {
+    pub(crate) fn limits(self) -> Limits {
         let mut limits = limits();
         match self {
             Self::Queued => limits.running = 1,
@@ -84,7 +84,7 @@ impl State {
         limits
     }
 
-    const fn expected(self) -> Expected {
+    pub(crate) const fn expected(self) -> Expected {
         const LOST: &str = "disconnected, may have run";
         match self {
             Self::Staged => Expected { callers: &["disconnected, was not sent"], handlers: &[] },
@@ -125,7 +125,7 @@ impl State {
     }
 
     /// Brings a request of `asker` into this state.
-    async fn reach(self, asker: &End, asked: &End) -> Vec<Call<Value>> {
+    async fn reach(self, asker: &End, agent: &End) -> Vec<Call<Value>> {
         match self {
             Self::Staged => {
                 asker.valve.stop_writing();
@@ -133,34 +133,34 @@ impl State {
             }
             Self::Queued => {
                 let first = asker.call("wait", 1);
-                asked.seen.until("wait 1 began").await;
+                agent.seen.until("wait 1 began").await;
                 let second = asker.call("wait", 2);
-                until("the second is queued", || asked.peer.stats().queued == 1).await;
+                until("the second is queued", || agent.peer.stats().queued == 1).await;
                 vec![first, second]
             }
-            Self::Running => began(asker, asked, "wait").await,
-            Self::Deaf => began(asker, asked, "deaf").await,
+            Self::Running => began(asker, agent, "wait").await,
+            Self::Deaf => began(asker, agent, "deaf").await,
             Self::CancelStaged => {
-                let calls = began(asker, asked, "wait").await;
+                let calls = began(asker, agent, "wait").await;
                 asker.valve.stop_writing();
                 assert_eq!(calls[0].canceller().cancel("too late"), CancelResult::Sent);
                 calls
             }
             Self::InGrace => {
-                let calls = began(asker, asked, "clean").await;
+                let calls = began(asker, agent, "clean").await;
                 let _ = calls[0].canceller().cancel("stop");
-                asked.seen.until("clean 1 signalled: peer").await;
+                agent.seen.until("clean 1 signalled: peer").await;
                 calls
             }
             Self::Draining => {
-                let calls = began(asker, asked, "block").await;
+                let calls = began(asker, agent, "block").await;
                 let _ = calls[0].canceller().cancel("stop");
-                until("it drains", || asked.peer.stats().draining == 1).await;
+                until("it drains", || agent.peer.stats().draining == 1).await;
                 calls
             }
             Self::Shielded => {
-                let calls = began(asker, asked, "shield").await;
-                asked.seen.until("shield 1 shielded").await;
+                let calls = began(asker, agent, "shield").await;
+                agent.seen.until("shield 1 shielded").await;
                 calls
             }
             Self::AnswerStaged => {
@@ -168,7 +168,7 @@ impl State {
                 let much = json!({"n": 1, "bytes": 2 << 20});
                 let calls: Vec<_> =
                     (0..MUCH).map(|_| asker.peer.call::<_, Value>("much", &much).start().unwrap()).collect();
-                until("its answers wait", || asked.peer.stats().started > 1 + MUCH as u64 / 2).await;
+                until("its answers wait", || agent.peer.stats().started > 1 + MUCH as u64 / 2).await;
                 calls
             }
         }
@@ -176,11 +176,11 @@ impl State {
 }
 
 /// More answers, of 2 MiB each, than sockets and outbox hold.
-const MUCH: usize = 24;
+pub(crate) const MUCH: usize = 24;
 
-async fn began(asker: &End, asked: &End, method: &str) -> Vec<Call<Value>> {
+async fn began(asker: &End, agent: &End, method: &str) -> Vec<Call<Value>> {
     let call = asker.call(method, 1);
-    asked.seen.until(&format!("{method} 1 began")).await;
+    agent.seen.until(&format!("{method} 1 began")).await;
     vec![call]
 }
 
@@ -201,19 +201,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
     let ends = Ends::open(wire, &state.limits()).await;
-    let (asker, asked) = asks.of(&ends);
-    let calls = in_time("the state", state.reach(asker, asked)).await;
-    // What was confirmed before the loss is not lost with it.
-    let (calls, mut callers) = match state {
-        State::Draining => {
-            let mut ends = Vec::new();
-            for call in calls {
-                ends.push(ended(call).await);
-            }
-            (Vec::new(), ends)
-        }
-        _ => (calls, Vec::new()),
-    };
+    let (asker, agent) = asks.of(&ends);
+    let mut calls = in_time("the state", state.reach(asker, agent)).await;
+    let mut callers = Vec::new();
+    if state == State::Draining {
+        // What was confirmed before the loss is not lost with it.
+        callers.push(ended(calls.remove(0)).await);
+    }
     leaves.of(&ends).0.valve.cut();
     // Who reads nothing hears of nothing.
     asker.valve.read_again();
@@ -223,15 +217,16 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
     for end in [&ends.client, &ends.server] {
         let _ = in_time("both ends notice", end.peer.closed()).await;
     }
-    let stats = asked.peer.stats();
-    match state {
-        State::Draining => assert_eq!((stats.draining, asked.seen.alive()), (1, 1), "I10"),
-        State::InGrace | State::Shielded => assert_eq!((stats.running, asked.seen.alive()), (1, 1), "I10"),
-        _ => {}
+    let left = agent.peer.stats();
+    if state == State::Draining {
+        assert_eq!((left.draining, agent.seen.alive()), (1, 1), "I10");
     }
-    asked.seen.open_gate();
+    if matches!(state, State::InGrace | State::Shielded) {
+        assert_eq!((left.running, agent.seen.alive()), (1, 1), "I10");
+    }
+    agent.seen.open_gate();
     asker.is_clean("who asked").await;
-    asked.is_clean("who was asked").await;
+    agent.is_clean("who was asked").await;
     for end in [&ends.client, &ends.server] {
         let load = end.peer.load();
         assert_eq!(
@@ -240,18 +235,18 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
             "I3: nothing waits for a wire that is gone"
         );
     }
-    if let State::AnswerStaged = state {
+    if state == State::AnswerStaged {
         is_answered_or_lost(&callers, asks == leaves);
         callers.clear();
     }
     let expected = state.expected();
     assert_eq!(callers, expected.callers, "I15: what the callers saw");
-    assert_eq!(asked.seen.lines(), expected.handlers, "I15: what the handlers saw");
+    assert_eq!(agent.seen.lines(), expected.handlers, "I15: what the handlers saw");
 }
 
 /// How many answers a wire holds is its own affair: those a caller that is still there finds on it are its; the rest
 /// are lost, and nothing else becomes of any.
-fn is_answered_or_lost(callers: &[String], asker_left: bool) {
+pub(crate) fn is_answered_or_lost(callers: &[String], asker_left: bool) {
     let lost = callers.iter().filter(|end| *end == "disconnected, may have run").count();
     let answered = callers.iter().filter(|end| *end == "completed").count();
     assert_eq!((lost + answered, lost > 0), (MUCH, true), "{callers:?}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 
 use crate::agent::{Ends, ended, limits};
+use crate::disconnect::Side;
 use crate::wires::{Setting, WIRES, Wire};
 use crate::{in_time, trial};
 
@@ -21,11 +22,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             }));
     }
     let pinged = WIRES.into_iter().find(|wire| wire.name == "websocket").unwrap();
-    for frozen in ["client", "server"] {
-        trials.push(trial(
-            format!("half_open::a_{frozen}_that_answers_no_ping_is_lost::websocket"),
-            move || unanswered_pings(pinged, frozen),
-        ));
+    for (asks, asker) in Side::BOTH {
+        let name = format!("half_open::a_client_that_answers_no_ping_is_lost_asked_by_{asker}::websocket");
+        trials.push(trial(name, move || unanswered_pings(pinged, asks)));
     }
     trials
 }
@@ -68,29 +67,25 @@ async fn shut_down(wire: Wire) {
     ends.server.is_clean("who was asked").await;
 }
 
-/// Both ends know within a few pings: the one that pings, and what the frozen one had asked for is cancelled.
-async fn unanswered_pings(wire: Wire, frozen: &str) {
+/// The client freezes, and the server pings: its side of the connection ends within a few pings, with the reason.
+async fn unanswered_pings(wire: Wire, asks: Side) {
     let setting = Setting { ping: Duration::from_millis(50), ..Setting::default() };
     let ends = Ends::open_with(wire, setting, &limits()).await;
-    let (asker, asked) =
-        if frozen == "client" { (&ends.client, &ends.server) } else { (&ends.server, &ends.client) };
+    let (asker, agent) = asks.of(&ends);
     let call = asker.call("wait", 1);
-    asked.seen.until("wait 1 began").await;
-    if frozen == "server" {
-        // A client of ours pings every 20 s: the server is the one that pings here, so it is asked to freeze last.
-        ends.client.valve.stop_reading();
-        in_time("the loss", ends.server.peer.closed()).await.unwrap_err();
-        assert_eq!(ended(call).await, "disconnected, may have run");
-        ends.client.valve.read_again();
-        asked.seen.until("wait 1 signalled: disconnected").await;
-    } else {
-        ends.client.valve.stop_reading();
-        asked.seen.until("wait 1 signalled: disconnected").await;
-        let why = in_time("the loss", ends.server.peer.closed()).await.unwrap_err().to_string();
-        assert!(why.contains("ping") || why.contains("answer"), "the reason is told: {why}");
-        ends.client.valve.read_again();
-        assert_eq!(ended(call).await, "disconnected, may have run");
-    }
+    agent.seen.until("wait 1 began").await;
+    ends.client.valve.stop_reading();
+    let why = in_time("the loss", ends.server.peer.closed()).await.unwrap_err();
+    assert!(told(&why).contains("ping"), "the reason is told: {}", told(&why));
+    ends.client.valve.read_again();
+    assert_eq!(ended(call).await, "disconnected, may have run");
+    agent.seen.until("wait 1 signalled: disconnected").await;
     ends.client.is_clean("the client").await;
     ends.server.is_clean("the server").await;
+}
+
+/// An error with all that is behind it.
+fn told(error: &dyn std::error::Error) -> String {
+    let behind = error.source().map_or_else(String::new, |source| format!(": {}", told(source)));
+    format!("{error}{behind}")
 }

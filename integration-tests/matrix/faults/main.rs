@@ -20,6 +20,8 @@ mod half_open;
 mod many;
 mod raw;
 mod slow_reader;
+#[cfg(unix)]
+mod stdio;
 mod valve;
 mod wires;
 
@@ -33,6 +35,10 @@ use libtest_mimic::{Arguments, Trial};
 const HANG: Duration = Duration::from_secs(40);
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    if let Ok(state) = std::env::var(stdio::AGENT) {
+        return stdio::serve(&state);
+    }
     let arguments = Arguments::from_args();
     let faults = [
         bad_input::trials,
@@ -43,6 +49,8 @@ fn main() -> ExitCode {
         half_open::trials,
         many::trials,
         slow_reader::trials,
+        #[cfg(unix)]
+        stdio::trials,
     ];
     let trials = faults.into_iter().flat_map(|trials| trials()).collect();
     libtest_mimic::run(&arguments, trials).exit_code()

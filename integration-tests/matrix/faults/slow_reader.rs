@@ -42,28 +42,28 @@ async fn heard(wire: Wire) {
     let mut limits = limits();
     limits.peer_wait = HANG;
     let ends = Ends::open(wire, &limits).await;
-    let (asker, asked) = (&ends.client, &ends.server);
+    let (asker, agent) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
-    asked.seen.until("wait 1 began").await;
+    agent.seen.until("wait 1 began").await;
     asker.valve.stop_reading();
-    let before = asked.peer.stats().finished;
+    let before = agent.peer.stats().finished;
     let results: Vec<_> = (0..RESULTS).map(|_| much(asker, BYTES)).collect();
     // A client of HTTP has 1024 requests in flight; the others wait on its side.
     let handled = if wire.kind == Kind::Connection { RESULTS } else { 1000 };
-    until("the results wait", || asked.peer.stats().finished - before >= handled as u64).await;
-    is_bounded(asked, &limits);
+    until("the results wait", || agent.peer.stats().finished - before >= handled as u64).await;
+    is_bounded(agent, &limits);
     let since = std::time::Instant::now();
     let _ = wait.canceller().cancel("stop");
-    asked.seen.until("wait 1 signalled: peer").await;
+    agent.seen.until("wait 1 signalled: peer").await;
     eprintln!("{}: a cancel behind {handled} unread results is heard after {:?}", wire.name, since.elapsed());
-    is_bounded(asked, &limits);
+    is_bounded(agent, &limits);
     asker.valve.read_again();
     assert_eq!(ended(wait).await, "cancelled by caller, confirmed");
     for result in results {
         assert_eq!(ended(result).await, "completed");
     }
     asker.is_clean("who asked").await;
-    asked.is_clean("who was asked").await;
+    agent.is_clean("who was asked").await;
     ends.close().await;
 }
 
@@ -71,22 +71,22 @@ async fn heard(wire: Wire) {
 async fn told(wire: Wire) {
     let limits = limits();
     let ends = Ends::open(wire, &limits).await;
-    let (asker, asked) = (&ends.client, &ends.server);
+    let (asker, agent) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
-    asked.seen.until("wait 1 began").await;
+    agent.seen.until("wait 1 began").await;
     asker.valve.stop_reading();
     // The wire is full first.
     let mut calls: Vec<_> = (0..8).map(|_| much(asker, 2 << 20)).collect();
-    let before = asked.peer.stats().started;
-    until("results wait", || asked.peer.load().outbox_frames > 0 || asked.peer.stats().started > before)
+    let before = agent.peer.stats().started;
+    until("results wait", || agent.peer.load().outbox_frames > 0 || agent.peer.stats().started > before)
         .await;
     for _ in 0..2 * limits.reserve_frames {
         calls.push(asker.peer.call::<_, Value>("no/such", &json!({})).start().unwrap());
     }
-    let why = in_time("the end", asked.peer.closed()).await.unwrap_err().to_string();
+    let why = in_time("the end", agent.peer.closed()).await.unwrap_err().to_string();
     assert!(why.contains("sends and does not read"), "{why}");
-    asked.seen.until("wait 1 signalled: disconnected").await;
-    asked.is_clean("who was asked").await;
+    agent.seen.until("wait 1 signalled: disconnected").await;
+    agent.is_clean("who was asked").await;
     asker.valve.read_again();
     in_time("the client's end", asker.peer.closed()).await.ok();
     assert_eq!(ended(wait).await, "disconnected, may have run");

@@ -107,7 +107,7 @@ impl Writing {
     fn poll<T>(
         &self,
         cx: &mut Context<'_>,
-        poll: impl FnOnce(Pin<&mut dyn Sender>, &mut Context<'_>) -> Poll<Result<T, TransportError>>,
+        poll: impl FnOnce(Pin<&mut (dyn Sender + 'static)>, &mut Context<'_>) -> Poll<Result<T, TransportError>>,
     ) -> Poll<Result<T, TransportError>> {
         let mut state = self.0.state();
         state.wakers[WRITING] = Some(cx.waker().clone());
@@ -141,7 +141,7 @@ impl Sender for Writing {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        self.poll(cx, |tx, cx| tx.poll_flush(cx))
+        self.poll(cx, Sender::poll_flush)
     }
 
     fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {

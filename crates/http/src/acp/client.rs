@@ -38,6 +38,8 @@ const WAITING: usize = 64;
 const STREAMS: usize = 1024;
 /// Before a stream that ended is asked for again.
 const RETRY: Duration = Duration::from_millis(50);
+/// The longest wait before a stream that was refused is asked for again.
+const REFUSED: Duration = Duration::from_secs(2);
 /// After so many attempts in a row that reached nobody the connection counts as lost.
 const ATTEMPTS: usize = 20;
 /// The server has so long to hear of the end.
@@ -277,20 +279,28 @@ impl Client {
     /// Reads a stream until the connection ends (B2).
     async fn read_stream(self: Arc<Self>, session: Option<String>) {
         let mut failed_attempts = 0;
+        let mut refused_wait = RETRY;
         loop {
             let mut headers = self.headers(session.as_deref());
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
             match self.send(Method::GET, headers, Bytes::new()).await {
                 Ok(response) if response.status() == StatusCode::OK => {
                     failed_attempts = 0;
+                    refused_wait = RETRY;
                     self.read(response.into_body()).await;
                 }
-                Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+                // Of a session's stream it may mean that the server knows the session only once it was loaded; that the
+                // connection is gone, the connection's own stream tells.
+                Ok(response) if response.status() == StatusCode::NOT_FOUND && session.is_none() => {
                     let text = "the server does not know the connection any more";
                     self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
                     return;
                 }
-                Ok(response) => tracing::debug!(status = %response.status(), "a stream was refused"),
+                Ok(response) => {
+                    tracing::debug!(status = %response.status(), "a stream was refused");
+                    tokio::time::sleep(refused_wait).await;
+                    refused_wait = (refused_wait * 2).min(REFUSED);
+                }
                 Err(failed) => {
                     tracing::debug!(error = %failed.error, "a stream could not be opened");
                     failed_attempts += 1;

@@ -16,25 +16,56 @@ mod link;
 mod peek;
 mod server;
 
+use std::fmt;
 use std::sync::Arc;
+
+use http::{Request, Response};
+use rescind_core::Principal;
 
 pub use client::AcpTransport;
 
 use self::server::AcpServer;
-use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
+use crate::server::{Door, HttpServer, Responder, ServerBinding, Settings, sealed};
+
+/// Answers a request for a WebSocket.
+pub(crate) type UpgradeHook =
+    Arc<dyn Fn(&mut Request<()>, Option<&Principal>) -> Response<String> + Send + Sync>;
 
 /// The serving side of the binding `acp`, for an [`HttpServer`](crate::HttpServer). Its path is `/acp` by custom.
 ///
-/// The upgrade to a WebSocket under the same path is another wire's: the facade joins the two.
-#[derive(Clone, Debug, Default)]
+/// The upgrade to a WebSocket under the same path is another wire's: the crate `rescind` joins the two, by
+/// [`HttpServer::upgrades`].
+#[derive(Clone, Default)]
 #[must_use = "a binding serves as part of a server"]
-#[non_exhaustive]
-pub struct Acp {}
+pub struct Acp {
+    upgrade: Option<UpgradeHook>,
+}
 
 impl Acp {
     /// Serves ACP's draft of June 2026.
     pub const fn new() -> Self {
-        Self {}
+        Self { upgrade: None }
+    }
+}
+
+impl fmt::Debug for Acp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acp").field("upgrades", &self.upgrade.is_some()).finish()
+    }
+}
+
+impl HttpServer<Acp> {
+    /// Lets this hook answer each GET that asks for the upgrade to a WebSocket, once Host, Origin and the auth hook were
+    /// passed; without a hook such a GET is like any other. The principal is who the auth hook says asks.
+    ///
+    /// The hook takes the connection out of the request (`hyper::upgrade::on`) and answers with status 101, to which an
+    /// `Acp-Connection-Id` is added here; or it refuses. What comes of the connection is the hook's alone: this server's
+    /// listener and limits know nothing of it, and it does not end with them. The hook must not block.
+    pub fn upgrades(
+        self,
+        hook: impl Fn(&mut Request<()>, Option<&Principal>) -> Response<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_binding(Acp { upgrade: Some(Arc::new(hook)) })
     }
 }
 
@@ -43,6 +74,6 @@ impl sealed::Sealed for Acp {}
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Acp {
     fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
-        Arc::new(AcpServer::new(settings, door))
+        Arc::new(AcpServer::new(self.upgrade, settings, door))
     }
 }

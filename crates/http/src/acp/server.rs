@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, Principal};
+use serde::de::IgnoredAny;
 
 use super::connection::Connection;
-use super::link;
 use super::peek::Message;
+use super::{UpgradeHook, link};
 use crate::intake::NotTaken;
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::server::refusal::Refused;
@@ -53,11 +55,12 @@ pub(super) struct AcpServer {
     settings: Arc<Settings>,
     table: Arc<Connections>,
     door: Door,
+    upgrade: Option<UpgradeHook>,
 }
 
 impl AcpServer {
-    pub(super) fn new(settings: &Arc<Settings>, door: Door) -> Self {
-        Self { settings: Arc::clone(settings), table: Connections::new(), door }
+    pub(super) fn new(upgrade: Option<UpgradeHook>, settings: &Arc<Settings>, door: Door) -> Self {
+        Self { settings: Arc::clone(settings), table: Connections::new(), door, upgrade }
     }
 
     async fn answer(
@@ -67,7 +70,12 @@ impl AcpServer {
     ) -> Result<Response<ReplyBody>, Refused> {
         match *request.method() {
             Method::POST => self.post(request, principal).await,
-            Method::GET => self.get(request.headers(), principal.as_ref()),
+            Method::GET => match &self.upgrade {
+                Some(hook) if asks_for_a_websocket(request.headers()) => {
+                    upgraded(hook, request, principal.as_ref())
+                }
+                Some(_) | None => self.get(request.headers(), principal.as_ref()),
+            },
             Method::DELETE => {
                 self.required(request.headers(), principal.as_ref())?.end();
                 Ok(reply::plain(StatusCode::ACCEPTED))
@@ -91,7 +99,7 @@ impl AcpServer {
         let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
         match body.trim_ascii_start().first() {
             None => return Err(Refused::bad("the body is empty")),
-            Some(b'[') => return Err(Refused::batch()),
+            Some(b'[') if is_batch(&body) => return Err(Refused::batch()),
             Some(_) => {}
         }
         let message = Message::of(&body);
@@ -118,7 +126,7 @@ impl AcpServer {
     }
 
     async fn open(&self, body: Bytes, principal: Option<Principal>) -> Result<Response<ReplyBody>, Refused> {
-        let id = random_id().ok_or_else(|| Refused::unavailable("there is no randomness for an id"))?;
+        let id = random_id().ok_or_else(no_randomness)?;
         let connection = {
             let mut open = self.table.open();
             let open = open.as_mut().ok_or_else(|| Refused::unavailable("this server has ended"))?;
@@ -177,6 +185,35 @@ impl AcpServer {
         let id = id.ok_or_else(|| Refused::bad("Acp-Connection-Id is required"))?;
         self.table.find(id, principal).ok_or_else(unknown)
     }
+}
+
+/// An array of nothing is no batch, but a message that is none.
+fn is_batch(body: &[u8]) -> bool {
+    serde_json::from_slice::<Vec<IgnoredAny>>(body).is_ok_and(|messages| !messages.is_empty())
+}
+
+fn asks_for_a_websocket(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(UPGRADE).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("websocket"))
+}
+
+/// Lets the hook answer. A connection that comes of it has an id like any other.
+fn upgraded(
+    hook: &UpgradeHook,
+    request: Request<RequestBody>,
+    principal: Option<&Principal>,
+) -> Result<Response<ReplyBody>, Refused> {
+    let id = random_id().ok_or_else(no_randomness)?;
+    let mut response = hook(&mut request.map(drop), principal).map(|text| ReplyBody::full(Bytes::from(text)));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
+        response.headers_mut().insert(ACP_CONNECTION_ID, id);
+    }
+    Ok(response)
+}
+
+fn no_randomness() -> Refused {
+    Refused::unavailable("there is no randomness for an id")
 }
 
 fn unknown() -> Refused {

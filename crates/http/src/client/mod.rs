@@ -3,6 +3,7 @@
 mod connector;
 pub(crate) mod events;
 mod requester;
+mod resets;
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
-pub(crate) use requester::{Failed, Requester};
+pub(crate) use requester::{Failed, Leaving, Requester};
+pub(crate) use resets::Resets;
 
 /// Where a client goes, and how: the start of every binding's client.
 ///

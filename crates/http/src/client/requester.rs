@@ -1,8 +1,13 @@
+use std::any::Any;
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
@@ -19,9 +24,39 @@ const IDLE: Duration = Duration::from_secs(60);
 /// gives the exchange up: in HTTP/2 its stream is reset, in HTTP/1.1 its connection closed.
 #[derive(Clone)]
 pub(crate) struct Requester {
-    client: Client<Connector, Full<Bytes>>,
+    client: Client<Connector, Posted>,
     uri: Uri,
     headers: HeaderMap,
+}
+
+/// Is dropped once a connection has taken the whole of a request, or never will.
+pub(crate) type Leaving = Box<dyn Any + Send>;
+
+/// The body of a request. Connections drop it behind its last byte; by then they are due to write, ahead of whoever the
+/// drop wakes.
+struct Posted {
+    body: Full<Bytes>,
+    _leaving: Option<Leaving>,
+}
+
+impl Body for Posted {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A request got no response.
@@ -57,7 +92,18 @@ impl Requester {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Incoming>, Failed> {
-        let mut request = Request::new(Full::new(body));
+        self.send_watched(method, headers, body, None).await
+    }
+
+    /// The same, and drops `leaving` once a connection has taken the request.
+    pub(crate) async fn send_watched(
+        &self,
+        method: Method,
+        headers: HeaderMap,
+        body: Bytes,
+        leaving: Option<Leaving>,
+    ) -> Result<Response<Incoming>, Failed> {
+        let mut request = Request::new(Posted { body: Full::new(body), _leaving: leaving });
         *request.method_mut() = method;
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = headers;

@@ -37,6 +37,12 @@ impl<B: ServerBinding> HttpServer<B> {
         }
     }
 
+    /// The same server with its binding set up like this.
+    pub(crate) fn with_binding(mut self, binding: B) -> Self {
+        self.binding = binding;
+        self
+    }
+
     /// The path served by [`bind`](Self::bind); any other gets 404. `/` unless said: then every path is served.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
@@ -130,7 +136,8 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// An event stream whose reader takes nothing for so long, though there is something, is cut; 30 s unless said.
+    /// An event stream whose reader takes nothing for so long, though there is something, is cut; 30 s unless said. A
+    /// connection of [`bind`](Self::bind) on which nothing can be written for so long is closed.
     pub const fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout = timeout;
         self

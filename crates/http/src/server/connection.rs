@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::refusal::Refused;
+use super::stall::Stalling;
 use super::{HttpService, ReplyBody, Settings};
 
 /// After the listener is gone, what is being written has so long.
@@ -138,14 +139,17 @@ impl One {
             let response = respond(&service, &path, request);
             async move { Ok::<_, Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
         });
+        let settings = self.service.settings();
+        let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
         let serving = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), handle);
         let mut serving = pin!(serving);
-        let settings = self.service.settings();
         let mut wait = settings.header_timeout;
         let asked = loop {
             let due = activity.last() + wait;
             tokio::select! {
                 ended = serving.as_mut() => {
+                    // If it goes on, then as something else.
+                    limit.lift();
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection broke");
                     }

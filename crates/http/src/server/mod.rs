@@ -17,6 +17,7 @@ pub(crate) mod refusal;
 pub(crate) mod reply;
 mod service;
 mod settings;
+mod stall;
 
 use std::sync::Arc;
 

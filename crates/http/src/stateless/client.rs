@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Response};
+use http::{HeaderMap, HeaderValue, Method, Response, Version};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use rescind_core::{
@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::envelope::Envelope;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Requester};
+use crate::client::{Failed, HttpClient, Requester, Resets};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{EVENT_STREAM, JSON};
 use crate::streamable::peek;
@@ -33,7 +33,30 @@ const FOR_THE_HEAD: Duration = Duration::from_millis(250);
 /// After its answer a stream has so long to end, so that its connection can be used again.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
+/// Streams of HTTP/2 reset at once; then one each [`RESET_EVERY`]. Closing its stream is the only cancel there is here, so
+/// a reset is late at worst, and never left out.
+const RESETS: u32 = 200;
+const RESET_EVERY: Duration = Duration::from_millis(30);
+
 /// The calling side of the binding `stateless`: a transport to one URL.
+///
+/// # What the caller adds
+/// The revision has no handshake: each request says in its `params._meta` what a handshake would have said, and is refused
+/// without (400 and -32602). The wire never writes into a body, so this is the caller's to do, in every call:
+///
+/// ```json
+/// {"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+///            "io.modelcontextprotocol/clientCapabilities": {}}}
+/// ```
+///
+/// The headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`) are made here. `Mcp-Param-*` headers
+/// are not: which arguments of `tools/call` a server wants mirrored is in its tools' schemas (`x-mcp-header`), which a wire
+/// does not know. A tool that asks for them has to be left out, or called by a client that reads schemas.
+///
+/// # Cancels
+/// Giving a call up closes its stream; over HTTP/2 that is a reset. Servers end connections that reset much, so after 200
+/// at once each further reset waits for its turn, 30 ms apart; what still comes for such a call is dropped, and calls that
+/// were given up count as in flight until then.
 #[derive(Clone, Debug)]
 #[must_use = "a transport does nothing until it is opened"]
 pub struct StatelessTransport {
@@ -61,7 +84,8 @@ impl Transport for StatelessTransport {
                 requester: Requester::new(&self.client),
                 intake: Intake::new(max_frame),
                 max_frame,
-                state: Mutex::default(),
+                maybe_http2: self.client.http2 || self.client.uri.scheme_str() == Some("https"),
+                state: Mutex::new(State::new()),
             });
             let traits = LinkTraits {
                 ordered: false,
@@ -83,25 +107,60 @@ struct Client {
     requester: Requester,
     intake: Arc<Intake>,
     max_frame: usize,
+    /// Before a response says so: giving up may be a reset.
+    maybe_http2: bool,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     flights: HashMap<u64, Flight>,
     next: u64,
+    /// Requests in flight, those given up among them.
     requests: usize,
+    /// Exchanges that were given up and are not ended yet: bulk waits for them, or their tasks would run behind its.
+    leaving: usize,
+    resets: Resets,
     closed: bool,
     driver: Option<Waker>,
+}
+
+impl State {
+    fn new() -> Self {
+        let resets = Resets::new(RESETS, RESET_EVERY);
+        Self {
+            flights: HashMap::new(),
+            next: 0,
+            requests: 0,
+            leaving: 0,
+            resets,
+            closed: false,
+            driver: None,
+        }
+    }
 }
 
 /// A POST on its way, until its response has ended.
 struct Flight {
     task: AbortHandle,
-    /// An answer is waited for.
+    /// Of a request.
     asks: bool,
+    /// The head of its response is there.
+    headed: bool,
+    /// It counts among those that are leaving.
+    leaves: bool,
     /// Told when it is given up.
     given_up: watch::Sender<bool>,
+}
+
+impl Flight {
+    fn is_given_up(&self) -> bool {
+        *self.given_up.borrow()
+    }
+
+    /// It is owed nothing and has yet to reach the server.
+    fn has_to_arrive(&self) -> bool {
+        if self.asks { self.is_given_up() && !self.headed } else { true }
+    }
 }
 
 impl Client {
@@ -115,6 +174,7 @@ impl Client {
             let mut state = self.state();
             let flight = state.flights.remove(&key);
             state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
+            state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.leaves));
             (flight, state.driver.take())
         };
         if let Some(waker) = waker {
@@ -132,8 +192,8 @@ impl Client {
         let (exchange, body) = (out.exchange, out.body);
         let (given_up, told) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let ended = client.fly(exchange, body, told).await;
-            let asks = client.land(key).is_some_and(|flight| flight.asks);
+            let ended = client.fly(key, exchange, body, told).await;
+            let asks = client.land(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {
                 Err(Failed { sent, error }) if asks => {
                     client.intake.tell(TransportEvent::ExchangeFailed { exchange, sent, error });
@@ -143,13 +203,15 @@ impl Client {
             }
         });
         state.requests += usize::from(asks);
-        state.flights.insert(key, Flight { task: task.abort_handle(), asks, given_up });
+        let task = task.abort_handle();
+        state.flights.insert(key, Flight { task, asks, headed: false, leaves: false, given_up });
     }
 
     /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
     /// is owed. What is given up early is let reach the server first, so that its cancel is one.
     async fn fly(
         &self,
+        key: u64,
         exchange: ExchangeId,
         body: Bytes,
         mut given_up: watch::Receiver<bool>,
@@ -162,15 +224,54 @@ impl Client {
         let waited = async {
             let _ = early.wait_for(|given_up| *given_up).await;
             tokio::time::sleep(FOR_THE_HEAD).await;
+            if self.maybe_http2 {
+                self.may_reset().await;
+            }
         };
         let response = tokio::select! {
             response = self.requester.send(Method::POST, headers, body) => response?,
             () = waited => return Ok(()),
         };
+        let resets = response.version() >= Version::HTTP_2;
+        if let Some(flight) = self.state().flights.get_mut(&key) {
+            flight.headed = true;
+        }
+        let mut reading = pin!(self.read(exchange, response));
         tokio::select! {
             biased;
-            _ = given_up.wait_for(|given_up| *given_up) => Ok(()),
-            read = self.read(exchange, response) => read,
+            _ = given_up.wait_for(|given_up| *given_up) => {}
+            read = reading.as_mut() => return read,
+        }
+        if resets && self.state().resets.take().is_err() {
+            self.holds_nothing_up(key);
+            // What comes meanwhile is read, so that it does not pile up, and dropped.
+            tokio::select! {
+                () = self.may_reset() => {}
+                _ = reading => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// It will take a while until this one has left.
+    fn holds_nothing_up(&self, key: u64) {
+        let waker = {
+            let mut state = self.state();
+            let left = state.flights.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
+            state.leaving -= usize::from(left);
+            state.driver.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Waits for a reset's turn.
+    async fn may_reset(&self) {
+        loop {
+            let taken = self.state().resets.take();
+            let Err(wait) = taken else { return };
+            tokio::time::sleep(wait).await;
         }
     }
 
@@ -235,6 +336,9 @@ impl Client {
     /// Hands a message on. `true`: it answers the request of its exchange.
     async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
         let answers = peek::answers(&body) && peek::has_id(&body);
+        if self.state().flights.get(&exchange.0).is_some_and(Flight::is_given_up) {
+            return answers;
+        }
         let mut inbound = Inbound::new(body);
         inbound.exchange = exchange;
         let _ = self.intake.put(inbound).await;
@@ -270,7 +374,7 @@ impl Sender for ClientSender {
         if state.closed {
             return Poll::Ready(Err(TransportError::new(TransportErrorKind::Closed, "the link is closed")));
         }
-        if lane == Lane::Bulk && state.requests >= FLIGHTS {
+        if lane == Lane::Bulk && (state.requests >= FLIGHTS || state.leaving > 0) {
             state.driver = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -297,17 +401,13 @@ impl Sender for ClientSender {
     }
 
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
-        let driver = {
-            let mut state = self.0.state();
-            let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
-            flight.given_up.send_replace(true);
-            let asked = std::mem::take(&mut flight.asks);
-            state.requests -= usize::from(asked);
-            state.driver.take()
-        };
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        let mut state = self.0.state();
+        let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
+        flight.given_up.send_replace(true);
+        // Without a head it may take a while; nothing is held up for that.
+        let leaves = flight.headed && !flight.leaves;
+        flight.leaves |= leaves;
+        state.leaving += usize::from(leaves);
         Ok(())
     }
 
@@ -319,13 +419,17 @@ impl Sender for ClientSender {
     ) -> Poll<Result<(), TransportError>> {
         let told = {
             let mut state = self.0.state();
+            let mut requests = 0;
             state.flights.retain(|_, flight| {
-                if flight.asks {
+                let stays = flight.has_to_arrive();
+                if stays {
+                    requests += usize::from(flight.asks);
+                } else {
                     flight.task.abort();
                 }
-                !flight.asks
+                stays
             });
-            state.requests = 0;
+            state.requests = requests;
             state.driver = Some(cx.waker().clone());
             state.flights.len()
         };

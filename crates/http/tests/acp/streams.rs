@@ -1,9 +1,13 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::response::IntoResponse as _;
 use rescind_core::dialect::{ACP, Role};
 use rescind_core::{CallContext, Outcome, Peer, Router};
 use rescind_http::{AcpTransport, HttpClient};
 use serde_json::{Value, json};
 
-use crate::support::{in_time, open, post, read_until, request, serve, stream};
+use crate::support::{in_time, listen, open, post, read_until, request, serve, server, stream};
 
 #[tokio::test]
 async fn a_cancel_counts_with_or_without_its_sessions_header() {
@@ -109,4 +113,36 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
     drop(stream(served.address(), &[known]).await);
     let _ = in_time("the end of an idle connection", peer.closed()).await;
     assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
+}
+
+#[tokio::test]
+async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again() {
+    //
+    let (service, listener) = server().mount();
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refused);
+    // As the draft has it: a session nobody has spoken of is unknown, and loading it comes after its stream.
+    let strict = move |request: axum::extract::Request, next: axum::middleware::Next| {
+        let of_session = request.method() == "GET" && request.headers().contains_key("acp-session-id");
+        let refuses = of_session && count.fetch_add(1, Ordering::SeqCst) < 2;
+        async move {
+            if refuses {
+                return axum::http::StatusCode::NOT_FOUND.into_response();
+            }
+            next.run(request).await
+        }
+    };
+    let app = axum::Router::new().route_service("/acp", service).layer(axum::middleware::from_fn(strict));
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", socket.local_addr().unwrap());
+    let serving = tokio::spawn(async move { axum::serve(socket, app).await.unwrap() });
+    let mut served = listen(listener);
+    let peer = client(&url, false).await;
+    let asks = json!({"sessionId": "s1", "asks": true});
+    let prompt = peer.call::<_, Value>("session/prompt", &asks).start().unwrap();
+    served.hears("started").await;
+    let outcome = in_time("the answer, by the stream of its session", prompt.outcome()).await;
+    assert!(matches!(&outcome, Outcome::Completed(_)), "{outcome:?}");
+    assert!(refused.load(Ordering::SeqCst) >= 3, "refused twice, then taken");
+    serving.abort();
 }

@@ -7,6 +7,7 @@ mod both_ways;
 mod contract;
 mod raw;
 mod refusals;
+mod stalled;
 mod streams;
 mod support;
 #[cfg(feature = "rustls")]

@@ -41,8 +41,10 @@ impl Exchanging {
             if let (Some(key), Some(id)) = (&sketch.key, &sketch.id) {
                 self.keys.push((key.clone(), id.clone()));
             }
-            let named = self.keys.iter().rfind(|(key, _)| sketch.names.as_ref() == Some(key));
-            if let Some((_, id)) = named {
+            // Of two calls of one name the open one has it: the other was refused.
+            let mut named = self.keys.iter().filter(|(key, _)| sketch.names.as_ref() == Some(key));
+            let open = named.clone().rfind(|(_, id)| self.asked.iter().any(|(asked, _)| asked == id));
+            if let Some((_, id)) = open.or_else(|| named.next_back()) {
                 sketch.names = Some(id.clone());
             }
             if self.gives_up(&sketch) {

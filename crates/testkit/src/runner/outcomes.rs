@@ -21,6 +21,10 @@ pub struct Outcomes {
     /// The handlers that ran, by the id of the request, in no order where an id was used again; `None` if nobody
     /// could be asked.
     handlers: Option<BTreeMap<String, Vec<String>>>,
+    /// How often a request was cancelled by closing its exchange, by its id.
+    given_up: BTreeMap<String, usize>,
+    /// Requests whose exchange was closed with the whole line, by their ids.
+    left: BTreeMap<String, usize>,
     /// Ids by the names cancels use for them, where a protocol gives a request a second one.
     names: BTreeMap<String, String>,
 }
@@ -31,6 +35,14 @@ struct Exchange {
     sent: Vec<String>,
     received: Vec<String>,
     ended: Option<String>,
+}
+
+impl Exchange {
+    /// Whether a request was sent that has no answer.
+    fn is_open(&self) -> bool {
+        let count = |all: &[String], word: &str| all.iter().filter(|said| said.starts_with(word)).count();
+        count(&self.sent, "request ") > count(&self.received, "answer ")
+    }
 }
 
 impl Outcomes {
@@ -67,6 +79,46 @@ impl Outcomes {
             Shape::Notification { .. } | Shape::Other => return None,
         };
         (!is_the_runners(&id)).then_some((id, said))
+    }
+
+    /// Closing its exchange said the cancel of this request, if it was open.
+    pub(super) fn gave_up(&mut self, line: &str, key: &Value) {
+        let id = key.to_string();
+        if self.requests.get(&format!("{line} {id}")).is_some_and(Exchange::is_open) {
+            *self.given_up.entry(id).or_default() += 1;
+        }
+    }
+
+    /// The line was closed, and on this wire that is the exchanges of its open requests.
+    pub(super) fn left(&mut self, line: &str) {
+        for (name, exchange) in &self.requests {
+            let id = name.strip_prefix(line).and_then(|rest| rest.strip_prefix(' '));
+            if let Some(id) = id.filter(|_| exchange.is_open()) {
+                *self.left.entry(id.to_owned()).or_default() += 1;
+            }
+        }
+    }
+
+    /// Whether each handler whose request was given up was signalled: nothing orders that before what is asked next.
+    pub(super) fn has_shown(&self, handled: &[Handled]) -> bool {
+        self.given_up.iter().all(|(id, count)| {
+            let ran = handled.iter().filter(|one| one.id == *id);
+            let (ran, signalled) =
+                ran.fold((0, 0), |(ran, told), one| (ran + 1, told + usize::from(one.cause.is_some())));
+            signalled >= ran.min(*count)
+        })
+    }
+
+    /// A line that ends is no cause of a handler's, on no wire ([`Handled::cause`]). Where each exchange is closed by
+    /// itself the handlers are told of the same end as a cancel.
+    pub(super) fn without_the_end_of_lines(&self, handled: &mut [Handled]) {
+        let left = self.left.iter().filter(|(id, _)| !self.given_up.contains_key(*id));
+        for (id, count) in left {
+            let told = |one: &&mut Handled| one.id == *id && one.cause.as_deref() == Some("peer");
+            for one in handled.iter_mut().filter(told).take(*count) {
+                one.cause = None;
+            }
+        }
     }
 
     /// What the fixture says of its handlers; those of the runner's own requests are left out.
@@ -183,6 +235,37 @@ mod tests {
             assert!(told[0].1.contains(part), "{part} is not in {}", told[0].1);
         }
         assert_eq!(differences(&scenario(Some("it is one")), &all), []);
+    }
+
+    #[test]
+    fn what_closing_an_exchange_told_a_handler_is_waited_for_and_the_end_of_a_line_is_no_cause() {
+        let handled = |cause: Option<&str>| Handled { id: "1".to_owned(), cause: cause.map(str::to_owned) };
+        let (running, signalled) = (handled(None), handled(Some("peer")));
+        let speech = Speech::of("mcp-2026").unwrap();
+        let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "test/wait"});
+        let mut outcomes = Outcomes::default();
+        outcomes.sent("first", speech, &ask);
+        let mut given_up = outcomes.clone();
+        given_up.gave_up("first", &json!(1));
+        given_up.gave_up("first", &json!(2));
+        assert!(!given_up.has_shown(std::slice::from_ref(&running)));
+        assert!(given_up.has_shown(std::slice::from_ref(&signalled)));
+        assert!(given_up.has_shown(&[]), "it never began");
+        assert!(given_up.has_shown(&[running, signalled.clone()]), "the id was used again");
+        let mut told = [signalled.clone()];
+        given_up.left("first");
+        given_up.without_the_end_of_lines(&mut told);
+        assert_eq!(told, [signalled.clone()], "that was a cancel of its own");
+        let mut told = [signalled.clone(), signalled.clone()];
+        outcomes.left("second");
+        outcomes.without_the_end_of_lines(&mut told);
+        assert_eq!(told, [signalled.clone(), signalled.clone()], "another line ended");
+        outcomes.left("first");
+        outcomes.without_the_end_of_lines(&mut told);
+        assert_eq!(told, [handled(None), signalled], "one of them was on it");
+        outcomes.received("first", speech, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
+        outcomes.gave_up("first", &json!(1));
+        assert!(outcomes.has_shown(&[handled(None)]), "it was answered");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::lines::Closed;
+use super::lines::{Closed, LineState};
 use super::play::{Next, Play, Stop, closed};
 use super::subject::{Ended, Subject};
 use crate::pattern::matches;
@@ -30,7 +30,11 @@ impl<S: Subject> Play<'_, S> {
                 Ok(())
             }
             Step::Disconnect(_) => {
-                let line = self.line()?.line;
+                let LineState { line, name, .. } = self.line()?;
+                let (line, name) = (*line, name.clone());
+                if self.subject.abilities().exchange_scoped {
+                    self.outcomes.left(&name);
+                }
                 self.subject.disconnect(line).await?;
                 self.line_mut()?.closed = Closed::Yes;
                 Ok(())

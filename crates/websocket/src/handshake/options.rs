@@ -50,6 +50,12 @@ impl UpgradeOptions {
         self
     }
 
+    /// Takes requests for any path, as where a server before this one has looked at it.
+    pub fn any_path(mut self) -> Self {
+        self.path = None;
+        self
+    }
+
     /// Goes by this name too: a host, with or without a port.
     pub fn allow_host(mut self, host: &str) -> Self {
         self.hosts.names.push(host.to_owned());

@@ -150,6 +150,13 @@ impl Upgrading {
         self
     }
 
+    /// Who asked, where an HTTP server has found that out: the principal of the connection's messages. Whom the auth hook
+    /// of [`UpgradeOptions`] named stays so.
+    pub fn on_behalf_of(mut self, principal: &Principal) -> Self {
+        self.meta.principal.get_or_insert_with(|| principal.clone());
+        self
+    }
+
     /// Is called once: when the connection is gone, or when it is given up before it came about. It must not block.
     pub fn on_close(mut self, hook: impl FnOnce() + Send + 'static) -> Self {
         self.on_close.0 = Some(Box::new(hook));

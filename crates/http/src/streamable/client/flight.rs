@@ -31,6 +31,8 @@ struct Place {
     bytes: usize,
     /// Dropped once the response has begun, or has not for long.
     young: Option<watch::Sender<()>>,
+    /// Of a cancel that may go at once.
+    leaving: Option<Leaving>,
     /// Dropped with it.
     _over: watch::Sender<()>,
 }
@@ -60,12 +62,21 @@ impl Drop for Place {
     }
 }
 
+/// A cancel that is about to be written.
+struct Leaving(Arc<Client>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.step(|state| state.leaving -= 1);
+    }
+}
+
 /// Sends a frame by a task of its own.
 pub(super) fn start(client: &Arc<Client>, out: Outbound) {
     let (young, begun) = watch::channel(());
     let (over, ended) = watch::channel(());
     let kind = out.head.kind;
-    let (number, waits, opens) = {
+    let (number, waits, opens, leaves) = {
         let mut state = client.state();
         let number = state.next;
         state.next += 1;
@@ -117,7 +128,9 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
             muted: false,
         };
         state.flights.insert(number, flight);
-        (number, waits, opens)
+        let leaves = kind == FrameKind::Cancel && !waits.iter().any(is_open);
+        state.leaving += usize::from(leaves);
+        (number, waits, opens, leaves)
     };
     let place = Place {
         client: Arc::clone(client),
@@ -125,6 +138,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         kind,
         bytes: out.body.len(),
         young: Some(young),
+        leaving: leaves.then(|| Leaving(Arc::clone(client))),
         _over: over,
     };
     let task = tokio::spawn(fly(place, out.body, out.exchange, waits, opens));
@@ -164,7 +178,8 @@ async fn fly(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<Don
 /// Sends the frame. A request that has waited long for its head counts as begun.
 async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Incoming>, Failed> {
     let client = Arc::clone(&place.client);
-    let sending = client.requester.send(Method::POST, client.post_headers(), body);
+    let leaving = place.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
+    let sending = client.requester.send_watched(Method::POST, client.post_headers(), body, leaving);
     let mut sending = pin!(sending);
     if place.kind != FrameKind::Request || opens {
         return sending.await;

@@ -19,8 +19,6 @@ use crate::intake::IntakeReceiver;
 const YOUNG: usize = 32 * 1024;
 /// So many frames are on their way at most without a response that has begun, cancels included.
 const YOUNG_FRAMES: usize = 4096;
-/// So many exchanges are given up by a reset before it is done in silence: servers end HTTP/2 connections that reset much.
-const RESETS: usize = 10;
 
 pub(super) fn halves(client: Arc<Client>) -> (IntakeReceiver, ClientSender) {
     let receiver = IntakeReceiver(Arc::clone(&client.intake));
@@ -51,7 +49,9 @@ impl Sender for ClientSender {
         let room = frames < YOUNG_FRAMES
             && match lane {
                 Lane::Control => true,
-                Lane::Bulk => bytes <= YOUNG && state.requests < self.client.settings.exchanges,
+                Lane::Bulk => {
+                    state.leaving == 0 && bytes <= YOUNG && state.requests < self.client.settings.exchanges
+                }
             };
         if room {
             return Poll::Ready(Ok(()));
@@ -86,11 +86,11 @@ impl Sender for ClientSender {
         let task = self.client.step(|state| {
             let flight = state.flights.values_mut().find(|flight| flight.exchange == Some(exchange))?;
             flight.cancelled = true;
-            if state.resets >= RESETS {
+            // The cancel has its own message: what is not reset is let come to its end.
+            if state.resets.take().is_err() {
                 flight.muted = true;
                 return None;
             }
-            state.resets += 1;
             flight.task.take()
         });
         if let Some(task) = task {

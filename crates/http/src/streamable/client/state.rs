@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::ClientSettings;
-use crate::client::{HttpClient, Requester};
+use crate::client::{HttpClient, Requester, Resets};
 use crate::intake::Intake;
 use crate::names::{EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 
@@ -43,9 +43,12 @@ pub(super) struct State {
     pub(super) notified: Vec<Done>,
     /// The newest frame's, where all keep their order.
     pub(super) latest: Option<Done>,
+    /// Cancels that may go and are not being written yet: bulk waits for them, or their tasks would run behind its.
+    pub(super) leaving: usize,
     pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
-    pub(super) resets: usize,
+    /// Exchanges that may be given up by a reset; more are given up in silence.
+    pub(super) resets: Resets,
 }
 
 /// Where the session stands.
@@ -88,9 +91,10 @@ impl Client {
             requests: 0,
             notified: Vec::new(),
             latest: None,
+            leaving: 0,
             driver: None,
             listens: false,
-            resets: 0,
+            resets: Resets::new(10, Duration::from_millis(100)),
         };
         let intake = Intake::new(settings.max_frame);
         Self { requester: Requester::new(client), intake, settings, state: Mutex::new(state) }

@@ -1,0 +1,56 @@
+//! How often a client resets a stream of HTTP/2. Servers end connections that reset much.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A bucket that is full at first and gets one back after another.
+#[derive(Debug)]
+pub(crate) struct Resets {
+    /// Of the whole bucket to fill again.
+    whole: Duration,
+    /// Of one to come back.
+    every: Duration,
+    full_at: Instant,
+}
+
+impl Resets {
+    /// So many at once, and then one each `every`.
+    pub(crate) fn new(burst: u32, every: Duration) -> Self {
+        Self { whole: every * burst, every, full_at: Instant::now() }
+    }
+
+    /// Takes one out, or says how long until there is one.
+    pub(crate) fn take(&mut self) -> Result<(), Duration> {
+        let now = Instant::now();
+        let full_at = self.full_at.max(now) + self.every;
+        let wait = (full_at - now).saturating_sub(self.whole);
+        if !wait.is_zero() {
+            return Err(wait);
+        }
+        self.full_at = full_at;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_that_is_empty_fills_again() {
+        let every = Duration::from_millis(100);
+        let mut resets = Resets::new(3, every);
+        for _ in 0..3 {
+            assert_eq!(resets.take(), Ok(()));
+        }
+        assert_eq!(resets.take(), Err(every));
+        tokio::time::advance(every / 2).await;
+        assert_eq!(resets.take(), Err(every / 2));
+        tokio::time::advance(every / 2).await;
+        assert_eq!((resets.take(), resets.take()), (Ok(()), Err(every)));
+        tokio::time::advance(every * 100).await;
+        let taken = std::iter::repeat_with(|| resets.take()).take_while(Result::is_ok).count();
+        assert_eq!(taken, 3, "it holds no more than at first");
+    }
+}
