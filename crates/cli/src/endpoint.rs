@@ -260,9 +260,6 @@ impl Place {
                 binding.name()
             ));
         }
-        if is_http && is_secure && side == Side::Client && flags.tls_ca.is_none() {
-            return Err(format!("{endpoint} needs --tls-ca FILE, the authority to trust"));
-        }
         let framing = match &flags.framing {
             Some(name) => framing_named(name),
             None => dialect.rules().framing,
@@ -381,7 +378,6 @@ mod tests {
             assert!(why.contains(word), "{text}: {why}");
         }
         assert!(place("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
-        let why = place("https://localhost:1/", "acp", Flags::default(), Side::Client).unwrap_err();
-        assert!(why.contains("needs --tls-ca FILE"), "{why}");
+        assert!(place("https://localhost:1/", "acp", Flags::default(), Side::Client).is_ok());
     }
 }

@@ -77,6 +77,32 @@ fn wss_asks_for_the_certificate_and_the_client_for_whom_to_trust() {
 }
 
 #[test]
+fn https_trusts_the_systems_authorities_where_none_is_named() {
+    let place = Files::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = place.write("cert.pem", &made.cert.pem());
+    let key = place.write("key.pem", &made.signing_key.serialize_pem());
+    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let stranger = place.write("stranger.pem", &stranger.cert.pem());
+
+    let fixture =
+        Fixture::listen("mcp", "https://127.0.0.1:0/mcp", &["--tls-cert", &certificate, "--tls-key", &key]);
+    let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
+    // The variable says where the system's authorities stand.
+    let check = |authorities: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rescind"));
+        command.args(["check", "--dialect", "mcp", &endpoint]).stdin(std::process::Stdio::null());
+        command.env("SSL_CERT_FILE", authorities).env_remove("SSL_CERT_DIR").output().unwrap()
+    };
+    let trusting = check(&certificate);
+    assert_eq!(trusting.status.code(), Some(0), "{}", text(&trusting.stderr));
+    let wary = check(&stranger);
+    assert!(matches!(wary.status.code(), Some(1 | 2)), "{}", text(&wary.stderr));
+    assert!(text(&wary.stdout).contains(" 0 held") || wary.stdout.is_empty(), "{}", text(&wary.stdout));
+    assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+}
+
+#[test]
 fn a_fixture_that_was_killed_leaves_a_pipe_that_the_next_one_takes_over() {
     let endpoint = pipe();
     let first = Fixture::listen("abp", &endpoint, &[]);

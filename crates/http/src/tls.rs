@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rescind_core::{TransportError, TransportErrorKind};
 use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto};
@@ -62,6 +63,26 @@ impl Connector {
         for authority in certificates(authorities)? {
             roots.add(authority).map_err(failed)?;
         }
+        Self::trusting(roots)
+    }
+
+    /// Trusts the authorities this system trusts. They are read from its files once.
+    pub(crate) async fn system() -> io::Result<Self> {
+        static SYSTEM: OnceCell<Connector> = OnceCell::const_new();
+        let read = || async {
+            let found = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
+            let mut roots = RootCertStore::empty();
+            let (trusted, _) = roots.add_parsable_certificates(found.map_err(io::Error::other)?.certs);
+            if trusted == 0 {
+                let text = "no certificate authority of this system was found: name those to trust";
+                return Err(io::Error::other(text));
+            }
+            Self::trusting(roots).map_err(io::Error::other)
+        };
+        SYSTEM.get_or_try_init(read).await.cloned()
+    }
+
+    fn trusting(roots: RootCertStore) -> Result<Self, TransportError> {
         let provider = Arc::new(crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

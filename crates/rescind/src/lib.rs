@@ -40,12 +40,12 @@
 //! | feature | brings | dependencies |
 //! |---|---|---|
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
-//! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper` |
+//! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper`, `hyper-util` |
 //! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
-//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `tower-service` |
+//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
 //! | `http` with `websocket` | ACP's endpoint, whose one path is both: `AcpEndpoint` | none more |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
-//! | `rustls` | `wss` and `https`, for the wires that are on | `tokio-rustls`, `rustls-native-certs` |
+//! | `rustls` | `wss` and `https`, for the wires that are on (alone it brings nothing) | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `full` | all of them | all of them |
 

@@ -27,10 +27,14 @@
     block.get(cell.scenario)[cell.column] = cell;
   }
 
+  const time = (micros) => (micros < 10_000 ? `${micros} µs` : `${(micros / 1000).toFixed(1)} ms`);
   const shown = (cell) => {
-    if (cell.outcome === 0) return cell.cancel === null ? "held" : `${cell.cancel} µs`;
+    if (cell.outcome === 0) return cell.cancel === null ? "held" : time(cell.cancel);
     return cell.outcome === 1 ? "BROKE" : "not asked";
   };
+
+  // A long name may be broken behind its underscores.
+  const broken = (name) => name.split(/(?<=_)/).flatMap((part) => [part, make("wbr")]);
 
   const button = (cell) => {
     const label = `${cell.dialect} ${cell.scenario} over ${cell.wire}: ${WORDS[cell.outcome]}`;
@@ -46,7 +50,7 @@
     const head = make("tr", {}, make("th", { text: "scenario", scope: "col" }), ...wires.map((wire) => make("th", { text: wire, scope: "col" })));
     const body = make("tbody");
     for (const [scenario, row] of [...block].sort(([a], [b]) => (a < b ? -1 : 1))) {
-      const line = make("tr", {}, make("th", { text: scenario, scope: "row" }));
+      const line = make("tr", {}, make("th", { scope: "row" }, ...broken(scenario)));
       wires.forEach((_, column) => line.append(make("td", {}, ...(row[column] ? [button(row[column])] : []))));
       line.dataset.scenario = scenario;
       line.row = row;
@@ -86,11 +90,12 @@
   const open = (cell) => {
     current = cell;
     byId("detail-title").textContent = `${cell.dialect}: ${cell.scenario} over ${cell.wire}, ${WORDS[cell.outcome]}`;
-    const latency = cell.cancel === null ? "" : `From the cancel to what showed that it had worked: ${cell.cancel} µs.`;
+    const latency = cell.cancel === null ? "" : `From the cancel to what showed that it had worked: ${time(cell.cancel)}.`;
     byId("detail-why").textContent = [cell.why, latency].filter(Boolean).join(" ");
     byId("diagram").replaceChildren(diagram(cell));
     const [sentence, ...covered] = cell.sources;
     byId("sources").replaceChildren(...[sentence, covered.join(", ")].filter(Boolean).map((text) => make("li", { text })));
+    byId("in-full").hidden = cell.trace.length === 0;
     byId("frames").replaceChildren(
       ...cell.trace.map(({ sent, text }) => make("li", {}, make("span", { className: "way", text: sent ? "sent " : "received " }), text)),
     );
@@ -115,11 +120,15 @@
     element.append(...children);
     return element;
   };
-  const WIDTH = 860;
-  const LEFT = 110;
-  const RIGHT = WIDTH - 110;
   const ROW = 36;
-  const LONGEST = 78;
+  // As wide as the window lets it be, so that a small one shows less of a frame and not smaller letters.
+  let WIDTH, LEFT, RIGHT, LONGEST;
+  const measure = () => {
+    WIDTH = Math.max(300, Math.min(860, Math.floor(window.innerWidth * 0.96) - 40));
+    LEFT = WIDTH < 600 ? 46 : 110;
+    RIGHT = WIDTH - LEFT;
+    LONGEST = Math.floor((RIGHT - LEFT - 10) / 7.3);
+  };
 
   const short = (text) => (text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text);
 
@@ -129,7 +138,8 @@
     try {
       frame = JSON.parse(text);
     } catch {
-      return { label: short(text), cancel: false };
+      // The runner's own words, as where closing a stream is the cancel.
+      return { label: short(text), cancel: /^\(.*cancel/.test(text) };
     }
     if (Array.isArray(frame)) return { label: short(`a batch of ${frame.length}: ${text}`), cancel: false };
     if (frame === null || typeof frame !== "object") return { label: short(text), cancel: false };
@@ -145,6 +155,7 @@
   };
 
   const diagram = (cell) => {
+    measure();
     const height = 60 + Math.max(1, cell.trace.length) * ROW;
     const [near, far] = cell.calls ? ["the scenario", "our caller"] : ["the scenario", "who serves"];
     const title = `What went over ${cell.wire} in ${cell.scenario}`;

@@ -56,7 +56,10 @@ impl Connector {
 
     #[cfg(feature = "rustls")]
     async fn encrypt(self, name: &str, stream: TcpStream) -> io::Result<Socket> {
-        let tls = self.tls.ok_or_else(|| io::Error::other("https needs the authorities to trust"))?;
+        let tls = match self.tls {
+            Some(tls) => tls,
+            None => crate::tls::Connector::system().await?,
+        };
         let stream = tls.connect(name, stream).await?;
         Ok(Socket::Encrypted(TokioIo::new(Box::new(stream))))
     }

@@ -84,7 +84,8 @@ impl HttpClient {
         self
     }
 
-    /// Trusts servers these authorities vouch for, in PEM, and no others. `https` needs it.
+    /// Trusts servers these authorities vouch for, in PEM, and no others. Without it an `https` client trusts
+    /// those this system trusts.
     ///
     /// # Errors
     /// The text holds no certificate.
