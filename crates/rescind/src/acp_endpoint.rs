@@ -41,7 +41,7 @@ impl AcpEndpoint {
         Self { server, options: UpgradeOptions::new().link(link) }
     }
 
-    /// How WebSockets are made and what each is like. The path, hosts and origins named here do not count: those of the
+    /// How a WebSocket is made and what it is like. The path, hosts and origins named here do not count: those of the
     /// server do. Whom an auth hook named here names goes before whom the server's names.
     pub fn websocket(mut self, options: UpgradeOptions) -> Self {
         self.options = options;
@@ -80,7 +80,7 @@ impl AcpEndpoint {
 
 /// The connections of an [`AcpEndpoint`], of both wires.
 ///
-/// Dropped, it ends the port, the connections over HTTP and the handshakes under way; open WebSockets stay open.
+/// Dropped, it ends the port, the connections over HTTP and the handshakes under way; an open WebSocket stays open.
 pub struct AcpListener {
     http: HttpListener,
     upgraded: RoutedListener,
