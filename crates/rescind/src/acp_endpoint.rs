@@ -80,7 +80,7 @@ impl AcpEndpoint {
 
 /// The connections of an [`AcpEndpoint`], of both wires.
 ///
-/// Dropped, it ends the port, the connections over HTTP and the handshakes under way; an open WebSocket stays open.
+/// Dropped, it ends the port, the connections over HTTP and the handshakes under way; a WebSocket that is open stays so.
 pub struct AcpListener {
     http: HttpListener,
     upgraded: RoutedListener,

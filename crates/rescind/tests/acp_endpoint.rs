@@ -8,7 +8,9 @@ use std::time::Duration;
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer};
 use rescind::websocket::{Ignored, LinkOptions, UpgradeOptions, WebSocketTransport, connect};
-use rescind::{AcpEndpoint, CallContext, Listener, Outcome, Peer, Principal, Router, Server, Transport};
+use rescind::{
+    AcpEndpoint, AcpListener, CallContext, Listener, Outcome, Peer, Principal, Router, Server, Transport,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -48,6 +50,10 @@ async fn serve(endpoint: AcpEndpoint) -> Served {
     let listener = endpoint.bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().to_string();
     let address = url.strip_prefix("http://").unwrap().strip_suffix("/acp").unwrap().to_owned();
+    listen(address, listener)
+}
+
+fn listen(address: String, listener: AcpListener) -> Served {
     let (tell, told) = mpsc::unbounded_channel();
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async move {
@@ -108,6 +114,20 @@ async fn both_wires_call_and_cancel_under_one_path() {
     calls_and_cancels(&mut served, &http, "http again").await;
     in_time("both are met", served.peers.recv()).await.unwrap();
     in_time("both are met", served.peers.recv()).await.unwrap();
+}
+
+#[tokio::test]
+async fn both_wires_come_through_a_route_of_axum() {
+    let (service, listener) = AcpEndpoint::new(server()).mount();
+    let app = axum::Router::new().route_service("/acp", service);
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut served = listen(socket.local_addr().unwrap().to_string(), listener);
+    let serving = tokio::spawn(async move { axum::serve(socket, app).await.unwrap() });
+    let http = client(over_http(&served).http1()).await;
+    let websocket = client(over_websocket(&served)).await;
+    calls_and_cancels(&mut served, &http, "http").await;
+    calls_and_cancels(&mut served, &websocket, "websocket").await;
+    serving.abort();
 }
 
 #[tokio::test]
@@ -181,8 +201,7 @@ async fn asks(served: &Served, host: &str, headers: &str) -> String {
 
 #[tokio::test]
 async fn the_servers_hosts_origins_and_hook_hold_for_the_upgrade() {
-    let server = server().allow_origin("https://app.example");
-    let served = serve(AcpEndpoint::new(server)).await;
+    let served = serve(AcpEndpoint::new(server().allow_origin("https://app.example"))).await;
     let own = served.address.clone();
     for (host, headers, status) in [
         (own.as_str(), "", "101"),

@@ -1,20 +1,6 @@
 //! What the crates' own tests prove of a fault on their wire, so that it is not repeated here.
 //!
-//! | fault | wire | where |
-//! |---|---|---|
-//! | half-open peer, by pings | WebSocket | `link/tests.rs` |
-//! | oversize, malformed, endless head, fragments, byte by byte | WebSocket | `messages.rs`, `refusals.rs` |
-//! | slow handshake, slow body | WebSocket, HTTP | `refusals.rs` |
-//! | slow event stream, resume after a cut, two connections of one session | HTTP streamable | `streams.rs` |
-//! | early cancel before its request over two POSTs, pipelining, a burst over HTTP/2 | HTTP streamable | `streams.rs` |
-//! | identity | HTTP | `refusals.rs`, `status.rs`, `streams.rs` |
-//! | leaving is the cancel | HTTP stateless | `leaving.rs` |
-//! | restart with a stale socket file, two listeners on one path, 1,000 links | named pipe | `ownership.rs` |
-//! | 1,000 idle links within their memory | WebSocket | `thousand.rs` |
-//! | a child that dies, stops or hangs | stdio | `child.rs` |
-//! | bad input at every level, in both framings | bytes | `bad_input.rs` |
-//!
-//! `COVERED` names each test; that it is there is a test here.
+//! The table in `main.rs` sums it up. `COVERED` names each test; that it is there is a test here.
 
 use std::path::Path;
 

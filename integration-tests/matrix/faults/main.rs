@@ -1,7 +1,22 @@
 //! The faults that belong to wires, each on every wire where it makes sense, as a test of its own: `fault::case::wire`.
 //!
 //! `wires.rs` is the table of wires; a fault is a file. What a crate's own tests prove of a fault on their wire is not
-//! repeated here: `covered.rs` lists it, and checks that the tests it names are there.
+//! repeated here. These do, by name in `covered.rs`, which checks that they are there:
+//!
+//! | fault | wire | where |
+//! |---|---|---|
+//! | half-open peer, by pings | WebSocket | `link/tests.rs` |
+//! | oversize, malformed, endless head, fragments, byte by byte | WebSocket | `messages.rs`, `refusals.rs` |
+//! | slow handshake, slow body | WebSocket, HTTP | `refusals.rs` |
+//! | slow event stream, resume after a cut, two connections of one session | HTTP streamable | `streams.rs` |
+//! | early cancel before its request over two POSTs, pipelining, a burst over HTTP/2 | HTTP streamable | `streams.rs` |
+//! | identity | HTTP | `refusals.rs`, `status.rs`, `streams.rs` |
+//! | leaving is the cancel | HTTP stateless | `leaving.rs` |
+//! | restart with a stale socket file, two listeners on one path, 1,000 links | named pipe | `ownership.rs` |
+//! | 1,000 idle links within their memory | WebSocket | `thousand.rs` |
+//! | a child that dies, stops or hangs | stdio | `child.rs` |
+//! | bad input at every level, in both framings | bytes | `bad_input.rs` |
+//!
 //! `cargo test -p rescind-integration-tests --test faults slow_reader` runs those whose name has that.
 #![expect(
     clippy::unwrap_used,

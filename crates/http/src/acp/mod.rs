@@ -33,6 +33,10 @@ pub(crate) type UpgradeHook =
 
 /// The serving side of the binding `acp`, for an [`HttpServer`](crate::HttpServer). Its path is `/acp` by custom.
 ///
+/// A GET for a session its connection has not heard of opens the session's stream all the same. The draft wants 404 there,
+/// and shows a client that opens the stream of a session it takes up before `session/load` names it; only one of the two
+/// can be had, and clients do as it shows.
+///
 /// The upgrade to a WebSocket under the same path is another wire's: the crate `rescind` joins the two, by
 /// [`HttpServer::upgrades`].
 #[derive(Clone, Default)]

@@ -24,8 +24,7 @@ impl Resets {
     pub(crate) fn take(&mut self) -> Result<(), Duration> {
         let now = Instant::now();
         let full_at = self.full_at.max(now) + self.every;
-        let wait = (full_at - now).saturating_sub(self.whole);
-        if !wait.is_zero() {
+        if let Some(wait) = (full_at - now).checked_sub(self.whole).filter(|wait| !wait.is_zero()) {
             return Err(wait);
         }
         self.full_at = full_at;

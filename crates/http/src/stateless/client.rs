@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::envelope::Envelope;
+use super::mirror::Mirrors;
 use crate::client::events::{Events, Read};
 use crate::client::{Failed, HttpClient, Requester, Resets};
 use crate::intake::{Intake, IntakeReceiver};
@@ -49,9 +50,9 @@ const RESET_EVERY: Duration = Duration::from_millis(30);
 ///            "io.modelcontextprotocol/clientCapabilities": {}}}
 /// ```
 ///
-/// The headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`) are made here. `Mcp-Param-*` headers
-/// are not: which arguments of `tools/call` a server wants mirrored is in its tools' schemas (`x-mcp-header`), which a wire
-/// does not know. A tool that asks for them has to be left out, or called by a client that reads schemas.
+/// The headers that mirror a body (`MCP-Protocol-Version`, `Mcp-Method`, `Mcp-Name`) are made here. Which arguments of
+/// `tools/call` a server wants in `Mcp-Param-*` headers is in its tools' schemas (`x-mcp-header`), which a wire does not
+/// read: say it with [`mirror`](Self::mirror), and leave out tools whose annotations it refuses, as the revision asks.
 ///
 /// # Cancels
 /// Giving a call up closes its stream; over HTTP/2 that is a reset. Servers end connections that reset much, so after 200
@@ -61,12 +62,23 @@ const RESET_EVERY: Duration = Duration::from_millis(30);
 #[must_use = "a transport does nothing until it is opened"]
 pub struct StatelessTransport {
     client: HttpClient,
+    mirrors: Mirrors,
 }
 
 impl StatelessTransport {
     /// A transport that goes where this client goes.
-    pub const fn new(client: HttpClient) -> Self {
-        Self { client }
+    pub fn new(client: HttpClient) -> Self {
+        Self { client, mirrors: Mirrors::default() }
+    }
+
+    /// Mirrors the argument in the header `Mcp-Param-{name}` of calls of this tool, where the argument is there and not
+    /// null. It is a name, or the names from the outer one inwards: where the tool's schema has `"x-mcp-header": name`.
+    ///
+    /// # Errors
+    /// The name cannot be part of a header's, or the tool has it already; the argument is empty.
+    pub fn mirror(mut self, tool: &str, argument: &[&str], name: &str) -> Result<Self, TransportError> {
+        self.mirrors.add(tool, argument, name)?;
+        Ok(self)
     }
 }
 
@@ -84,6 +96,7 @@ impl Transport for StatelessTransport {
                 requester: Requester::new(&self.client),
                 intake: Intake::new(max_frame),
                 max_frame,
+                mirrors: self.mirrors,
                 maybe_http2: self.client.http2 || self.client.uri.scheme_str() == Some("https"),
                 state: Mutex::new(State::new()),
             });
@@ -107,6 +120,7 @@ struct Client {
     requester: Requester,
     intake: Arc<Intake>,
     max_frame: usize,
+    mirrors: Mirrors,
     /// Before a response says so: giving up may be a reset.
     maybe_http2: bool,
     state: Mutex<State>,
@@ -117,9 +131,9 @@ struct State {
     next: u64,
     /// Requests in flight, those given up among them.
     requests: usize,
-    /// Exchanges that were given up and are not ended yet: bulk waits for them, or their tasks would run behind its.
-    leaving: usize,
     resets: Resets,
+    /// Exchanges that were given up and are about to end: bulk waits for them, or their tasks would run behind its.
+    leaving: usize,
     closed: bool,
     driver: Option<Waker>,
 }
@@ -131,8 +145,8 @@ impl State {
             flights: HashMap::new(),
             next: 0,
             requests: 0,
-            leaving: 0,
             resets,
+            leaving: 0,
             closed: false,
             driver: None,
         }
@@ -203,8 +217,8 @@ impl Client {
             }
         });
         state.requests += usize::from(asks);
-        let task = task.abort_handle();
-        state.flights.insert(key, Flight { task, asks, headed: false, leaves: false, given_up });
+        let flight = Flight { task: task.abort_handle(), asks, headed: false, leaves: false, given_up };
+        state.flights.insert(key, flight);
     }
 
     /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
@@ -219,7 +233,7 @@ impl Client {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        Envelope::read(&body).unwrap_or_default().headers(&mut headers);
+        Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
         let mut early = given_up.clone();
         let waited = async {
             let _ = early.wait_for(|given_up| *given_up).await;
@@ -242,8 +256,7 @@ impl Client {
             _ = given_up.wait_for(|given_up| *given_up) => {}
             read = reading.as_mut() => return read,
         }
-        if resets && self.state().resets.take().is_err() {
-            self.holds_nothing_up(key);
+        if resets && !self.may_reset_now(key) {
             // What comes meanwhile is read, so that it does not pile up, and dropped.
             tokio::select! {
                 () = self.may_reset() => {}
@@ -253,17 +266,20 @@ impl Client {
         Ok(())
     }
 
-    /// It will take a while until this one has left.
-    fn holds_nothing_up(&self, key: u64) {
-        let waker = {
-            let mut state = self.state();
-            let left = state.flights.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
-            state.leaving -= usize::from(left);
-            state.driver.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
+    /// Whether it is a reset's turn. One that has to wait holds nothing up.
+    fn may_reset_now(&self, key: u64) -> bool {
+        let mut state = self.state();
+        if state.resets.take().is_ok() {
+            return true;
         }
+        let left = state.flights.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
+        state.leaving -= usize::from(left);
+        let driver = state.driver.take();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        false
     }
 
     /// Waits for a reset's turn.
@@ -405,8 +421,7 @@ impl Sender for ClientSender {
         let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
         flight.given_up.send_replace(true);
         // Without a head it may take a while; nothing is held up for that.
-        let leaves = flight.headed && !flight.leaves;
-        flight.leaves |= leaves;
+        let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
         state.leaving += usize::from(leaves);
         Ok(())
     }

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use rescind_core::RequestId;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::mirror::Mirrors;
 use crate::names::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::server::{ReplyBody, reply};
 
@@ -95,6 +97,8 @@ struct Params<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(borrow)]
     uri: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -138,6 +142,15 @@ impl<'a> Envelope<'a> {
         }
     }
 
+    /// The tool a message calls and with what, if headers mirror any of that tool's arguments.
+    fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, Value)> {
+        let params =
+            self.method.as_deref().filter(|method| *method == "tools/call").map(|_| self.params())?;
+        let tool = params.name.filter(|tool| mirrors.of(tool))?;
+        let arguments = params.arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
+        Some((tool, arguments.unwrap_or_default()))
+    }
+
     /// The revision the message says it is of.
     pub(super) fn version(&self) -> Option<Cow<'a, str>> {
         self.meta().version
@@ -145,7 +158,12 @@ impl<'a> Envelope<'a> {
 
     /// Holds the headers against the message, in the order in which clients are told: no version, no metadata, a
     /// difference, a version that is not served.
-    pub(super) fn check(&self, headers: &'a HeaderMap, versions: &'a [String]) -> Result<Kind, Unfit<'a>> {
+    pub(super) fn check(
+        &self,
+        headers: &'a HeaderMap,
+        versions: &'a [String],
+        mirrors: &Mirrors,
+    ) -> Result<Kind, Unfit<'a>> {
         let Some(method) = self.method.as_deref() else {
             return Err(unfit(
                 None,
@@ -187,6 +205,9 @@ impl<'a> Envelope<'a> {
                 )));
             }
         }
+        if let Some((tool, arguments)) = self.mirrored_call(mirrors) {
+            mirrors.check(&tool, &arguments, headers).map_err(mismatch)?;
+        }
         if versions.iter().any(|served| served == version) {
             return Ok(kind);
         }
@@ -196,7 +217,13 @@ impl<'a> Envelope<'a> {
     }
 
     /// The headers that mirror this message.
-    pub(super) fn headers(&self, headers: &mut HeaderMap) {
+    pub(super) fn headers(&self, headers: &mut HeaderMap, mirrors: &Mirrors) {
+        if let Some((tool, arguments)) = self.mirrored_call(mirrors) {
+            let values = mirrors.values(&tool, &arguments).into_iter();
+            headers.extend(
+                values.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&encode(&value)).ok()?))),
+            );
+        }
         let version = self.version();
         let version = version.as_deref().unwrap_or(VERSION);
         let values = [
@@ -232,7 +259,7 @@ fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>
 }
 
 /// A header that has to be there, once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, String> {
+pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, String> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().ok_or_else(|| format!("Header mismatch: {name} is missing"))?;
     match (value.to_str(), values.next()) {
@@ -249,7 +276,7 @@ fn wrapped(value: &str) -> Option<&str> {
 }
 
 /// What a header's value stands for; `None`: it says base64 and is none, or no UTF-8.
-fn decode(value: &str) -> Option<Cow<'_, str>> {
+pub(super) fn decode(value: &str) -> Option<Cow<'_, str>> {
     let Some(coded) = wrapped(value) else { return Some(Cow::Borrowed(value)) };
     String::from_utf8(STANDARD.decode(coded).ok()?).ok().map(Cow::Owned)
 }
@@ -290,11 +317,11 @@ mod tests {
             "io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
         let envelope = Envelope::read(body.as_bytes()).unwrap();
         let mut headers = HeaderMap::new();
-        envelope.headers(&mut headers);
+        envelope.headers(&mut headers, &Mirrors::default());
         let versions = ["2026-07-28".to_owned()];
-        assert_eq!(envelope.check(&headers, &versions).ok(), Some(Kind::Request));
+        assert_eq!(envelope.check(&headers, &versions, &Mirrors::default()).ok(), Some(Kind::Request));
         headers.insert(MCP_NAME, HeaderValue::from_static("file:///a"));
-        assert!(envelope.check(&headers, &versions).is_err());
+        assert!(envelope.check(&headers, &versions, &Mirrors::default()).is_err());
     }
 
     #[test]

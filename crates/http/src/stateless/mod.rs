@@ -10,6 +10,7 @@ mod client;
 mod envelope;
 mod hub;
 mod link;
+mod mirror;
 mod server;
 
 use std::sync::Arc;
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 pub use client::StatelessTransport;
 
+use rescind_core::TransportError;
+
+use self::mirror::Mirrors;
 use self::server::StatelessServer;
 use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
 
@@ -25,6 +29,7 @@ use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
 #[must_use = "a binding serves as part of a server"]
 pub struct Stateless {
     versions: Vec<String>,
+    mirrors: Mirrors,
     stream_after: Duration,
 }
 
@@ -37,13 +42,28 @@ impl Default for Stateless {
 impl Stateless {
     /// Serves revision 2026-07-28.
     pub fn new() -> Self {
-        Self { versions: vec!["2026-07-28".to_owned()], stream_after: Duration::from_millis(10) }
+        Self {
+            versions: vec!["2026-07-28".to_owned()],
+            mirrors: Mirrors::default(),
+            stream_after: Duration::from_millis(10),
+        }
     }
 
     /// The revisions that are served; a request of any other gets 400 and -32022, which lists these.
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
         self
+    }
+
+    /// Holds the header `Mcp-Param-{name}` of calls of this tool against the argument, which is a name, or the names from
+    /// the outer one inwards: what a server owes whose tool has `"x-mcp-header": name` in its schema there. A call whose
+    /// header differs, or is missing though the argument is there, gets 400 and -32020.
+    ///
+    /// # Errors
+    /// The name cannot be part of a header's, or the tool has it already; the argument is empty.
+    pub fn mirror(mut self, tool: &str, argument: &[&str], name: &str) -> Result<Self, TransportError> {
+        self.mirrors.add(tool, argument, name)?;
+        Ok(self)
     }
 
     pub(crate) fn versions_served(&self) -> &[String] {

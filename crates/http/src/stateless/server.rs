@@ -62,7 +62,7 @@ impl StatelessServer {
             return Err(Refused::bad("the body is empty"));
         }
         let checked = Envelope::read(&body)
-            .and_then(|envelope| envelope.check(&head.headers, &self.config.versions))
+            .and_then(|envelope| envelope.check(&head.headers, &self.config.versions, &self.config.mirrors))
             .map_err(super::envelope::Unfit::into_response);
         let kind = match checked {
             Ok(kind) => kind,

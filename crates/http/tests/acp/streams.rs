@@ -124,9 +124,9 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
     // As the draft has it: a session nobody has spoken of is unknown, and loading it comes after its stream.
     let strict = move |request: axum::extract::Request, next: axum::middleware::Next| {
         let of_session = request.method() == "GET" && request.headers().contains_key("acp-session-id");
-        let refuses = of_session && count.fetch_add(1, Ordering::SeqCst) < 2;
+        let is_early = of_session && count.fetch_add(1, Ordering::SeqCst) < 2;
         async move {
-            if refuses {
+            if is_early {
                 return axum::http::StatusCode::NOT_FOUND.into_response();
             }
             next.run(request).await

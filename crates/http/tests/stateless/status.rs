@@ -1,6 +1,9 @@
+use rescind_core::Peer;
+use rescind_core::dialect::{MCP_2026, Role};
+use rescind_http::{HttpClient, HttpServer, Stateless, StatelessTransport};
 use serde_json::{Value, json};
 
-use crate::support::{USUAL, ask, message, post, serve};
+use crate::support::{USUAL, ask, in_time, listen, message, post, serve};
 
 /// What is wrong, the headers, the body, the status and the code.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a Value, u16, i64);
@@ -137,4 +140,37 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
     let got = post(address, &[], &told).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "it needs its header too");
+}
+
+#[tokio::test]
+async fn an_argument_that_a_header_mirrors_is_held_against_it() {
+    //
+    let binding = Stateless::new().mirror("query", &["region"], "Region").unwrap();
+    let served = listen(HttpServer::new(binding).bind("127.0.0.1:0").await.unwrap());
+    let arguments = json!({"name": "query", "arguments": {"region": "größe"}});
+    let body = message(1, "tools/call", &arguments);
+    let named = [("Mcp-Method", "tools/call"), ("Mcp-Name", "query")];
+    for (header, status) in [
+        (Some(("mcp-param-region", "=?base64?Z3LDtsOfZQ==?=")), 200),
+        (Some(("mcp-param-region", "us-west1")), 400),
+        (None, 400),
+    ] {
+        let headers: Vec<_> = named.into_iter().chain(header).collect();
+        let got = post(served.address(), &headers, &body).await;
+        assert_eq!(got.status, status, "{header:?}: {}", got.body);
+        if status == 400 {
+            assert_eq!(got.error()["error"]["code"], -32020);
+        }
+    }
+    // Our client makes the header, if it is told to.
+    for (mirrors, works) in [(true, true), (false, false)] {
+        let mut transport = StatelessTransport::new(HttpClient::new(&served.url).unwrap());
+        if mirrors {
+            transport = transport.mirror("query", &["region"], "Region").unwrap();
+        }
+        let peer = Peer::builder(MCP_2026).role(Role::Client).connect(transport).await.unwrap();
+        let params = message(0, "", &arguments)["params"].clone();
+        let answer = in_time("an answer", peer.call::<_, Value>("tools/call", &params)).await;
+        assert_eq!(answer.is_ok(), works, "{answer:?}");
+    }
 }

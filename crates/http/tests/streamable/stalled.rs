@@ -13,14 +13,14 @@ use crate::support::{in_time, serve};
 async fn the_socket_of_a_stream_that_nobody_reads_is_given_back() {
     let binding = Streamable::new().stream_after(Duration::ZERO);
     let server = HttpServer::new(binding).connections(1).stall_timeout(Duration::from_millis(50));
-    let served = serve(server, MCP).await;
-    let (mut raw, session) = open(&served.url).await;
+    let running = serve(server, MCP).await;
+    let (mut raw, session) = open(&running.url).await;
     // More than all buffers on the way hold.
     let flood = json!({"count": 1000, "bytes": 64 * 1024});
     raw.send(&request(1, "ticks", &flood).of(&session)).await;
     assert_eq!(raw.head().await.status, 200);
     // There is room for one connection: another is served once this one is gone.
-    let mut next = Raw::connect(&served.url).await;
+    let mut next = Raw::connect(&running.url).await;
     let (head, _) = in_time("a free place", next.ask(&initialize())).await;
     assert_eq!(head.status, 200);
     drop(raw);
@@ -30,8 +30,8 @@ async fn the_socket_of_a_stream_that_nobody_reads_is_given_back() {
 async fn a_stream_that_is_read_slowly_is_not_stalled() {
     let binding = Streamable::new().stream_after(Duration::ZERO);
     let server = HttpServer::new(binding).stall_timeout(Duration::from_secs(10));
-    let served = serve(server, MCP).await;
-    let (mut raw, session) = open(&served.url).await;
+    let running = serve(server, MCP).await;
+    let (mut raw, session) = open(&running.url).await;
     raw.send(&request(1, "ticks", &json!({"count": 200, "bytes": 64 * 1024})).of(&session)).await;
     assert_eq!(raw.head().await.status, 200);
     let mut ticks = 0;

@@ -1,0 +1,152 @@
+//! Arguments of tools that headers mirror: `Mcp-Param-*`, which a tool's schema asks for by `x-mcp-header`.
+
+use http::{HeaderMap, HeaderName};
+use rescind_core::{TransportError, TransportErrorKind};
+use serde_json::Value;
+
+use super::envelope::{decode, single};
+
+const PREFIX: &str = "mcp-param-";
+
+/// Which arguments of which tools are mirrored.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mirrors(Vec<Mirror>);
+
+#[derive(Clone, Debug)]
+struct Mirror {
+    tool: String,
+    /// From the arguments inwards.
+    path: Vec<String>,
+    header: HeaderName,
+}
+
+impl Mirrors {
+    /// One more.
+    pub(super) fn add(&mut self, tool: &str, argument: &[&str], name: &str) -> Result<(), TransportError> {
+        let refused = |text: String| TransportError::new(TransportErrorKind::Open, text);
+        let header = HeaderName::try_from(format!("{PREFIX}{name}")).ok().filter(|_| !name.is_empty());
+        let header = header.ok_or_else(|| refused(format!("{name:?} cannot be part of a header's name")))?;
+        if argument.is_empty() {
+            return Err(refused(format!("{header} of {tool} mirrors no argument")));
+        }
+        if self.0.iter().any(|mirror| mirror.tool == tool && mirror.header == header) {
+            return Err(refused(format!("{header} of {tool} is there already")));
+        }
+        let path = argument.iter().map(|&name| name.to_owned()).collect();
+        self.0.push(Mirror { tool: tool.to_owned(), path, header });
+        Ok(())
+    }
+
+    pub(super) fn of(&self, tool: &str) -> bool {
+        self.0.iter().any(|mirror| mirror.tool == tool)
+    }
+
+    /// The headers a call of this tool has, and what each stands for.
+    pub(super) fn values(&self, tool: &str, arguments: &Value) -> Vec<(HeaderName, String)> {
+        let own = self.0.iter().filter(|mirror| mirror.tool == tool);
+        own.filter_map(|mirror| Some((mirror.header.clone(), mirror.value(arguments)?))).collect()
+    }
+
+    /// What differs between a call of this tool and its headers.
+    pub(super) fn check(&self, tool: &str, arguments: &Value, headers: &HeaderMap) -> Result<(), String> {
+        for mirror in self.0.iter().filter(|mirror| mirror.tool == tool) {
+            let name = &mirror.header;
+            let Some(value) = mirror.value(arguments) else {
+                if headers.contains_key(name) {
+                    return Err(format!("Header mismatch: {name} mirrors an argument that is not there"));
+                }
+                continue;
+            };
+            let told = decode(single(headers, name)?);
+            if !told.is_some_and(|told| told == value || is_same_number(&told, &value)) {
+                return Err(format!("Header mismatch: {name} differs from the body's argument"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Mirror {
+    /// What the header stands for. `None`: the argument is not there, or null, or nothing a header could mirror.
+    fn value(&self, arguments: &Value) -> Option<String> {
+        let inner = self.path.iter().try_fold(arguments, |inner, name| inner.get(name))?;
+        match inner {
+            Value::String(text) => Some(text.clone()),
+            Value::Bool(value) => Some(value.to_string()),
+            // Decimal, without an exponent, as other clients write it.
+            Value::Number(number) if number.is_f64() => number.as_f64().map(|number| number.to_string()),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Null | Value::Array(_) | Value::Object(_) => None,
+        }
+    }
+}
+
+/// `42` and `42.0` are one number, and so are two ways to round one.
+fn is_same_number(one: &str, other: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+    number(one).is_some_and(|one| number(other).is_some_and(|other| one.total_cmp(&other).is_eq()))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use serde_json::json;
+
+    use super::*;
+
+    fn mirrors() -> Mirrors {
+        let mut mirrors = Mirrors::default();
+        mirrors.add("query", &["region"], "Region").unwrap();
+        mirrors.add("query", &["limits", "rows"], "Rows").unwrap();
+        mirrors
+    }
+
+    #[test]
+    fn a_name_that_is_none_or_is_there_is_refused() {
+        let mut mirrors = mirrors();
+        for (argument, name) in
+            [(&["a"][..], ""), (&["a"], "a b"), (&["a"], "ä\n"), (&["a"], "REGION"), (&[], "A")]
+        {
+            assert!(mirrors.add("query", argument, name).is_err(), "{name:?}");
+        }
+        mirrors.add("other", &["a"], "Region").unwrap();
+    }
+
+    #[test]
+    fn what_is_there_is_mirrored_and_nothing_else() {
+        for (arguments, wanted) in [
+            (json!({"region": "us-west1", "limits": {"rows": 42}}), vec!["us-west1", "42"]),
+            (json!({"region": true, "limits": {"rows": 1e3}}), vec!["true", "1000"]),
+            (json!({"region": null, "limits": 7}), vec![]),
+            (json!({"region": ["x"], "limits": {"rows": {}}}), vec![]),
+            (json!([]), vec![]),
+        ] {
+            let values = mirrors().values("query", &arguments);
+            let values: Vec<_> = values.iter().map(|(_, value)| value.as_str()).collect();
+            assert_eq!(values, wanted, "{arguments}");
+        }
+        assert!(mirrors().values("other", &json!({"region": "x"})).is_empty());
+    }
+
+    #[test]
+    fn a_header_that_differs_is_missing_or_too_many_is_a_mismatch() {
+        let region = HeaderName::from_static("mcp-param-region");
+        let with =
+            |value: &'static str| HeaderMap::from_iter([(region.clone(), HeaderValue::from_static(value))]);
+        let mirrors = mirrors();
+        for (headers, argument, fits) in [
+            (with("us-west1"), json!("us-west1"), true),
+            (with("=?base64?ZMO8?="), json!("dü"), true),
+            (with("42"), json!(42.0), true),
+            (with("us-east1"), json!("us-west1"), false),
+            (with("=?base64?!?="), json!("x"), false),
+            (HeaderMap::new(), json!("us-west1"), false),
+            (HeaderMap::new(), json!(null), true),
+            (with("null"), json!(null), false),
+        ] {
+            let told = mirrors.check("query", &json!({"region": argument}), &headers);
+            assert_eq!(told.is_ok(), fits, "{headers:?} {argument}");
+            assert!(mirrors.check("other", &json!({"region": argument}), &headers).is_ok());
+        }
+    }
+}
