@@ -1,6 +1,5 @@
 //! What comes on the exchange of a call, and to whom it goes.
 #![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,8 +7,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use rescind_core::dialect::MCP;
 use rescind_core::{
-    CloseReason, ExchangeId, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Peer, Receiver,
-    Router, Sender, TransportError, TransportEvent,
+    CloseReason, ExchangeId, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Peer, Receiver, Router, Sender,
+    TransportError, TransportEvent,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -66,10 +65,10 @@ fn on(exchange: ExchangeId, body: &Value) -> Inbound {
 
 #[tokio::test]
 async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_and_no_more() {
-    let (send, comes) = mpsc::unbounded_channel();
-    let (goes, mut sent) = mpsc::unbounded_channel();
+    let (says, comes) = mpsc::unbounded_channel();
+    let (goes, mut written) = mpsc::unbounded_channel();
     let link = Link::new(Comes(comes), Goes(goes), TRAITS, Meta::default());
-    let (tell, mut routed) = mpsc::unbounded_channel();
+    let (tell, mut heard) = mpsc::unbounded_channel();
     let router = Router::new().notification("other", move |_ctx, _: Value| {
         let _ = tell.send("other");
         async {}
@@ -78,18 +77,18 @@ async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_an
     let matched = peer.call::<_, Value>("work", &json!({}));
     let matched = matched.notifications_where(|told| told.method() == "mine").start().unwrap();
     let mut told = matched.notifications();
-    let exchange = sent.recv().await.unwrap().exchange;
+    let exchange = written.recv().await.unwrap().exchange;
     // Another call's wish for progress changes nothing for this one.
     let _with_progress = peer.call::<_, Value>("work", &json!({})).progress().start().unwrap();
     for method in ["other", "mine"] {
-        send.send(on(exchange, &json!({"jsonrpc": "2.0", "method": method, "params": {}}))).unwrap();
+        says.send(on(exchange, &json!({"jsonrpc": "2.0", "method": method, "params": {}}))).unwrap();
     }
-    send.send(on(exchange, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}))).unwrap();
+    says.send(on(exchange, &json!({"jsonrpc": "2.0", "id": 1, "result": {}}))).unwrap();
     matched.await.unwrap();
     let mut methods = Vec::new();
     while let Some(notification) = told.next().await {
         methods.push(notification.method().to_owned());
     }
     assert_eq!(methods, ["mine"], "a notification its matcher does not want");
-    assert_eq!(routed.recv().await, Some("other"));
+    assert_eq!(heard.recv().await, Some("other"));
 }
