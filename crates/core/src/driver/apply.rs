@@ -160,6 +160,7 @@ impl Core {
                 }
             }
         }
+        self.end_waits_for_room(reply.key, deferred);
         let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
         self.outbox.push_bulk(Bulk::Answer { reply, answer });
     }
@@ -175,6 +176,7 @@ impl Core {
                 self.give_room(deferred);
             }
         }
+        self.end_waits_for_room(key, deferred);
         self.finish(exchange, true);
     }
 

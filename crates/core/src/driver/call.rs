@@ -115,7 +115,9 @@ impl<R> Call<R> {
             if settled || extras.acknowledged.is_some() {
                 return Poll::Ready(extras.acknowledged);
             }
-            extras.ack_waker = Some(cx.waker().clone());
+            let replaced = extras.ack_waker.replace(cx.waker().clone());
+            drop(core);
+            drop(replaced);
             Poll::Pending
         })
         .await

@@ -183,17 +183,20 @@ impl<R> CallBuilder<R> {
                 ..Extras::default()
             })
         });
+        let mut belongs = self.belongs;
         let started = self.shared.step(|core, now, _| {
             let started = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
             }
             core.progress_readers += usize::from(self.progress);
-            if let (Some(inbox), Some(belongs)) = (&inbox, self.belongs) {
+            if let (Some(inbox), Some(belongs)) = (&inbox, belongs.take()) {
                 core.matchers.push(Matcher { ticket: started.ticket, inbox: Arc::clone(inbox), belongs });
             }
             Ok(started)
         });
+        // A call that is refused leaves it, and to drop it runs the user's code: not under the lock (D2).
+        drop(belongs);
         if let Some(parent) = extras.and_then(|extras| extras.parent) {
             parent.release();
         }

@@ -20,6 +20,7 @@ mod load;
 mod log;
 mod methods;
 mod notices;
+mod notifiers;
 mod notify;
 mod opening;
 mod outbox;

@@ -60,7 +60,8 @@ impl Shared {
         owner: Option<&Arc<Request>>,
     ) -> Result<(), CallError> {
         let mut frame = Some(frame);
-        poll_fn(|cx| self.poll_notify(&mut frame, owner, Some(cx))).await
+        let mut waits = Waits { shared: self, place: None };
+        poll_fn(|cx| self.poll_notify(&mut frame, owner, Some((cx, &mut waits.place)))).await
     }
 
     /// Queues a notification if there is room for it now.
@@ -79,9 +80,10 @@ impl Shared {
         self: &Arc<Self>,
         frame: &mut Option<Frame>,
         owner: Option<&Arc<Request>>,
-        cx: Option<&mut Context<'_>>,
+        waits: Option<(&mut Context<'_>, &mut Option<u64>)>,
     ) -> Poll<Result<(), CallError>> {
-        self.step(|core, _, _| {
+        let mut replaced = None;
+        let queued = self.step(|core, _, _| {
             match owner {
                 Some(owner) if !core.session.may_notify(owner.key) => {
                     return Poll::Ready(Err(CallError::Ended));
@@ -96,10 +98,8 @@ impl Shared {
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
             if !core.outbox.has_room(core.session.limits(), notification.weight()) {
                 *frame = Some(Frame { method: notification.method, params: notification.params });
-                let waker = cx.map(|cx| cx.waker());
-                if let Some(waker) = waker.filter(|new| !core.notifiers.iter().any(|old| old.will_wake(new)))
-                {
-                    core.notifiers.push(waker.clone());
+                if let Some((cx, place)) = waits {
+                    replaced = core.notifiers.wait(place, owner.map(|owner| owner.key), cx.waker());
                 }
                 return Poll::Pending;
             }
@@ -108,6 +108,22 @@ impl Shared {
             }
             core.outbox.push_bulk(Bulk::Notification(notification));
             Poll::Ready(Ok(()))
-        })
+        });
+        drop(replaced);
+        queued
+    }
+}
+
+/// Gives its place among those who wait for room up, however the waiting ends.
+struct Waits<'a> {
+    shared: &'a Shared,
+    place: Option<u64>,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        let waker = self.shared.lock().notifiers.leave(place);
+        drop(waker);
     }
 }

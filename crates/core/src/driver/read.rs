@@ -208,7 +208,8 @@ impl Driver {
             let call = core.session.call_of(number).and_then(|call| core.entry_of(call));
             call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
-        let Some(inbox) = inbox else { return false };
+        // The inbox of a call that asked for no progress is its matcher's alone.
+        let Some(inbox) = inbox.filter(|inbox| inbox.reads_progress) else { return false };
         inbox.push(Notification::new(Arc::from(method), params.cloned()));
         true
     }

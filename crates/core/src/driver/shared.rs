@@ -32,6 +32,7 @@ use super::foreign::ForeignCall;
 use super::incoming::Matcher;
 use super::methods::Methods;
 use super::notices::Notices;
+use super::notifiers::Notifiers;
 use super::outbox::{Answer, Outbox};
 use super::request::{InboundSlot, Waiting};
 use super::router::Router;
@@ -100,7 +101,7 @@ pub(super) struct Core {
     /// Requests whose handlers wait for room in the outbox, in the order in which they began to.
     pub(super) waiting_for_room: Vec<InboundKey>,
     /// Notifications of ours that wait for room.
-    pub(super) notifiers: Vec<Waker>,
+    pub(super) notifiers: Notifiers,
     pub(super) calls: Slots<CallEntry>,
     pub(super) methods: Methods,
     pub(super) outbound: SideTable<Ticket>,
@@ -135,7 +136,7 @@ impl Shared {
                 outbox: Outbox::new(),
                 inbound: SideTable::new(),
                 waiting_for_room: Vec::new(),
-                notifiers: Vec::new(),
+                notifiers: Notifiers::default(),
                 calls: Slots::new(),
                 methods: Methods::default(),
                 outbound: SideTable::new(),
@@ -245,7 +246,17 @@ impl Core {
             let waker = extras.and_then(|extras| extras.waits_for_room.take());
             deferred.wakers.extend(waker);
         }
-        deferred.wakers.append(&mut self.notifiers);
+        deferred.wakers.extend(self.notifiers.take());
+    }
+
+    /// A request is answered or silenced: nothing of it waits for room any more.
+    pub(super) fn end_waits_for_room(&mut self, key: InboundKey, deferred: &mut Deferred) {
+        deferred.wakers.extend(self.notifiers.take_of(key));
+        let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+        if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
+            deferred.wakers.push(waker);
+            self.waiting_for_room.retain(|waiting| *waiting != key);
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Call {
 pub(super) struct Extras {
     /// The first cancel asked.
     cause: Option<Cause>,
+    /// Its own deadline, once it is cancelled: that ends the wait for the peer too.
+    deadline: Option<Instant>,
     cancel: CancelFrame,
     pub(super) parent: Option<InboundKey>,
     pub(super) previous: Option<OutboundKey>,
@@ -237,8 +239,8 @@ impl Session {
         }
     }
 
-    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit, but for a call whose deadline is
-    /// over: the answer is on its way.
+    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit: the answer is on its way. A call with a
+    /// deadline ends by that all the same.
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
         let call = cancel.and_then(|number| self.cancels.remove(&number));
         let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
@@ -248,7 +250,13 @@ impl Session {
         // A call with a deadline was promised an end, whatever the peer says.
         let promised = open.cause().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
         if !cancelled && !promised && open.state == State::Cancelling {
-            self.timers.clear(open.alarm.take(), Timer::PeerWait(key));
+            let waited = open.alarm.take();
+            self.timers.clear(waited, Timer::PeerWait(key));
+            if let Some(deadline) = open.extras.as_ref().and_then(|extras| extras.deadline) {
+                let until = waited.map_or(deadline, |waited| waited.max(deadline));
+                open.alarm = Some(until);
+                self.timers.set(until, Timer::PeerWait(key));
+            }
         }
         self.push(Output::Acked { call: key, cancelled });
     }
@@ -300,9 +308,11 @@ impl Session {
                 CancelResult::NotSupported
             }
             State::Written => {
+                let deadline = open.alarm.take();
+                self.timers.clear(deadline, Timer::Deadline(call));
                 let extras = open.extras_mut(&mut self.call_extras);
                 (extras.cause, extras.cancel) = (Some(cause.clone()), CancelFrame::Waiting(next));
-                self.timers.clear(open.alarm.take(), Timer::Deadline(call));
+                extras.deadline = deadline;
                 open.state = State::Cancelling;
                 let number = open.number;
                 self.next_number += 1;

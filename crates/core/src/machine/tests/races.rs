@@ -258,6 +258,25 @@ fn a_timeout_returns_even_if_the_app_says_it_did_not_cancel_and_never_answers() 
 }
 
 #[test]
+fn a_deadline_ends_a_call_cancelled_before_it_that_the_app_says_it_did_not_cancel() {
+    // 004-30
+    let mut bench = Bench::client(ABP);
+    let deadline = Some(bench.now + seconds(60));
+    let call = bench.written(&CallSpec { deadline, ..CallSpec::new("a") });
+    let _ = bench.session.local_cancel_call(bench.now, call, Cause::new(CauseKind::Caller), None);
+    let outputs = bench.outputs();
+    let Some(Output::SendCancel { cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    bench.session.local_cancel_written(bench.now, call);
+    bench.session.recv_ack(bench.now, Some(*cancel), false);
+    assert_eq!(bench.outputs(), [Output::Acked { call, cancelled: false }]);
+    assert_eq!(bench.pass(seconds(59)), [], "the answer is on its way");
+    let settlement = Settlement::Cancelled { cause: Cause::new(CauseKind::Caller), confirmed: false };
+    let outputs = bench.pass(seconds(1));
+    assert!(outputs.contains(&Output::Settle { call, settlement }), "{outputs:?}");
+    bench.assert_no_residue();
+}
+
+#[test]
 fn two_requests_of_one_exchange_are_both_given_up_with_it() {
     // I3, I4
     let mut bench = Bench::with(ABP, |config| config.ordered = false);
