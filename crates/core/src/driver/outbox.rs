@@ -246,12 +246,14 @@ impl Outbox {
         if self.empty < 64 || self.empty * 2 < self.bulk.len() {
             return;
         }
-        self.empty = 0;
+        let before = self.bulk.len();
         self.bulk.retain(|place| match place {
             Bulk::Call(ticket) => is_staged(*ticket),
             Bulk::Dropped => false,
             Bulk::Answer { .. } | Bulk::Notification(_) => true,
         });
+        // Whoever cannot tell the calls apart leaves those taken back, and they still count.
+        self.empty = self.empty.saturating_sub(before - self.bulk.len());
     }
 
     /// Forgets all that waits; the connection is gone.
@@ -364,6 +366,23 @@ mod tests {
             outbox.push_bulk(Bulk::Call(ticket));
             slots.remove(ticket);
             outbox.took_back(|ticket| slots.get(ticket).is_some());
+        }
+        assert!(outbox.bulk.len() < 256, "I11: {} places", outbox.bulk.len());
+    }
+
+    #[test]
+    fn calls_taken_back_are_swept_although_a_silence_swept_before() {
+        let mut outbox = Outbox::new();
+        let mut slots = super::super::slots::Slots::new();
+        for _ in 0..12 {
+            for _ in 1..outbox.bulk.len().max(64) {
+                let ticket = slots.insert(());
+                outbox.push_bulk(Bulk::Call(ticket));
+                slots.remove(ticket);
+                outbox.took_back(|ticket| slots.get(ticket).is_some());
+            }
+            outbox.push_bulk(note(1));
+            outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
         }
         assert!(outbox.bulk.len() < 256, "I11: {} places", outbox.bulk.len());
     }
