@@ -187,6 +187,8 @@ impl Sender for ChildSender {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
         self.closing = true;
+        // Before the pipe is closed: a quick child is gone before that is known here.
+        self.process.want(Wish::Close);
         let closed = ready!(self.poll_pipe(cx, |pipe, cx| pipe.poll_close(why, cx)));
         self.process.want(Wish::End);
         ready!(self.process.poll_exit(cx));

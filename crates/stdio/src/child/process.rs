@@ -37,6 +37,8 @@ struct State {
 pub(crate) enum Wish {
     #[default]
     Run,
+    /// Its input is being ended: what it does from now on is in order.
+    Close,
     /// Its input has ended; it gets its grace.
     End,
     /// At once.
@@ -133,7 +135,7 @@ impl Process {
     /// Its output has ended: waits a moment for the exit that most often follows, or for our own closing.
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
         let mut state = self.state();
-        if state.exit.is_some() || state.wish > Wish::Run || matches!(state.output_end, OutputEnd::Settled) {
+        if state.exit.is_some() || state.wish >= Wish::End || matches!(state.output_end, OutputEnd::Settled) {
             return Poll::Ready(state.exit);
         }
         state.register(cx);

@@ -26,7 +26,7 @@ pub(super) enum Act {
 impl Stairs {
     pub(super) fn step(&mut self, wish: Wish, now: Instant, grace: Duration) -> Act {
         match (*self, wish) {
-            (Self::Killed, _) | (Self::Running, Wish::Run) => Act::Nothing,
+            (Self::Killed, _) | (Self::Running, Wish::Run | Wish::Close) => Act::Nothing,
             (_, Wish::Kill) => {
                 *self = Self::Killed;
                 Act::Kill
@@ -35,15 +35,15 @@ impl Stairs {
                 *self = Self::InputEnded(now + grace);
                 Act::Nothing
             }
-            (Self::InputEnded(until), Wish::Run | Wish::End) if now >= until => {
+            (Self::InputEnded(until), Wish::Run | Wish::Close | Wish::End) if now >= until => {
                 *self = Self::Asked(now + grace);
                 Act::Ask
             }
-            (Self::Asked(until), Wish::Run | Wish::End) if now >= until => {
+            (Self::Asked(until), Wish::Run | Wish::Close | Wish::End) if now >= until => {
                 *self = Self::Killed;
                 Act::Kill
             }
-            (Self::InputEnded(_) | Self::Asked(_), Wish::Run | Wish::End) => Act::Nothing,
+            (Self::InputEnded(_) | Self::Asked(_), Wish::Run | Wish::Close | Wish::End) => Act::Nothing,
         }
     }
 
