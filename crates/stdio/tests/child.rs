@@ -185,16 +185,6 @@ async fn a_child_that_ends_its_output_and_runs_on_is_half_closed() {
     assert_eq!(child.stderr_tail(), "still read\n");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_child_that_exits_while_its_input_is_being_ended_exits_in_order() {
-    for _ in 0..100 {
-        let (mut link, _child) = shell("read line; exit 3").start().unwrap();
-        close(&mut link).await.unwrap();
-        let event = event(&mut link).await;
-        assert!(event.is_none(), "{event:?}");
-    }
-}
-
 #[tokio::test]
 async fn a_flood_on_stderr_blocks_nobody_and_only_its_end_is_kept() {
     let script = "i=0; while [ $i -lt 4000 ]; do echo 0123456789012345678901234567890123456789 >&2; i=$((i+1)); done; \

@@ -203,3 +203,77 @@ impl Drop for ChildSender {
         }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::future::poll_fn;
+    use std::os::unix::process::ExitStatusExt;
+    use std::time::Duration;
+
+    use rescind_core::{LinkTraits, Meta};
+
+    use super::*;
+    use crate::child::supervisor::Bell;
+
+    /// The child exits while its pipe is being closed, before the closing is through.
+    struct QuickChild(Arc<Process>);
+
+    impl Sender for QuickChild {
+        fn poll_ready(
+            self: Pin<&mut Self>,
+            _: Lane,
+            _: &mut Context<'_>,
+        ) -> Poll<Result<(), TransportError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn start_send(self: Pin<&mut Self>, _: Outbound) -> Result<(), TransportError> {
+            Ok(())
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(
+            self: Pin<&mut Self>,
+            _: &CloseReason,
+            _: &mut Context<'_>,
+        ) -> Poll<Result<(), TransportError>> {
+            self.0.reap(|| ExitStatus::from_raw(3 << 8));
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Its output has ended long ago.
+    struct NoOutput;
+
+    impl Receiver for NoOutput {
+        fn poll_event(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+            Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_child_quicker_than_the_closing_of_its_input_has_ended_in_order() {
+        let (bell, _ear) = Bell::new().unwrap();
+        let process = Arc::new(Process::new("quick".to_owned(), 0, Duration::ZERO, bell));
+        let traits = LinkTraits {
+            ordered: true,
+            exchanges_abortable: false,
+            exchange_scoped: false,
+            peer_can_request: true,
+            resumable: false,
+            batches: true,
+            max_frame: 1024,
+        };
+        let pipes = Link::new(NoOutput, QuickChild(Arc::clone(&process)), traits, Meta::default());
+        let mut link = child_link(pipes, &process);
+        poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
+        let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;
+        assert!(event.is_none(), "{event:?}");
+    }
+}
