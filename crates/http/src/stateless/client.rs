@@ -244,7 +244,10 @@ impl Client {
         };
         let response = tokio::select! {
             response = self.requester.send(Method::POST, headers, body) => response?,
-            () = waited => return Ok(()),
+            () = waited => {
+                tracing::debug!(key, "given up without a head");
+                return Ok(());
+            }
         };
         let resets = response.version() >= Version::HTTP_2;
         if let Some(flight) = self.state().flights.get_mut(&key) {
