@@ -34,6 +34,8 @@ mod bad;
 mod cancel;
 mod handshake;
 mod inbound;
+#[cfg(feature = "verify")]
+pub mod inspect;
 mod input;
 mod lifecycle;
 mod limits;
@@ -102,6 +104,7 @@ impl SessionConfig {
 
 /// One connection's state. See the [module's docs](self) for its shape and invariants.
 #[derive(Debug)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,
