@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
-use super::subject::{Seen, Subject, Trouble};
+use super::subject::{Abilities, Seen, Subject, Trouble};
 use super::translate::Translator;
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
@@ -49,6 +49,8 @@ pub(crate) struct Play<'a, S> {
     pub(crate) outcomes: Outcomes,
     /// Requests of the runner's own so far.
     own: u64,
+    /// Barriers that were calls of the subject.
+    barriers: u64,
     /// Echoes of the runner's own that the fixture counts as handlers.
     echoes: u64,
     baseline: Work,
@@ -74,6 +76,7 @@ impl<'a, S: Subject> Play<'a, S> {
             trace: Vec::new(),
             outcomes: Outcomes::default(),
             own: 0,
+            barriers: 0,
             echoes: 0,
             baseline: Work::default(),
             cancel_at: None,
@@ -214,8 +217,13 @@ impl<'a, S: Subject> Play<'a, S> {
     /// What was sent before has been read, and what the subject sent before this is in the inbox.
     pub(crate) async fn barrier(&mut self) -> Result<(), Stop> {
         if self.scenario.vector.role == Part::Call {
-            self.own += 1;
-            let name = format!("barrier {}", self.own);
+            // The answer to a call may overtake what was sent before; what goes the same way does not.
+            let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
+            if !ordered && !exchange_scoped {
+                self.request("test/echo", json!({"value": "barrier"})).await?;
+            }
+            self.barriers += 1;
+            let name = format!("barrier {}", self.barriers);
             return self
                 .answered_call(&name, "test/echo", json!({"value": name}), json!({"value": name}))
                 .await;
