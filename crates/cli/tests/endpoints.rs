@@ -5,6 +5,7 @@
 mod common;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -145,6 +146,58 @@ fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
     }
 }
 
+/// Posts one message over HTTP/1.1; returns the connection and the head of the response.
+fn post(endpoint: &str, headers: &str, body: &str) -> (std::net::TcpStream, String) {
+    use std::io::{Read as _, Write as _};
+    let (host, path) = endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let fixed = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
+    let length = body.len();
+    let text = format!(
+        "POST /{path} HTTP/1.1\r\nHost: {host}\r\n{fixed}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    (stream, String::from_utf8(head).unwrap())
+}
+
+/// Tells a fixture to stop while this request runs, and returns what is answered to it.
+fn answered_at_the_end(fixture: Fixture, headers: &str, body: &str) -> String {
+    use std::io::Read as _;
+    let (mut stream, head) = post(&fixture.endpoint, headers, body);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_fixture_told_to_stop_answers_what_runs_over_http_too() {
+    let place = Files::new();
+    let options = place.write("options.json", r#"{"limits": {"drain_deadline_ms": 50}}"#);
+    let options = ["--options", options.as_str()];
+    let fixture = Fixture::listen("lsp", "http://127.0.0.1:0/mcp", &options);
+    let opening = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"processId":null,"rootUri":null,"capabilities":{}}}"#;
+    let (_stream, head) = post(&fixture.endpoint, "", opening);
+    let name = head.lines().find(|line| line.to_ascii_lowercase().starts_with("mcp-session-id")).unwrap();
+    let wait = r#"{"jsonrpc":"2.0","id":2,"method":"test/wait","params":{}}"#;
+    let answer = answered_at_the_end(fixture, &format!("{name}\r\n"), wait);
+    assert!(answer.contains(r#""id":2"#) && answer.contains("-32803"), "{answer}");
+
+    let flags = [&options[..], &["--binding", "stateless"]].concat();
+    let fixture = Fixture::listen("mcp-2026", "http://127.0.0.1:0/mcp", &flags);
+    let wait = r#"{"jsonrpc":"2.0","id":3,"method":"test/wait","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let headers = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: test/wait\r\n";
+    let answer = answered_at_the_end(fixture, headers, wait);
+    assert!(answer.contains(r#""id":3"#) && answer.contains("error"), "{answer}");
+}
+
 #[test]
 fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
     let pipe = pipe();
@@ -202,7 +255,10 @@ struct Files(PathBuf);
 
 impl Files {
     fn new() -> Self {
-        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{}", std::process::id()));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name =
+            format!("rescind-cli-files-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
         Self(directory)
     }
