@@ -18,6 +18,7 @@ mod handler;
 mod incoming;
 mod load;
 mod log;
+mod matchers;
 mod methods;
 mod notices;
 mod notifiers;

@@ -29,7 +29,7 @@ use super::admission::Admission;
 use super::calls::{CallEntry, Said};
 use super::deferred::Deferred;
 use super::foreign::ForeignCall;
-use super::incoming::Matcher;
+use super::matchers::Matchers;
 use super::methods::Methods;
 use super::notices::Notices;
 use super::notifiers::Notifiers;
@@ -111,7 +111,7 @@ pub(super) struct Core {
     pub(super) offered: Option<Answer>,
     /// The answer that is being read in this step.
     pub(super) answer: Option<Said>,
-    pub(super) matchers: Vec<Matcher>,
+    pub(super) matchers: Matchers,
     /// Calls whose progress somebody reads.
     pub(super) progress_readers: usize,
     pub(super) notices: Notices,
@@ -143,7 +143,7 @@ impl Shared {
                 arriving: None,
                 offered: None,
                 answer: None,
-                matchers: Vec::new(),
+                matchers: Matchers::default(),
                 progress_readers: 0,
                 notices: Notices::default(),
                 foreign: HashMap::new(),
