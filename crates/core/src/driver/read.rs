@@ -114,6 +114,9 @@ impl Driver {
             admission: shared.admission.admit(),
         };
         shared.step(|core, now, deferred| {
+            if arrival.admission.is_ok() {
+                core.places.admitted();
+            }
             let Some(key) = core.session.recv_request(now, arrival) else { return };
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);

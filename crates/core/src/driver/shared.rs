@@ -25,7 +25,7 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::admission::Admission;
+use super::admission::{Admission, Places};
 use super::calls::{CallEntry, Said};
 use super::deferred::Deferred;
 use super::foreign::ForeignCall;
@@ -112,6 +112,7 @@ pub(super) struct Core {
     /// The answer that is being read in this step.
     pub(super) answer: Option<Said>,
     pub(super) matchers: Matchers,
+    pub(super) places: Places,
     /// Calls whose progress somebody reads.
     pub(super) progress_readers: usize,
     pub(super) notices: Notices,
@@ -144,6 +145,7 @@ impl Shared {
                 offered: None,
                 answer: None,
                 matchers: Matchers::default(),
+                places: Places::default(),
                 progress_readers: 0,
                 notices: Notices::default(),
                 foreign: HashMap::new(),
@@ -195,6 +197,7 @@ impl Shared {
             let mut core = self.lock();
             let result = act(&mut core, now, &mut deferred);
             core.apply(self, now, &mut deferred);
+            core.places.give_back(&self.admission);
             core.call_driver(self, &mut deferred);
             result
         };
