@@ -1,6 +1,7 @@
 //! What a server counts over all its connections, so that reconnecting does not reset it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::request::Task;
 
@@ -15,11 +16,16 @@ pub struct ServerLimits {
     pub draining: usize,
     /// Connections at once. 1024.
     pub sessions: usize,
+    /// A connection on which no frame came or went for so long, and nothing is in flight, is shut down, which counts as
+    /// [`Event::LimitReached`](crate::Event::LimitReached) with `idle`. `None` unless set: a connection that is open is in use, and what keeps a
+    /// session without one (HTTP) has a limit of its own. Set it where strangers may hold connections for nothing. What a wire sends by
+    /// itself, pings, is no frame; a wire whose one link is all of its clients (stateless HTTP) is left alone.
+    pub idle: Option<Duration>,
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        Self { running: 4096, draining: 100, sessions: 1024 }
+        Self { running: 4096, draining: 100, sessions: 1024, idle: None }
     }
 }
 
@@ -44,7 +50,12 @@ impl Admission {
     }
 
     pub(super) const fn unbounded() -> Self {
-        Self::new(ServerLimits { running: usize::MAX, draining: usize::MAX, sessions: usize::MAX })
+        Self::new(ServerLimits {
+            running: usize::MAX,
+            draining: usize::MAX,
+            sessions: usize::MAX,
+            idle: None,
+        })
     }
 
     /// Lets one more request in and takes a place for its handler; the error names the limit that is reached.

@@ -15,6 +15,7 @@ mod deferred;
 mod foreign;
 mod guard;
 mod handler;
+mod idle;
 mod incoming;
 mod load;
 mod log;
