@@ -21,8 +21,8 @@ use rescind_core::{BoxFuture, Framing, Link};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
-    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences,
-    play,
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, Subject,
+    differences, play,
 };
 use crate::vector::{Part, Scenario};
 
@@ -253,6 +253,10 @@ async fn play_calling(
     let far = if half_closes { far.with_half_close() } else { far };
     let mut subject = CallingSubject::new(far, caller);
     let mut played = play(scenario, &mut subject, settings).await;
+    let until = subject.now() + settings.deadline;
+    while fixture.entering() > 0 && subject.now() < until {
+        subject.pause().await;
+    }
     played.outcomes.handled(fixture.handled());
     Ok(played)
 }
