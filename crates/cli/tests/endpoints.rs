@@ -5,7 +5,8 @@
 mod common;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::process::Output;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -98,10 +99,37 @@ fn https_trusts_the_systems_authorities_where_none_is_named() {
     let trusting = check(&certificate);
     assert_eq!(trusting.status.code(), Some(0), "{}", text(&trusting.stderr));
     let wary = check(&stranger);
-    assert!(matches!(wary.status.code(), Some(1 | 2)), "{}", text(&wary.stderr));
-    let said = text(&wary.stdout);
-    assert!(!said.contains("<- {"), "a frame came from a server that is not trusted: {said}");
+    assert_out_of_reach(&wary, "certificate");
     assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn a_server_that_is_not_trusted_is_one_that_cannot_be_reached_in_every_binding() {
+    let place = Files::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = place.write("cert.pem", &made.cert.pem());
+    let key = place.write("key.pem", &made.signing_key.serialize_pem());
+    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let stranger = place.write("stranger.pem", &stranger.cert.pem());
+    for dialect in ["mcp", "mcp-2026", "acp"] {
+        let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+        let fixture = Fixture::listen(dialect, "https://127.0.0.1:0/agent", &tls);
+        let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
+        let check = ["check", "--dialect", dialect, "--json", "--tls-ca"];
+        assert_out_of_reach(&output(&[&check[..], &[&stranger, &endpoint]].concat()), "certificate");
+        assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+        let gone = output(&[&check[..], &[&certificate, &endpoint]].concat());
+        assert_out_of_reach(&gone, "refused");
+    }
+}
+
+/// CLI.md: exit code 2 for a peer that could not be reached, and one sentence that says why.
+fn assert_out_of_reach(done: &Output, why: &str) {
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}{}", text(&done.stdout));
+    assert!(said.contains("could not be reached") && said.contains(why), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
 }
 
 #[test]
@@ -238,6 +266,7 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
         (&["check", "--dialect", "acp", &pipe, "--", "peer"], "cannot be used with"),
         (&["check", "--dialect", "acp", &pipe], "could not be reached"),
         (&["check", "--dialect", "acp", ws], "could not be reached"),
+        (&["check", "--dialect", "acp", "http://127.0.0.1:9/"], "could not be reached"),
         (&["check", "--dialect", "acp", ws, "--tls-ca", "a"], "--tls-ca is for wss"),
         (&["check", "--dialect", "acp", "--step-timeout", "0", &pipe], "1..=600000"),
     ] {
@@ -255,10 +284,10 @@ struct Files(PathBuf);
 
 impl Files {
     fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name =
-            format!("rescind-cli-files-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(name);
+        // The tests of a process run at once, and each clears its own away.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{process}-{number}"));
         std::fs::create_dir_all(&directory).unwrap();
         Self(directory)
     }

@@ -101,7 +101,7 @@ impl Core {
             }
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
-            shared.admission.task_moved(slot.task, Task::Running);
+            self.places.task_moved(&shared.admission, slot.task, Task::Running);
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
             if slot.request.exchange().is_peers() {
@@ -128,7 +128,7 @@ impl Core {
     fn abort(&mut self, shared: &Shared, key: InboundKey, deferred: &mut Deferred) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if slot.task == Task::Running {
-            shared.admission.task_moved(slot.task, Task::Draining);
+            self.places.task_moved(&shared.admission, slot.task, Task::Draining);
             slot.task = Task::Draining;
         }
         deferred.aborts.push(Arc::clone(&slot.request));
@@ -145,7 +145,7 @@ impl Core {
                 None
             };
             if slot.task == Task::Running {
-                shared.admission.task_moved(slot.task, Task::Draining);
+                self.places.task_moved(&shared.admission, slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
             let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
@@ -168,7 +168,7 @@ impl Core {
     fn silence(&mut self, shared: &Shared, key: InboundKey, exchange: ExchangeId, deferred: &mut Deferred) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
             if slot.task == Task::Running {
-                shared.admission.task_moved(slot.task, Task::Draining);
+                self.places.task_moved(&shared.admission, slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
             if std::mem::take(&mut slot.frames) > 0 {
@@ -216,7 +216,7 @@ impl Core {
     pub(super) fn lose_wire(&mut self, shared: &Shared, deferred: &mut Deferred) -> impl Sized + use<> {
         for slot in self.inbound.values_mut() {
             if slot.task == Task::Running {
-                shared.admission.task_moved(slot.task, Task::Draining);
+                self.places.task_moved(&shared.admission, slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
         }

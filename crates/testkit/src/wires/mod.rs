@@ -4,9 +4,7 @@
 //! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
 //! row of `ROWS`. A cell without a play is explicit: it says why.
 
-mod http_acp;
-mod http_stateless;
-mod http_streamable;
+mod http;
 mod late;
 mod loopback;
 mod memory;
@@ -75,21 +73,21 @@ const ROWS: [Row; 7] = [
         carries: |dialect| dialect != "mcp-2026",
         kind: Kind::Posts,
         lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
-        wire: |_| Box::new(http_streamable::HttpStreamable),
+        wire: |_| Box::new(http::STREAMABLE),
     },
     Row {
         name: "http-stateless",
         carries: |dialect| dialect == "mcp-2026",
         kind: Kind::Exchanges,
         lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
-        wire: |_| Box::new(http_stateless::HttpStateless),
+        wire: |_| Box::new(http::STATELESS),
     },
     Row {
         name: "http-acp",
         carries: |dialect| matches!(dialect, "acp" | "acp-v2" | "acp-draft"),
         kind: Kind::Opened,
         lacks: &[(Lack::HalfClose, "a connection over HTTP has no input that could end alone")],
-        wire: |_| Box::new(http_acp::HttpAcp),
+        wire: |_| Box::new(http::ACP),
     },
     Row {
         name: "named-pipe",
