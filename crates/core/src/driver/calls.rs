@@ -236,7 +236,7 @@ impl Core {
         let (outcome, source) = end_of_call(&settlement, is_error);
         // A span that somebody opened is closed here, whatever the level is by now.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
-            Some(span) => deferred.log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            Some(span) => deferred.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
             None => deferred.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
         }
         entry.ended = true;
@@ -259,11 +259,11 @@ impl Core {
         let extras = entry.extras.as_mut();
         if let Some(extras) = extras {
             deferred.wakers.extend(extras.ack_waker.take());
-            deferred.watches.append(&mut extras.watches);
-            deferred.foreign_ends.extend(extras.parent.take());
+            deferred.rare().watches.append(&mut extras.watches);
+            deferred.rare().foreign_ends.extend(extras.parent.take());
             if let Some(inbox) = extras.inbox.take() {
                 self.progress_readers -= usize::from(inbox.reads_progress);
-                deferred.inboxes.push(inbox);
+                deferred.rare().inboxes.push(inbox);
             }
         }
         self.stop_matching(ticket, deferred);
@@ -279,7 +279,7 @@ impl Core {
             let matchers = std::mem::take(&mut self.matchers).into_iter();
             let (ended, open): (Vec<_>, _) = matchers.partition(|matcher| matcher.ticket == ticket);
             self.matchers = open;
-            deferred.matchers.extend(ended);
+            deferred.rare().matchers.extend(ended);
         }
     }
 }
