@@ -161,9 +161,12 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let told = self.speech()?.value(&answer).and_then(|value| value.get("handlers"));
-            let Some(Ok(mut handled)) = told.map(Vec::<Handled>::deserialize) else { return Ok(()) };
-            if self.outcomes.has_shown(&handled) || self.subject.now() >= until {
+            let Some(told) = self.speech()?.value(&answer) else { return Ok(()) };
+            let handled = told.get("handlers").map(Vec::<Handled>::deserialize);
+            let Some(Ok(mut handled)) = handled else { return Ok(()) };
+            let all_have_begun = told.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
+            let is_over = all_have_begun && self.outcomes.has_shown(&handled);
+            if is_over || self.subject.now() >= until {
                 self.outcomes.without_the_end_of_lines(&mut handled);
                 self.outcomes.handled(handled);
                 return Ok(());
