@@ -10,6 +10,9 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+/// The runtime's clock has no finer one.
+const STEP: Duration = Duration::from_millis(1);
+
 /// Ends waits after a while that is the same for all. A timer each would have to wake the runtime's clock for each request,
 /// which nearly all are answered long before; this one is set once while there are any.
 #[derive(Debug)]
@@ -96,10 +99,7 @@ impl Future for Over<'_> {
         let soon = self.soon;
         let mut state = soon.state();
         let Some((number, due)) = self.begun else {
-            if soon.wait.is_zero() {
-                return Poll::Ready(());
-            }
-            let due = Instant::now() + soon.wait;
+            let due = Instant::now() + soon.wait.max(STEP);
             let number = state.next;
             state.next += 1;
             state.waiting.push_back(Waiting { number, due, waker: Some(cx.waker().clone()) });
