@@ -289,9 +289,8 @@ impl State {
             }
             let Some(waiting) = self.waiting.pop_front() else { break };
             match waiting.told.send(Ok(line)) {
-                Ok(()) => return,
                 Err(Ok(back)) => line = back,
-                Err(Err(_)) => return,
+                Ok(()) | Err(Err(_)) => return,
             }
         }
         let Line::Own(sender) = line else { return };
