@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use super::ClientSettings;
 use crate::client::{HttpClient, Requester, Resets};
 use crate::intake::Intake;
-use crate::names::{EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::names::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::numbers::Numbered;
 use crate::soon::Soon;
 
@@ -226,5 +226,4 @@ pub(super) fn abort(tasks: Vec<AbortHandle>) {
 
 /// The time for the server to hear that the session is over.
 const FAREWELL: Duration = Duration::from_secs(1);
-const BOTH: &str = "application/json, text/event-stream";
 pub(super) const EVENTS: &str = EVENT_STREAM;
