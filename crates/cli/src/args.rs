@@ -177,6 +177,8 @@ impl Fixture {
 pub(crate) struct Relay {
     /// The address to connect to.
     pub(crate) address: std::net::SocketAddr,
+    /// What to say there first, so that it knows its caller.
+    pub(crate) word: String,
 }
 
 fn dialect(name: &str) -> Result<&'static str, String> {

@@ -1,6 +1,6 @@
 //! `rescind fixture`: serve the fixture agent until its client is gone or this process is told to stop.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::path::Path;
 use std::pin::pin;
 
@@ -71,13 +71,20 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
             Some(Err(error)) => tracing::debug!(%error, "a connection could not be accepted"),
         }
     }
-    drop(listener);
     let mut ends = JoinSet::new();
     for peer in peers {
         let deadline = fixture.drain_deadline();
         ends.spawn(async move { peer.shutdown(deadline).await });
     }
-    let _still_running = ends.join_all().await;
+    // Over HTTP the answers go out by what listens, so it stays until the last; what comes new is turned away.
+    let turn_away = async {
+        while poll_fn(|cx| listener.as_mut().poll_accept(cx)).await.is_some() {}
+        pending::<()>().await;
+    };
+    tokio::select! {
+        _still_running = ends.join_all() => {}
+        () = turn_away => {}
+    }
     Ok(Exit::Held)
 }
 

@@ -13,6 +13,7 @@ pub(crate) async fn run(args: Relay) -> Result<Exit, Failure> {
     // Small frames must not wait for each other.
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let (mut from, mut to) = stream.into_split();
+    to.write_all(args.word.as_bytes()).await.map_err(|error| error.to_string())?;
     let (mut stdin, mut stdout) = (stdin(), stdout());
     let inward = async {
         drop(copy(&mut stdin, &mut to).await);

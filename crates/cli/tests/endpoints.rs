@@ -5,6 +5,8 @@
 mod common;
 
 use std::path::PathBuf;
+use std::process::Output;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -97,10 +99,37 @@ fn https_trusts_the_systems_authorities_where_none_is_named() {
     let trusting = check(&certificate);
     assert_eq!(trusting.status.code(), Some(0), "{}", text(&trusting.stderr));
     let wary = check(&stranger);
-    assert!(matches!(wary.status.code(), Some(1 | 2)), "{}", text(&wary.stderr));
-    let said = text(&wary.stdout);
-    assert!(!said.contains("<- {"), "a frame came from a server that is not trusted: {said}");
+    assert_out_of_reach(&wary, "certificate");
     assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+}
+
+#[test]
+fn a_server_that_is_not_trusted_is_one_that_cannot_be_reached_in_every_binding() {
+    let place = Files::new();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let certificate = place.write("cert.pem", &made.cert.pem());
+    let key = place.write("key.pem", &made.signing_key.serialize_pem());
+    let stranger = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let stranger = place.write("stranger.pem", &stranger.cert.pem());
+    for dialect in ["mcp", "mcp-2026", "acp"] {
+        let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+        let fixture = Fixture::listen(dialect, "https://127.0.0.1:0/agent", &tls);
+        let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
+        let check = ["check", "--dialect", dialect, "--json", "--tls-ca"];
+        assert_out_of_reach(&output(&[&check[..], &[&stranger, &endpoint]].concat()), "certificate");
+        assert_eq!(fixture.end_by(Signal::TERM).0, Some(0));
+        let gone = output(&[&check[..], &[&certificate, &endpoint]].concat());
+        assert_out_of_reach(&gone, "refused");
+    }
+}
+
+/// CLI.md: exit code 2 for a peer that could not be reached, and one sentence that says why.
+fn assert_out_of_reach(done: &Output, why: &str) {
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}{}", text(&done.stdout));
+    assert!(said.contains("could not be reached") && said.contains(why), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(done.stdout.is_empty(), "{}", text(&done.stdout));
 }
 
 #[test]
@@ -145,6 +174,58 @@ fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
     }
 }
 
+/// Posts one message over HTTP/1.1; returns the connection and the head of the response.
+fn post(endpoint: &str, headers: &str, body: &str) -> (std::net::TcpStream, String) {
+    use std::io::{Read as _, Write as _};
+    let (host, path) = endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let fixed = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
+    let length = body.len();
+    let text = format!(
+        "POST /{path} HTTP/1.1\r\nHost: {host}\r\n{fixed}\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    (stream, String::from_utf8(head).unwrap())
+}
+
+/// Tells a fixture to stop while this request runs, and returns what is answered to it.
+fn answered_at_the_end(fixture: Fixture, headers: &str, body: &str) -> String {
+    use std::io::Read as _;
+    let (mut stream, head) = post(&fixture.endpoint, headers, body);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_fixture_told_to_stop_answers_what_runs_over_http_too() {
+    let place = Files::new();
+    let options = place.write("options.json", r#"{"limits": {"drain_deadline_ms": 50}}"#);
+    let options = ["--options", options.as_str()];
+    let fixture = Fixture::listen("lsp", "http://127.0.0.1:0/mcp", &options);
+    let opening = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"processId":null,"rootUri":null,"capabilities":{}}}"#;
+    let (_stream, head) = post(&fixture.endpoint, "", opening);
+    let name = head.lines().find(|line| line.to_ascii_lowercase().starts_with("mcp-session-id")).unwrap();
+    let wait = r#"{"jsonrpc":"2.0","id":2,"method":"test/wait","params":{}}"#;
+    let answer = answered_at_the_end(fixture, &format!("{name}\r\n"), wait);
+    assert!(answer.contains(r#""id":2"#) && answer.contains("-32803"), "{answer}");
+
+    let flags = [&options[..], &["--binding", "stateless"]].concat();
+    let fixture = Fixture::listen("mcp-2026", "http://127.0.0.1:0/mcp", &flags);
+    let wait = r#"{"jsonrpc":"2.0","id":3,"method":"test/wait","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    let headers = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: test/wait\r\n";
+    let answer = answered_at_the_end(fixture, headers, wait);
+    assert!(answer.contains(r#""id":3"#) && answer.contains("error"), "{answer}");
+}
+
 #[test]
 fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
     let pipe = pipe();
@@ -185,6 +266,7 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
         (&["check", "--dialect", "acp", &pipe, "--", "peer"], "cannot be used with"),
         (&["check", "--dialect", "acp", &pipe], "could not be reached"),
         (&["check", "--dialect", "acp", ws], "could not be reached"),
+        (&["check", "--dialect", "acp", "http://127.0.0.1:9/"], "could not be reached"),
         (&["check", "--dialect", "acp", ws, "--tls-ca", "a"], "--tls-ca is for wss"),
         (&["check", "--dialect", "acp", "--step-timeout", "0", &pipe], "1..=600000"),
     ] {
@@ -202,7 +284,10 @@ struct Files(PathBuf);
 
 impl Files {
     fn new() -> Self {
-        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{}", std::process::id()));
+        // The tests of a process run at once, and each clears its own away.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("rescind-cli-files-{process}-{number}"));
         std::fs::create_dir_all(&directory).unwrap();
         Self(directory)
     }

@@ -55,8 +55,10 @@ mod acp;
 mod client;
 mod intake;
 mod names;
+mod numbers;
 mod revisions;
 mod server;
+mod soon;
 mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]

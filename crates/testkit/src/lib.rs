@@ -1,6 +1,7 @@
 //! The conformance kit of Rescind: scenarios as data, and the runner that plays them against the bare machine, any
 //! wire, or a foreign peer.
 
+mod action;
 mod asks;
 mod bare;
 pub mod conformance;

@@ -32,7 +32,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         scenarios_of(args.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
     // The peer leads a process group of its own: a signal to ours is no signal to it.
     let (report, silent) = tokio::select! {
-        played = play_all(&asked, &peer, &settings) => played,
+        played = play_all(&asked, &peer, &settings) => played?,
         () = told_to_stop() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
     };
     let wires = [peer.wire()];
@@ -67,7 +67,13 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     })
 }
 
-async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (Report, Openings) {
+/// # Errors
+/// Nothing could be opened to the peer from the first on.
+async fn play_all(
+    asked: &[&Scenario],
+    peer: &Foreign,
+    settings: &Settings,
+) -> Result<(Report, Openings), Failure> {
     let progress = matrix::progress(asked.len() as u64);
     let mut openings = Openings::default();
     let mut cells = Vec::new();
@@ -80,6 +86,11 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
             let (mut subject, child) = peer.subject();
             let played = play(scenario, &mut subject, settings).await;
             openings.note(scenario, &played, &child, begun.elapsed());
+            // Some wires open a connection only for what is sent, later than they are opened themselves.
+            if let Some(why) = subject.unreached().filter(|_| !openings.opened) {
+                progress.finish_and_clear();
+                return Err(peer.out_of_reach(why));
+            }
             // A program is ended when it is dropped; one that runs on is told, or it would keep the session.
             if peer.program().is_none() {
                 subject.leave().await;
@@ -89,7 +100,7 @@ async fn play_all(asked: &[&Scenario], peer: &Foreign, settings: &Settings) -> (
         progress.inc(1);
     }
     progress.finish_and_clear();
-    (Report::new(cells), openings)
+    Ok((Report::new(cells), openings))
 }
 
 /// Whether the peer can be talked to at all.

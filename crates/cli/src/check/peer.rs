@@ -34,18 +34,25 @@ impl Foreign {
     pub(super) async fn try_open(&self) -> Result<(), Failure> {
         match self {
             Self::Program { command, framing } => {
-                let (link, child) =
-                    start(command, *framing).map_err(|what| format!("the peer is not there: {what}"))?;
+                let (link, child) = start(command, *framing).map_err(|what| self.out_of_reach(&what))?;
                 drop(link);
                 let _ended = child.wait().await;
             }
-            Self::Running(place, _) => drop(
-                open::connect(place)
-                    .await
-                    .map_err(|what| format!("the peer at {} could not be reached: {what}", place.endpoint))?,
-            ),
+            Self::Running(place, _) => {
+                drop(open::connect(place).await.map_err(|what| self.out_of_reach(&what))?);
+            }
         }
         Ok(())
+    }
+
+    /// What is said of a peer to which nothing can be opened.
+    pub(super) fn out_of_reach(&self, what: &str) -> Failure {
+        match self {
+            Self::Program { .. } => format!("the peer is not there: {what}"),
+            Self::Running(place, _) => {
+                format!("the peer at {} could not be reached: {what}", place.endpoint)
+            }
+        }
     }
 
     /// The wire's name in reports.

@@ -37,7 +37,9 @@ impl Core {
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
-                    deferred.watches.extend(slot.extras.into_iter().flat_map(|extras| extras.watches));
+                    if let Some(extras) = slot.extras {
+                        deferred.rare().watches.extend(extras.watches);
+                    }
                     deferred.gone.push(slot.request);
                 }
             }
@@ -83,7 +85,7 @@ impl Core {
                 }
             }
             Output::Settle { call, settlement } => self.settle_call(call, settlement, deferred),
-            Output::CancelForeign(child) => deferred.foreign_cancels.extend(self.take_foreign(child)),
+            Output::CancelForeign(child) => deferred.rare().foreign_cancels.extend(self.take_foreign(child)),
             Output::Event(event) => self.tell(shared, event, deferred),
             Output::Close(cause) => {
                 self.close.get_or_insert(cause);
@@ -101,7 +103,7 @@ impl Core {
             }
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
-            shared.admission.task_moved(slot.task, Task::Running);
+            self.places.task_moved(&shared.admission, slot.task, Task::Running);
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
             if slot.request.exchange().is_peers() {
@@ -122,16 +124,16 @@ impl Core {
         let request = &slot.request;
         deferred.log(Level::DEBUG, || Entry::RequestCancelled { request: Arc::clone(request), source });
         slot.request.set_cancelled(cause);
-        deferred.signals.push(Arc::clone(&slot.request));
+        deferred.rare().signals.push(Arc::clone(&slot.request));
     }
 
     fn abort(&mut self, shared: &Shared, key: InboundKey, deferred: &mut Deferred) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if slot.task == Task::Running {
-            shared.admission.task_moved(slot.task, Task::Draining);
+            self.places.task_moved(&shared.admission, slot.task, Task::Draining);
             slot.task = Task::Draining;
         }
-        deferred.aborts.push(Arc::clone(&slot.request));
+        deferred.rare().aborts.push(Arc::clone(&slot.request));
     }
 
     fn reply(&mut self, shared: &Shared, reply: Reply, deferred: &mut Deferred) {
@@ -145,7 +147,7 @@ impl Core {
                 None
             };
             if slot.task == Task::Running {
-                shared.admission.task_moved(slot.task, Task::Draining);
+                self.places.task_moved(&shared.admission, slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
             let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
@@ -168,7 +170,7 @@ impl Core {
     fn silence(&mut self, shared: &Shared, key: InboundKey, exchange: ExchangeId, deferred: &mut Deferred) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
             if slot.task == Task::Running {
-                shared.admission.task_moved(slot.task, Task::Draining);
+                self.places.task_moved(&shared.admission, slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
             if std::mem::take(&mut slot.frames) > 0 {
@@ -208,7 +210,7 @@ impl Core {
             | Event::BadFrame => deferred.log(Level::TRACE, || Entry::NoEffect(name(&event))),
         }
         if shared.on_event.is_some() {
-            deferred.events.push(event);
+            deferred.rare().events.push(event);
         }
     }
 
@@ -216,7 +218,7 @@ impl Core {
     pub(super) fn lose_wire(&mut self, shared: &Shared, deferred: &mut Deferred) -> impl Sized + use<> {
         for slot in self.inbound.values_mut() {
             if slot.task == Task::Running {
-                shared.admission.task_moved(slot.task, Task::Draining);
+                self.places.task_moved(&shared.admission, slot.task, Task::Draining);
                 slot.task = Task::Draining;
             }
         }

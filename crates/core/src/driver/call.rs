@@ -11,7 +11,8 @@ use serde::de::DeserializeOwned;
 
 use super::calls::Settled;
 use super::canceller::Canceller;
-use super::incoming::{Inbox, Matcher, Notification, Notifications};
+use super::incoming::{Inbox, Notification, Notifications};
+use super::matchers::Matcher;
 use super::shared::Shared;
 use super::slots::Ticket;
 use crate::cause::Outcome;
@@ -83,17 +84,8 @@ impl<R> Call<R> {
     ) -> Notifications {
         let Some(ticket) = self.ticket() else { return Notifications::new(closed_inbox()) };
         let inbox = Inbox::new(false);
-        let matcher = Matcher { ticket, inbox: Arc::clone(&inbox), belongs: Arc::new(belongs) };
-        let late = {
-            let mut core = self.shared.lock();
-            match core.calls.get_mut(ticket) {
-                Some(entry) if !entry.ended => {
-                    core.matchers.push(matcher);
-                    None
-                }
-                Some(_) | None => Some(matcher),
-            }
-        };
+        let matcher = Matcher { inbox: Arc::clone(&inbox), belongs: Arc::new(belongs) };
+        let late = self.shared.lock().match_for(ticket, matcher);
         if late.is_some() {
             inbox.close();
         }
@@ -130,7 +122,9 @@ impl<R> Call<R> {
                 let Some(entry) = core.calls.get_mut(ticket) else { return };
                 let (key, open) = (entry.key, !entry.ended);
                 let parent = entry.extras.as_mut().and_then(|extras| extras.parent.take());
-                deferred.foreign_ends.extend(parent);
+                if let Some(parent) = parent {
+                    deferred.rare().foreign_ends.push(parent);
+                }
                 if open {
                     core.session.local_detach(key);
                 }

@@ -19,8 +19,9 @@ use super::call::Call;
 use super::calls::{Extras, Settled, StagedCall, Started};
 use super::context::CallContext;
 use super::foreign::ForeignParent;
-use super::incoming::{Belongs, Inbox, Matcher, Notification};
+use super::incoming::{Inbox, Notification};
 use super::log::CallSpan;
+use super::matchers::{Belongs, Matcher};
 use super::notify::Frame;
 use super::shared::{Shared, now};
 use crate::cause::{Cancelled, Cause, CauseKind};
@@ -183,7 +184,7 @@ impl<R> CallBuilder<R> {
                 ..Extras::default()
             })
         });
-        let mut belongs = self.belongs;
+        let (mut belongs, mut late) = (self.belongs, None);
         let started = self.shared.step(|core, now, _| {
             let started = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
             if let Some(said) = &said {
@@ -191,12 +192,12 @@ impl<R> CallBuilder<R> {
             }
             core.progress_readers += usize::from(self.progress);
             if let (Some(inbox), Some(belongs)) = (&inbox, belongs.take()) {
-                core.matchers.push(Matcher { ticket: started.ticket, inbox: Arc::clone(inbox), belongs });
+                late = core.match_for(started.ticket, Matcher { inbox: Arc::clone(inbox), belongs });
             }
             Ok(started)
         });
         // A call that is refused leaves it, and to drop it runs the user's code: not under the lock (D2).
-        drop(belongs);
+        drop((belongs, late));
         if let Some(parent) = extras.and_then(|extras| extras.parent) {
             parent.release();
         }

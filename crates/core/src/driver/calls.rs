@@ -15,6 +15,7 @@ use super::foreign::ForeignParent;
 use super::handler::part_of;
 use super::incoming::Inbox;
 use super::log::{CallSpan, Entry, end_of_call};
+use super::matchers::{Matcher, Place};
 use super::outbox::Bulk;
 use super::shared::{Core, Shared};
 use super::slots::Ticket;
@@ -53,6 +54,8 @@ pub(super) struct Extras {
     pub(super) acknowledged: Option<bool>,
     pub(super) ack_waker: Option<Waker>,
     pub(super) inbox: Option<Arc<Inbox>>,
+    /// Its readers among those who are asked whose a notification is.
+    pub(super) readers: Vec<Place>,
     pub(super) span: CallSpan,
     pub(super) watches: Vec<AbortHandle>,
     pub(super) parent: Option<ForeignParent>,
@@ -236,7 +239,7 @@ impl Core {
         let (outcome, source) = end_of_call(&settlement, is_error);
         // A span that somebody opened is closed here, whatever the level is by now.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
-            Some(span) => deferred.log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            Some(span) => deferred.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
             None => deferred.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
         }
         entry.ended = true;
@@ -256,30 +259,37 @@ impl Core {
         entry.frame = None;
         deferred.wakers.extend(entry.waker.take());
         let waits = entry.cancel_waits();
-        let extras = entry.extras.as_mut();
-        if let Some(extras) = extras {
+        if let Some(extras) = entry.extras.as_mut() {
+            let readers = std::mem::take(&mut extras.readers);
             deferred.wakers.extend(extras.ack_waker.take());
-            deferred.watches.append(&mut extras.watches);
-            deferred.foreign_ends.extend(extras.parent.take());
+            deferred.rare().watches.append(&mut extras.watches);
+            deferred.rare().foreign_ends.extend(extras.parent.take());
             if let Some(inbox) = extras.inbox.take() {
                 self.progress_readers -= usize::from(inbox.reads_progress);
-                deferred.inboxes.push(inbox);
+                deferred.rare().inboxes.push(inbox);
             }
+            // Nothing belongs to a call that has ended.
+            deferred
+                .rare()
+                .matchers
+                .extend(readers.into_iter().filter_map(|reader| self.matchers.remove(reader)));
         }
-        self.stop_matching(ticket, deferred);
         if !waits {
             self.outbound.remove(call.0);
         }
         self.free_call(ticket);
     }
 
-    /// Nothing belongs to a call that has ended.
-    fn stop_matching(&mut self, ticket: Ticket, deferred: &mut Deferred) {
-        if self.matchers.iter().any(|matcher| matcher.ticket == ticket) {
-            let matchers = std::mem::take(&mut self.matchers).into_iter();
-            let (ended, open): (Vec<_>, _) = matchers.partition(|matcher| matcher.ticket == ticket);
-            self.matchers = open;
-            deferred.matchers.extend(ended);
+    /// One reader more for a call. One that comes too late is given back, to be dropped without the lock (D2): nothing
+    /// belongs to a call that has ended.
+    #[must_use]
+    pub(super) fn match_for(&mut self, ticket: Ticket, matcher: Matcher) -> Option<Matcher> {
+        match self.calls.get_mut(ticket) {
+            Some(entry) if !entry.ended => {
+                entry.extras().readers.push(self.matchers.add(matcher));
+                None
+            }
+            Some(_) | None => Some(matcher),
         }
     }
 }

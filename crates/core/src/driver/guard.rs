@@ -140,7 +140,7 @@ impl Core {
             request.shared.registry.clear(request.session(), &request.id);
         }
         if let Some(slot) = self.inbound.get_mut(request.key.0) {
-            request.shared.admission.task_moved(slot.task, Task::Ended);
+            self.places.task_moved(&request.shared.admission, slot.task, Task::Ended);
             slot.task = Task::Ended;
         }
         self.session.local_ended(now, request.key);

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::handler::read_params;
-use super::slots::Ticket;
 use crate::error::CallError;
 
 /// Notifications one handle may leave unread; over it the newest are dropped and counted.
@@ -158,14 +157,3 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// A call whose notifications its caller tells apart.
-#[derive(Clone)]
-pub(super) struct Matcher {
-    pub(super) ticket: Ticket,
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) belongs: Belongs,
-}
-
-/// Whether a notification belongs to a call.
-pub(super) type Belongs = Arc<dyn Fn(&Notification) -> bool + Send + Sync>;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::calls::Said;
 use super::handler::part_of;
-use super::incoming::{Matcher, Notification};
+use super::incoming::Notification;
+use super::matchers::{Matcher, Readers};
 use super::notices::Notice;
 use super::outbox::Control;
 use super::request::{Arrived, InboundSlot, Request, Waiting};
@@ -113,6 +114,9 @@ impl Driver {
             admission: shared.admission.admit(),
         };
         shared.step(|core, now, deferred| {
+            if arrival.admission.is_ok() {
+                core.places.admitted();
+            }
             let Some(key) = core.session.recv_request(now, arrival) else { return };
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
@@ -177,12 +181,12 @@ impl Driver {
         let shared = &self.shared;
         let (reads_progress, matchers) = {
             let core = shared.lock();
-            (core.progress_readers > 0, core.matchers.clone())
+            (core.progress_readers > 0, core.matchers.all())
         };
         if reads_progress && self.recv_progress(method, params.as_ref()) {
             return;
         }
-        if !matchers.is_empty() && read_by(&matchers, method, params.as_ref()) {
+        if matchers.is_some_and(|readers| read_by(&readers, method, params.as_ref())) {
             return;
         }
         if let (true, Some(call)) = (reads_progress, exchange.call()) {
@@ -233,13 +237,13 @@ impl Driver {
 
 /// Gives a notification to the first reader it belongs to. The readers' own code runs here, without the lock; one that
 /// panics has no part in it.
-fn read_by(readers: &[Matcher], method: &str, params: Option<&Bytes>) -> bool {
+fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>) -> bool {
     let notification = Notification::new(Arc::from(method), params.cloned());
     let belongs = |reader: &&Matcher| {
         let asked = std::panic::AssertUnwindSafe(|| (reader.belongs)(&notification));
         std::panic::catch_unwind(asked).unwrap_or(false)
     };
-    match readers.iter().find(belongs) {
+    match readers.values().find(belongs) {
         Some(reader) => {
             reader.inbox.push(notification);
             true

@@ -45,11 +45,15 @@ impl Server {
     /// Accepts connections until the listener ends. A connection that fails, or speaks no dialect offered here, is
     /// traced and the next one is accepted. Connections that are open stay so after it returns.
     ///
+    /// To end in good order call [`Peer::shutdown`] on each connection (see [`ServerBuilder::on_peer`]) and keep this
+    /// future running until they have ended.
+    ///
     /// # Errors
     /// None so far; the type leaves room for a listener that cannot go on.
     ///
     /// # Cancel safety
-    /// Dropping the future stops accepting; connections that are open stay so.
+    /// Dropping the future drops the listener: it accepts no more. Connections that are open stay so, but over HTTP, where
+    /// they are part of what listens and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         while let Some(accepted) = poll_fn(|cx| self.listener.as_mut().poll_accept(cx)).await {
             match accepted {

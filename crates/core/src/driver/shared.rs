@@ -25,11 +25,11 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::admission::Admission;
+use super::admission::{Admission, Places};
 use super::calls::{CallEntry, Said};
 use super::deferred::Deferred;
 use super::foreign::ForeignCall;
-use super::incoming::Matcher;
+use super::matchers::Matchers;
 use super::methods::Methods;
 use super::notices::Notices;
 use super::notifiers::Notifiers;
@@ -111,7 +111,8 @@ pub(super) struct Core {
     pub(super) offered: Option<Answer>,
     /// The answer that is being read in this step.
     pub(super) answer: Option<Said>,
-    pub(super) matchers: Vec<Matcher>,
+    pub(super) matchers: Matchers,
+    pub(super) places: Places,
     /// Calls whose progress somebody reads.
     pub(super) progress_readers: usize,
     pub(super) notices: Notices,
@@ -143,7 +144,8 @@ impl Shared {
                 arriving: None,
                 offered: None,
                 answer: None,
-                matchers: Vec::new(),
+                matchers: Matchers::default(),
+                places: Places::default(),
                 progress_readers: 0,
                 notices: Notices::default(),
                 foreign: HashMap::new(),
@@ -195,6 +197,7 @@ impl Shared {
             let mut core = self.lock();
             let result = act(&mut core, now, &mut deferred);
             core.apply(self, now, &mut deferred);
+            core.places.give_back(&self.admission);
             core.call_driver(self, &mut deferred);
             result
         };

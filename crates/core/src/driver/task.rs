@@ -25,6 +25,7 @@ use std::time::Instant;
 use tokio::time::Sleep;
 
 use super::admission::Admission;
+use super::idle::Idle;
 use super::shared::Shared;
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::machine::{CloseCause, Lost};
@@ -47,6 +48,10 @@ pub(super) struct Driver {
     /// What frames are encoded in.
     pub(super) scratch: Vec<u8>,
     pub(super) unflushed: bool,
+    /// A frame came or went since it was last looked whether the connection is in use.
+    pub(super) moved: bool,
+    /// Where a server sets a time for connections that nobody uses.
+    pub(super) idle: Option<Idle>,
     phase: Phase,
     /// The one timer. It may fire earlier than needed, never later.
     timer: Option<Pin<Box<Sleep>>>,
@@ -83,6 +88,8 @@ impl Driver {
         pending: VecDeque<Inbound>,
         place: Option<SessionPlace>,
     ) -> Self {
+        // A link without a session is all clients of its listener at once.
+        let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
         Self {
             shared,
             rx: Some(link.rx),
@@ -90,6 +97,8 @@ impl Driver {
             pending,
             scratch: Vec::new(),
             unflushed: false,
+            moved: false,
+            idle,
             phase: Phase::Open,
             timer: None,
             armed: None,
@@ -104,7 +113,9 @@ impl Driver {
                 self.recv(&inbound);
             } else {
                 let Some(rx) = &mut self.rx else { return false };
-                match rx.as_mut().poll_event(cx) {
+                let event = rx.as_mut().poll_event(cx);
+                self.moved |= event.is_ready();
+                match event {
                     Poll::Pending => return false,
                     Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
                     Poll::Ready(Some(Ok(event))) => self.recv_event(event),
@@ -202,7 +213,7 @@ impl Driver {
         self.lose(lost);
         self.shared.step(|core, _, deferred| {
             core.end.get_or_insert(result);
-            deferred.closed = true;
+            deferred.rare().closed = true;
         });
     }
 
@@ -271,7 +282,7 @@ impl Future for Driver {
                 self.shared.step(|core, now, _| core.session.advance(now));
                 break;
             }
-            if self.may_sleep(cx) {
+            if !self.poll_idle(cx) && self.may_sleep(cx) {
                 return Poll::Pending;
             }
         }

@@ -273,7 +273,7 @@ impl Driver {
         } else {
             Bytes::from(std::mem::take(&mut self.scratch))
         };
-        self.unflushed = true;
+        (self.unflushed, self.moved) = (true, true);
         // An exchange of ours carries the one message that opened it: an answer to what came on it has to find
         // another way, and nothing but the peer's answer ends it.
         let exchange = match head.kind {

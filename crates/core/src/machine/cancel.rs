@@ -153,7 +153,7 @@ impl Session {
         }
         match request.state {
             State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
-            State::Held => request.extras_mut(&mut self.request_extras).held_acks.extend(ack),
+            State::Held => self.hold_ack_again(key, id, ack),
             State::Cancelling => self.acknowledge(ack, Some(id), AckStatus::Cancelled),
             State::Draining { .. } | State::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());
@@ -162,6 +162,23 @@ impl Session {
                 self.acknowledge_settled(ack, id, settled);
             }
         }
+    }
+
+    /// A cancel of a request that is cancelled already and shielded. Its ack waits as the first one's does, while there is
+    /// room for it: a peer may send cancels for as long as the shield lasts (I11).
+    fn hold_ack_again(&mut self, key: InboundKey, id: RequestId, ack: OwedAck) {
+        if ack.is_some() && self.held_acks >= self.config.limits.parked {
+            self.tell(Event::LimitReached("parked"));
+            self.acknowledge(ack, Some(id), AckStatus::Overloaded);
+            return;
+        }
+        self.hold_ack(key, ack);
+    }
+
+    fn hold_ack(&mut self, key: InboundKey, ack: OwedAck) {
+        let (Some(ack), Some(request)) = (ack, self.requests.get_mut(key.0)) else { return };
+        request.extras_mut(&mut self.request_extras).held_acks.push(ack);
+        self.held_acks += 1;
     }
 
     fn recv_unknown_cancel(
@@ -240,7 +257,7 @@ impl Session {
         } else {
             request.state = State::Held;
             if decides {
-                request.extras_mut(&mut self.request_extras).held_acks.extend(ack);
+                self.hold_ack(key, ack);
             } else {
                 self.acknowledge(ack, named, AckStatus::Cancelled);
             }
@@ -331,6 +348,7 @@ impl Session {
         acks: Vec<(RequestId, ExchangeId)>,
         settled: Settled,
     ) {
+        self.held_acks -= acks.len();
         let named = self.requests.get(key.0).and_then(Request::cancel_name);
         for ack in acks {
             let status = match settled {

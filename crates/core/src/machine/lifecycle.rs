@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Session;
 use super::input::Lost;
-use super::output::{CloseCause, Output};
+use super::output::{CloseCause, Event, Output};
 use super::request::State as RequestState;
 use super::timers::{Timer, later};
 use crate::cause::{Cause, CauseKind};
@@ -160,6 +160,18 @@ impl Session {
         }
         self.lifecycle.drained_by = Some(drained_by);
         self.advance(now);
+    }
+
+    /// Nobody has used the connection for the time its server allows: it is counted and shut down.
+    pub fn local_idle(&mut self, now: Instant) {
+        self.tell(Event::LimitReached("idle"));
+        self.local_shutdown(now, Duration::ZERO);
+    }
+
+    /// Whether anything is in flight, either way.
+    #[must_use]
+    pub fn has_requests_or_calls(&self) -> bool {
+        self.requests.len() > 0 || self.open_calls > 0
     }
 
     /// The connection is lost and nothing of it is left.

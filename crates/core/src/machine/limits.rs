@@ -30,7 +30,8 @@ pub struct Limits {
     pub notification_bytes: usize,
     /// Calls of ours in flight. 65,536.
     pub calls: usize,
-    /// Early cancels that wait for their request. 256.
+    /// Early cancels that wait for their request. 256. Also how many acknowledgements may wait for the ends of shields before
+    /// a repeated cancel is refused; the first of each request always may.
     pub parked: usize,
     /// How long an early cancel waits. 30 s.
     pub parked_time: Duration,

@@ -121,6 +121,8 @@ pub struct Session {
     permits: queue::Permits,
     memory: memory::Memory,
     parked: parked::Parked,
+    /// Acknowledgements that wait for the ends of shields.
+    held_acks: usize,
     highest_id: Option<i64>,
     calls: table::Table<outbound::Call>,
     /// How many of them are not settled.
@@ -155,6 +157,7 @@ impl Session {
             permits: queue::Permits::default(),
             memory: memory::Memory::new(limits.remembered, limits.remembered_time),
             parked: parked::Parked::new(limits.parked, limits.parked_time),
+            held_acks: 0,
             highest_id: None,
             calls: table::Table::new(),
             open_calls: 0,

@@ -156,6 +156,8 @@ pub enum AckStatus {
     NotInitialized,
     /// The request cannot be cancelled.
     NotCancellable,
+    /// Too many acknowledgements wait already; what becomes of the call is not decided yet.
+    Overloaded,
 }
 
 /// How a call of ours ended.

@@ -39,7 +39,7 @@ pub struct Stats {
     pub bad_frames: u64,
     /// Requests refused because their id was in use.
     pub duplicate_ids: u64,
-    /// Requests refused because a limit was reached.
+    /// Requests, calls and cancels refused because a limit was reached.
     pub refused: u64,
     /// Handlers that panicked.
     pub panics: u64,

@@ -1,12 +1,12 @@
 //! The fixture's methods as data: what each is doing and when it does the next thing.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rescind_core::{HandlerEnd, OutboundKey, Work};
 use serde_json::{Value, json};
 
-use super::prompt;
+use crate::action::{self, Action};
 
 /// A request of one of the fixture's methods.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,17 +23,11 @@ pub(super) struct Job {
 /// What a method does.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Task {
+    /// One of the abilities the fixture has in every protocol.
+    Act(Action),
+    /// Its params are not what the ability takes; the words say why.
+    Refuse(String),
     Answer(Value),
-    Sleep { ms: u64, value: Value },
-    Wait,
-    Partial,
-    FailOnCancel,
-    Ignore { ms: u64 },
-    Block { ms: u64, polls: bool },
-    Progress { count: u64, every_ms: u64 },
-    Nested { depth: u64, width: u64 },
-    Panic,
-    Stats,
     NewSession,
 }
 
@@ -56,7 +50,7 @@ impl Job {
         let job = match method {
             "session/new" => Self::plain(method, Task::NewSession),
             "session/prompt" => {
-                let task = prompt::task_of(params)?;
+                let task = Task::Act(Action::of_prompt(params));
                 Self { prompt: Some(text("sessionId")), ..Self::plain(method, task) }
             }
             "tools/list" => Self::plain(method, Task::Answer(tools())),
@@ -73,61 +67,22 @@ impl Job {
 
     pub(super) fn work(&self) -> Work {
         match self.task {
-            Task::Block { .. } => Work::Blocking,
-            Task::Answer(_)
-            | Task::Sleep { .. }
-            | Task::Wait
-            | Task::Partial
-            | Task::FailOnCancel
-            | Task::Ignore { .. }
-            | Task::Progress { .. }
-            | Task::Nested { .. }
-            | Task::Panic
-            | Task::Stats
-            | Task::NewSession => Work::Task,
+            Task::Act(Action::Block { .. }) => Work::Blocking,
+            Task::Act(_) | Task::Refuse(_) | Task::Answer(_) | Task::NewSession => Work::Task,
         }
     }
 }
 
 impl Task {
-    pub(super) fn read(name: &str, params: &Value) -> Option<Self> {
-        let number = |name: &str| params.get(name).and_then(Value::as_u64).unwrap_or_default();
-        let value = || params.get("value").cloned().unwrap_or_default();
-        Some(match name {
-            "echo" => Self::Answer(json!({"value": value()})),
-            "sleep" => Self::Sleep { ms: number("ms"), value: value() },
-            "wait" => Self::Wait,
-            "partial" => Self::Partial,
-            "fail_on_cancel" => Self::FailOnCancel,
-            "ignore" => Self::Ignore { ms: number("ms") },
-            "block" => {
-                let polls = params.get("poll").and_then(Value::as_bool).unwrap_or_default();
-                Self::Block { ms: number("ms"), polls }
-            }
-            "progress" => Self::Progress { count: number("count"), every_ms: number("every_ms") },
-            "nested" => Self::Nested { depth: number("depth"), width: number("width") },
-            "panic" => Self::Panic,
-            "stats" => Self::Stats,
-            _ => return None,
-        })
+    /// `None`: there is no ability of this name.
+    fn read(name: &str, params: &Value) -> Option<Self> {
+        action::ALL.contains(&name).then(|| Action::parse(name, params).map_or_else(Self::Refuse, Self::Act))
     }
 }
 
 fn tools() -> Value {
-    let names = [
-        "echo",
-        "sleep",
-        "wait",
-        "partial",
-        "fail_on_cancel",
-        "ignore",
-        "block",
-        "progress",
-        "panic",
-        "stats",
-    ];
-    let tool = |name: &&str| json!({"name": name, "inputSchema": {"type": "object"}});
-    json!({"tools": names.iter().map(tool).collect::<Vec<_>>()})
+    let tool = |name| json!({"name": name, "inputSchema": {"type": "object"}});
+    json!({"tools": action::ALL.map(tool)})
 }
 
 /// A handler that runs.
@@ -152,12 +107,16 @@ pub(super) struct Handler {
 
 impl Handler {
     pub(super) fn start(job: Job, now: Instant) -> Self {
-        let after = |ms: u64| Some(now + Duration::from_millis(ms));
         let next = match &job.task {
-            Task::Answer(_) | Task::Panic | Task::Stats | Task::NewSession => Some(now),
-            Task::Sleep { ms, .. } | Task::Ignore { ms } | Task::Block { ms, .. } => after(*ms),
-            Task::Progress { every_ms, .. } => after(*every_ms),
-            Task::Wait | Task::Partial | Task::FailOnCancel | Task::Nested { .. } => None,
+            Task::Answer(_) | Task::NewSession | Task::Refuse(_) => Some(now),
+            Task::Act(action) => match action {
+                Action::Echo(_) | Action::Panic | Action::Stats => Some(now),
+                Action::Sleep { time, .. } | Action::Ignore { time } | Action::Block { time, .. } => {
+                    Some(now + *time)
+                }
+                Action::Progress { every, .. } => Some(now + *every),
+                Action::Wait | Action::Partial | Action::FailOnCancel | Action::Nested { .. } => None,
+            },
         };
         Self {
             job,
@@ -177,5 +136,21 @@ impl Handler {
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.due().is_some_and(|due| due <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_reads_what_the_fixture_reads() {
+        let read = |method: &str, params| Job::read(method, &params, None).map(|job| job.task);
+        let one = Task::Act(Action::Nested { depth: 0, width: 1 });
+        assert_eq!(read("test/nested", json!({})), Some(one), "the defaults are the fixture's");
+        assert!(matches!(read("test/sleep", json!({"ms": "soon"})), Some(Task::Refuse(_))));
+        let prompt = json!({"sessionId": "s", "prompt": [{"type": "text", "text": "hello"}]});
+        assert_eq!(read("session/prompt", prompt), Some(Task::Act(Action::Echo("hello".into()))));
+        assert_eq!(read("test/dance", json!({})), None);
     }
 }

@@ -105,6 +105,10 @@ impl Connection {
                     Some((HandlerEnd::Value, value)) => {
                         self.reply_value(&mut frame, &to, &value, is_handshake);
                     }
+                    Some((HandlerEnd::Error, Value::String(why))) => {
+                        let error = ErrorObject::invalid_params(why);
+                        codec.encode_error(rules, &mut frame, &to, &error);
+                    }
                     // A panic is the machine's to answer; a stop is a cancelled reply.
                     Some((HandlerEnd::Error | HandlerEnd::Stopped | HandlerEnd::Panicked, _)) | None => {
                         let error =

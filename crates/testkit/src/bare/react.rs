@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::handler::{Handler, Task};
+use crate::action::Action;
 use crate::step::CallStep;
 
 impl Connection {
@@ -16,7 +17,7 @@ impl Connection {
         let local = self.local_cancel.as_ref().filter(|local| local.method == handler.job.method);
         handler.local_cancel = local.map(|local| now + Duration::from_millis(local.after_ms));
         let nested = match handler.job.task {
-            Task::Nested { depth, width } => Some((depth, width)),
+            Task::Act(Action::Nested { depth, width }) => Some((depth, width)),
             _ => None,
         };
         self.handlers.insert(key, handler);
@@ -64,28 +65,33 @@ impl Connection {
         }
         let end = match &handler.job.task {
             Task::Answer(value) => (HandlerEnd::Value, value.clone()),
-            Task::Sleep { value, .. } => (HandlerEnd::Value, json!({"value": value})),
-            Task::Ignore { .. } | Task::Block { .. } => (HandlerEnd::Value, json!({"ignored": true})),
-            Task::Panic => (HandlerEnd::Panicked, Value::Null),
+            Task::Refuse(why) => (HandlerEnd::Error, json!(why)),
             Task::NewSession => {
                 self.sessions += 1;
                 (HandlerEnd::Value, json!({"sessionId": format!("session-{}", self.sessions)}))
             }
-            Task::Stats => {
-                let stats = self.stats_value();
-                self.stats_served += 1;
-                (HandlerEnd::Value, stats)
-            }
-            Task::Progress { count, .. } if handler.ticks >= *count => {
-                (HandlerEnd::Value, json!({"ticks": count}))
-            }
-            Task::Progress { every_ms, .. } => {
-                handler.next = Some(now + Duration::from_millis((*every_ms).max(1)));
-                handler.ticks += 1;
-                self.tick(key);
-                return;
-            }
-            Task::Wait | Task::Partial | Task::FailOnCancel | Task::Nested { .. } => return,
+            Task::Act(action) => match action {
+                Action::Echo(value) | Action::Sleep { value, .. } => {
+                    (HandlerEnd::Value, json!({"value": value}))
+                }
+                Action::Ignore { .. } | Action::Block { .. } => (HandlerEnd::Value, json!({"ignored": true})),
+                Action::Panic => (HandlerEnd::Panicked, Value::Null),
+                Action::Stats => {
+                    let stats = self.stats_value();
+                    self.stats_served += 1;
+                    (HandlerEnd::Value, stats)
+                }
+                Action::Progress { count, .. } if handler.ticks >= *count => {
+                    (HandlerEnd::Value, json!({"ticks": count}))
+                }
+                Action::Progress { every, .. } => {
+                    handler.next = Some(now + (*every).max(Duration::from_millis(1)));
+                    handler.ticks += 1;
+                    self.tick(key);
+                    return;
+                }
+                Action::Wait | Action::Partial | Action::FailOnCancel | Action::Nested { .. } => return,
+            },
         };
         self.end_handler(now, key, end.0, end.1);
     }
@@ -109,20 +115,21 @@ impl Connection {
         let partial = if self.dialect.name() == "acp-v2" { HandlerEnd::Stopped } else { HandlerEnd::Value };
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         handler.signalled = true;
-        let end = match &handler.job.task {
-            Task::Partial => (partial, json!({"partial": true})),
-            Task::FailOnCancel => (HandlerEnd::Error, Value::Null),
-            Task::Wait | Task::Sleep { .. } | Task::Progress { .. } | Task::Block { polls: true, .. } => {
-                (HandlerEnd::Stopped, Value::Null)
-            }
-            Task::Nested { .. } if handler.children.is_empty() => (HandlerEnd::Stopped, Value::Null),
-            Task::Nested { .. }
-            | Task::Ignore { .. }
-            | Task::Block { polls: false, .. }
-            | Task::Answer(_)
-            | Task::Panic
-            | Task::Stats
-            | Task::NewSession => return,
+        let Task::Act(action) = &handler.job.task else { return };
+        let end = match action {
+            Action::Partial => (partial, json!({"partial": true})),
+            Action::FailOnCancel => (HandlerEnd::Error, Value::Null),
+            Action::Wait
+            | Action::Sleep { .. }
+            | Action::Progress { .. }
+            | Action::Block { poll: true, .. } => (HandlerEnd::Stopped, Value::Null),
+            Action::Nested { .. } if handler.children.is_empty() => (HandlerEnd::Stopped, Value::Null),
+            Action::Nested { .. }
+            | Action::Ignore { .. }
+            | Action::Block { poll: false, .. }
+            | Action::Echo(_)
+            | Action::Panic
+            | Action::Stats => return,
         };
         self.end_handler(now, key, end.0, end.1);
     }

@@ -29,6 +29,7 @@ pub struct LinkSubject {
     /// What is known of lines that open only once the subject speaks.
     late: Option<LinkTraits>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
+    unreached: Option<String>,
 }
 
 impl LinkSubject {
@@ -45,7 +46,7 @@ impl LinkSubject {
             bare: true,
             exchange_scoped: false,
         };
-        Self { connect, abilities, lines: Vec::new(), late: None, epitaph: None }
+        Self { connect, abilities, lines: Vec::new(), late: None, epitaph: None, unreached: None }
     }
 
     /// Connecting again reaches the same fixture.
@@ -90,6 +91,13 @@ impl LinkSubject {
     pub fn with_epitaph(mut self, epitaph: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         self.epitaph = Some(Box::new(epitaph));
         self
+    }
+
+    /// Why nothing could be opened to the subject, the last time that happened: a connection, or, where a wire opens one only for
+    /// what is sent, that.
+    #[must_use]
+    pub fn unreached(&self) -> Option<&str> {
+        self.unreached.as_deref()
     }
 
     /// Closes the lines that are open as a client that leaves does: over HTTP that ends the session, which a peer that
@@ -177,8 +185,11 @@ impl Subject for LinkSubject {
             return Ok(Line(self.lines.len() - 1));
         }
         let link = timeout(WRITE_LIMIT, (self.connect)()).await;
-        let link = link.map_err(|_| Trouble::Failed("the connection did not open in time".to_owned()))?;
-        let link = link.map_err(Trouble::Failed)?;
+        let link = link.unwrap_or_else(|_| Err("the connection did not open in time".to_owned()));
+        let link = link.map_err(|why| {
+            self.unreached = Some(why.clone());
+            Trouble::Failed(why)
+        })?;
         self.note(&link.traits);
         self.lines.push(Some(Opening::Now(Exchanging::new(link))));
         Ok(Line(self.lines.len() - 1))
@@ -213,7 +224,10 @@ impl Subject for LinkSubject {
                 }
             }
             Ok(Some(Ok(TransportEvent::Rejected { why, .. }))) => Seen::Noise(why.to_string()),
-            Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, .. }))) => {
+            Ok(Some(Ok(TransportEvent::ExchangeFailed { exchange, error, .. }))) => {
+                if error.kind == TransportErrorKind::Open {
+                    self.unreached = Some(chain(&*error.source));
+                }
                 Seen::Unanswered(self.about(line, |open| open.asked_on(exchange)).await)
             }
             Ok(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
@@ -245,6 +259,21 @@ impl Subject for LinkSubject {
     async fn pause(&mut self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// An error and what led to it, in one sentence: the reason may stand at the end.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        source = inner.source();
+    }
+    text
 }
 
 /// What happened, without the words for the kind where the reader is told that the connection has ended.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
-use super::subject::{Seen, Subject, Trouble};
+use super::subject::{Abilities, Seen, Subject, Trouble};
 use super::translate::Translator;
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
@@ -49,6 +49,8 @@ pub(crate) struct Play<'a, S> {
     pub(crate) outcomes: Outcomes,
     /// Requests of the runner's own so far.
     own: u64,
+    /// Barriers that were calls of the subject.
+    barriers: u64,
     /// Echoes of the runner's own that the fixture counts as handlers.
     echoes: u64,
     baseline: Work,
@@ -74,6 +76,7 @@ impl<'a, S: Subject> Play<'a, S> {
             trace: Vec::new(),
             outcomes: Outcomes::default(),
             own: 0,
+            barriers: 0,
             echoes: 0,
             baseline: Work::default(),
             cancel_at: None,
@@ -161,9 +164,12 @@ impl<'a, S: Subject> Play<'a, S> {
         loop {
             let before = self.trace.len();
             let answer = self.request("test/handlers", json!({})).await?;
-            let told = self.speech()?.value(&answer).and_then(|value| value.get("handlers"));
-            let Some(Ok(mut handled)) = told.map(Vec::<Handled>::deserialize) else { return Ok(()) };
-            if self.outcomes.has_shown(&handled) || self.subject.now() >= until {
+            let Some(told) = self.speech()?.value(&answer) else { return Ok(()) };
+            let handled = told.get("handlers").map(Vec::<Handled>::deserialize);
+            let Some(Ok(mut handled)) = handled else { return Ok(()) };
+            let all_have_begun = told.get("entering").and_then(Value::as_u64).unwrap_or(0) == 0;
+            let is_over = all_have_begun && self.outcomes.has_shown(&handled);
+            if is_over || self.subject.now() >= until {
                 self.outcomes.without_the_end_of_lines(&mut handled);
                 self.outcomes.handled(handled);
                 return Ok(());
@@ -211,8 +217,13 @@ impl<'a, S: Subject> Play<'a, S> {
     /// What was sent before has been read, and what the subject sent before this is in the inbox.
     pub(crate) async fn barrier(&mut self) -> Result<(), Stop> {
         if self.scenario.vector.role == Part::Call {
-            self.own += 1;
-            let name = format!("barrier {}", self.own);
+            // The answer to a call may overtake what was sent before; what goes the same way does not.
+            let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
+            if !ordered && !exchange_scoped {
+                self.request("test/echo", json!({"value": "barrier"})).await?;
+            }
+            self.barriers += 1;
+            let name = format!("barrier {}", self.barriers);
             return self
                 .answered_call(&name, "test/echo", json!({"value": name}), json!({"value": name}))
                 .await;

@@ -4,9 +4,7 @@
 //! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
 //! row of `ROWS`. A cell without a play is explicit: it says why.
 
-mod http_acp;
-mod http_stateless;
-mod http_streamable;
+mod http;
 mod late;
 mod loopback;
 mod memory;
@@ -23,8 +21,8 @@ use rescind_core::{BoxFuture, Framing, Link};
 use crate::fixture::Fixture;
 use crate::report::{Cell, CellOutcome};
 use crate::runner::{
-    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, differences,
-    play,
+    Abilities, CallingSubject, Connect, LinkSubject, Outcomes, PeerCaller, Played, Settings, Subject,
+    differences, play,
 };
 use crate::vector::{Part, Scenario};
 
@@ -75,21 +73,21 @@ const ROWS: [Row; 7] = [
         carries: |dialect| dialect != "mcp-2026",
         kind: Kind::Posts,
         lacks: &[(Lack::HalfClose, "a session over HTTP has no input that could end alone")],
-        wire: |_| Box::new(http_streamable::HttpStreamable),
+        wire: |_| Box::new(http::STREAMABLE),
     },
     Row {
         name: "http-stateless",
         carries: |dialect| dialect == "mcp-2026",
         kind: Kind::Exchanges,
         lacks: &[(Lack::HalfClose, "a POST's input ends with the POST")],
-        wire: |_| Box::new(http_stateless::HttpStateless),
+        wire: |_| Box::new(http::STATELESS),
     },
     Row {
         name: "http-acp",
         carries: |dialect| matches!(dialect, "acp" | "acp-v2" | "acp-draft"),
         kind: Kind::Opened,
         lacks: &[(Lack::HalfClose, "a connection over HTTP has no input that could end alone")],
-        wire: |_| Box::new(http_acp::HttpAcp),
+        wire: |_| Box::new(http::ACP),
     },
     Row {
         name: "named-pipe",
@@ -255,6 +253,10 @@ async fn play_calling(
     let far = if half_closes { far.with_half_close() } else { far };
     let mut subject = CallingSubject::new(far, caller);
     let mut played = play(scenario, &mut subject, settings).await;
+    let until = subject.now() + settings.deadline;
+    while fixture.entering() > 0 && subject.now() < until {
+        subject.pause().await;
+    }
     played.outcomes.handled(fixture.handled());
     Ok(played)
 }

@@ -6,7 +6,7 @@ use rescind_stdio::Command;
 /// The program that is started where a wire needs a process of its own.
 ///
 /// It is run as `PROGRAM ARG.. fixture --dialect D --listen stdio [--options FILE.json]`, to serve the fixture, and as
-/// `PROGRAM ARG.. relay ADDRESS`, to copy between its stdin and stdout and a TCP address. The command line `rescind`
+/// `PROGRAM ARG.. relay ADDRESS WORD`, to say the word to a TCP address and then copy between it and its stdin and stdout. The command line `rescind`
 /// is such a program, and a test binary can be its own.
 #[derive(Clone, Debug)]
 pub struct Program {

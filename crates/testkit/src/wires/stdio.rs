@@ -1,11 +1,14 @@
 //! The fixture as a process of its own behind its stdin and stdout; a relay, where the scenario plays what is behind.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::id;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rescind_core::{BoxFuture, ByteStream, Link, Transport};
-use tokio::net::TcpListener;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use super::{Program, Reached, Wire, framing_of, only};
 use crate::runner::LinkSubject;
@@ -56,10 +59,11 @@ impl Wire for Stdio {
             let framing = framing_of(scenario)?;
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
             let address = listener.local_addr().map_err(|error| error.to_string())?;
-            let command = self.0.command().arg("relay").arg(address.to_string()).framing(framing);
+            let word = format!("relay {} {}\n", id(), address.port());
+            let command = self.0.command().arg("relay").arg(address.to_string()).arg(&word).framing(framing);
             let (ours, child) = command.start().map_err(|error| error.to_string())?;
             let stream = tokio::select! {
-                accepted = listener.accept() => accepted.map_err(|error| error.to_string())?.0,
+                found = who_says(&listener, word.as_bytes()) => found.map_err(|error| error.to_string())?,
                 status = child.wait() => return Err(format!("the relay ended: {status}")),
             };
             stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -67,6 +71,25 @@ impl Wire for Stdio {
             let far = Box::new(ByteStream::new(from, to, framing)).open().await;
             Ok((ours, far.map_err(|error| error.to_string())?))
         })
+    }
+}
+
+/// The connection on which this word comes first. Others are somebody else's, who believes that a port is still theirs.
+async fn who_says(listener: &TcpListener, word: &[u8]) -> io::Result<TcpStream> {
+    let mut callers = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let (mut stream, _) = accepted?;
+                let mut said = vec![0; word.len()];
+                callers.spawn(async move { stream.read_exact(&mut said).await.is_ok().then_some((stream, said)) });
+            }
+            Some(Ok(Some((stream, said)))) = callers.join_next() => {
+                if said == word {
+                    return Ok(stream);
+                }
+            }
+        }
     }
 }
 

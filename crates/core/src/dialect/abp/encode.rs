@@ -178,6 +178,10 @@ pub(super) fn ack(out: &mut Vec<u8>, ack: &RequestId, key: Option<&RequestId>, s
             push(out, r#","cancelled":false,"error":"#);
             push_error(out, word::NOT_INITIALIZED, NOT_INITIALIZED_TEXT, true);
         }
+        AckStatus::Overloaded => {
+            push(out, r#","cancelled":false,"error":"#);
+            push_error(out, word::RATE_LIMITED, "Overloaded: parked", true);
+        }
     }
     push(out, "}}");
 }

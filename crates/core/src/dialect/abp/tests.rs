@@ -109,6 +109,8 @@ fn acks_say_what_the_edge_table_says() {
     let closed = ack(Some("k"), AckStatus::NotInitialized);
     assert!(closed.starts_with(r#"{"callId":"k","cancelled":false,"error":{"code":"NOT_INITIALIZED","#));
     assert!(closed.ends_with(r#""retryable":true}}}"#));
+    let many = r#"{"callId":"k","cancelled":false,"error":{"code":"RATE_LIMITED","message":"Overloaded: parked","retryable":true}}}"#;
+    assert_eq!(ack(Some("k"), AckStatus::Overloaded), many);
 }
 
 #[test]

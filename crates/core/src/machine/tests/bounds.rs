@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, MCP};
+use crate::dialect::{ABP, ACP, MCP};
 use crate::message::BadMessage;
 
 #[test]
@@ -86,4 +86,41 @@ fn a_bad_frame_with_an_exchange_of_its_own_is_always_answered_there() {
     }
     let refused = bench.outputs().iter().filter(|output| matches!(output, Output::Refuse { .. })).count();
     assert_eq!(refused, 1000);
+}
+
+#[test]
+fn cancels_of_a_shielded_call_wait_for_its_end_up_to_a_bound() {
+    // I11
+    let mut bench = Bench::with(ABP, |config| config.limits.parked = 3);
+    bench.session.handshake(HandshakePart::Result, &Handshake::default());
+    let (first, second) = (bench.running_call(1, "c1"), bench.running_call(2, "c2"));
+    bench.session.local_shield(bench.now, first);
+    bench.session.local_shield(bench.now, second);
+    for number in 10..13 {
+        assert_eq!(bench.cancel_call_id("c1", number), [], "there is room for its ack");
+    }
+    for number in 13..1000 {
+        let outputs = bench.cancel_call_id("c1", number);
+        assert_eq!(
+            ack(&outputs),
+            Some(AckStatus::Overloaded),
+            "I11: cancel {number} of a shielded call waits"
+        );
+    }
+    assert_eq!(bench.session.stats().refused, 987, "the limit is counted when it fires");
+    assert_eq!(bench.cancel_call_id("c2", 1000), [], "I4: the first cancel of another call is heard as ever");
+    assert_eq!(ack(&bench.cancel_call_id("c2", 1001)), Some(AckStatus::Overloaded));
+    for (key, owed) in [(first, 3), (second, 1)] {
+        bench.session.local_unshield(bench.now, key);
+        let outputs = bench.outputs();
+        let told = |output: &&Output| matches!(output, Output::Ack { status: AckStatus::Cancelled, .. });
+        assert_eq!(outputs.iter().filter(told).count(), owed, "{outputs:?}");
+        let _ = bench.ended(key);
+    }
+    bench.assert_no_residue();
+    let third = bench.running_call(3, "c3");
+    bench.session.local_shield(bench.now, third);
+    for number in 10..13 {
+        assert_eq!(bench.cancel_call_id("c3", number), [], "I3: a place of an ended call is free again");
+    }
 }

@@ -104,6 +104,7 @@ impl Bench {
         assert_eq!(session.timers.len(), 0, "I3: a timer is left");
         assert_eq!(session.queue.len(), 0, "I3: a place in the queue is left");
         assert_eq!(session.permits.held(), 0, "I3, I10: a permit is left");
+        assert_eq!(session.held_acks, 0, "I3: an ack is left");
         assert!(!session.has_work(), "I3: a cascade is left");
     }
 }

@@ -1,0 +1,126 @@
+//! Connections that nobody uses, at a server that sets a time for that.
+#![cfg(feature = "tokio")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rescind_core::dialect::ACP;
+use rescind_core::{CallContext, Event, Peer, Router, Server, ServerLimits, memory_listener};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const NEARLY: Duration = Duration::from_secs(59);
+const LONG: Duration = Duration::from_secs(100_000);
+
+struct Served {
+    client: Peer,
+    /// The server's end of it.
+    server: Peer,
+    closed_for_idleness: Arc<AtomicUsize>,
+    serving: JoinHandle<()>,
+}
+
+async fn serve(idle: Option<Duration>) -> Served {
+    let (listener, transport) = memory_listener();
+    let router = Router::new()
+        .method("echo", |_: CallContext, value: Value| async move { Ok(value) })
+        .method("work", |ctx: CallContext, (seconds,): (u64,)| async move {
+            tokio::select! {
+                cause = ctx.cancelled() => ctx.stopped(cause),
+                () = tokio::time::sleep(Duration::from_secs(seconds)) => Ok(seconds),
+            }
+        })
+        .notification("told", |_, _: Value| async {});
+    let mut limits = ServerLimits::default();
+    limits.idle = idle;
+    let closed_for_idleness = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&closed_for_idleness);
+    let (opened, mut peers) = mpsc::unbounded_channel();
+    let server = Server::builder([ACP])
+        .serve(router)
+        .server_limits(limits)
+        .on_peer(move |peer| drop(opened.send(peer)))
+        .on_event(move |event| {
+            if *event == Event::LimitReached("idle") {
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+    let client = Peer::builder(ACP).connect(transport).await.unwrap();
+    let server = peers.recv().await.unwrap();
+    Served { client, server, closed_for_idleness, serving }
+}
+
+impl Served {
+    /// The end that the server makes, and how long that took.
+    async fn ended(&self) -> Duration {
+        let begun = Instant::now();
+        let ended = timeout(LONG, self.client.closed()).await;
+        assert!(ended.unwrap().is_ok(), "it is closed in good order");
+        begun.elapsed()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_nobody_uses_is_closed_and_counted() {
+    let served = serve(Some(LIMIT)).await;
+    let first = served.ended().await;
+    assert!(first >= NEARLY && first <= LIMIT + Duration::from_secs(1), "{first:?}");
+    assert_eq!(served.closed_for_idleness.load(Ordering::SeqCst), 1, "a limit that fires is counted");
+    assert_eq!(served.server.stats().refused, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_frame_either_way_begins_the_time_anew() {
+    let served = serve(Some(LIMIT)).await;
+    for round in 0..5 {
+        tokio::time::advance(NEARLY).await;
+        match round % 3 {
+            0 => assert_eq!(
+                served.client.call::<_, Value>("echo", &json!([round])).await.unwrap(),
+                json!([round])
+            ),
+            1 => served.client.notify("told", &json!({})).unwrap(),
+            _ => served.server.notify("told", &json!({})).unwrap(),
+        }
+        // What was written is read once the others have run.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let rest = served.ended().await;
+    assert!(rest >= NEARLY && rest <= LIMIT + Duration::from_secs(1), "{rest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_in_flight_either_way_keeps_its_connection() {
+    let served = serve(Some(LIMIT)).await;
+    let worked: u64 = served.client.call("work", &[3600_u64]).await.unwrap();
+    assert_eq!(worked, 3600);
+    let asked = served.server.call::<_, Value>("no/such", &json!({})).await;
+    assert!(asked.is_err() && !served.client.is_closed());
+    let rest = served.ended().await;
+    assert!(rest >= NEARLY && rest <= LIMIT + Duration::from_secs(1), "{rest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_limit_a_connection_stays() {
+    for never in [None, Some(Duration::MAX)] {
+        let served = serve(never).await;
+        assert!(timeout(LONG, served.client.closed()).await.is_err(), "{never:?}");
+        let echoed: Value = served.client.call("echo", &json!([7])).await.unwrap();
+        assert_eq!(echoed, json!([7]));
+    }
+}

@@ -1,0 +1,200 @@
+//! What a router serves beside methods it names, and how far a cancel goes.
+#![cfg(feature = "tokio")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rescind_core::dialect::ACP;
+use rescind_core::{CallContext, Event, Limits, Outcome, Peer, Router, memory_pair};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc};
+
+fn pair(router: Router) -> (Peer, Peer) {
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    (Peer::builder(ACP).attach(near).unwrap(), server)
+}
+
+/// Ends when this holds; the test hangs, and is told so, if it never does.
+async fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("named", |_: CallContext, _: Value| async { Ok("by name") })
+        .fallback(|ctx: CallContext, _: Value| async move {
+            if ctx.method() == "wait" {
+                let cause = ctx.cancelled().await;
+                return ctx.stopped(cause);
+            }
+            Ok(ctx.method().to_owned())
+        })
+        .notification("named", |_, _: Value| async {})
+        .notification_fallback(move |_, method, params: Value| {
+            tell.send((method.to_string(), params)).unwrap();
+            async {}
+        });
+    let (client, server) = pair(router);
+    assert_eq!(client.call::<_, Value>("named", &json!({})).await.unwrap(), "by name");
+    assert_eq!(client.call::<_, Value>("some/other", &json!({})).await.unwrap(), "some/other");
+    let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
+    until(|| server.stats().running == 1).await;
+    let _ = call.canceller().cancel("");
+    assert!(matches!(call.outcome().await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
+    client.notify("named", &json!({})).unwrap();
+    client.notify("other", &json!([1])).unwrap();
+    assert_eq!(told.recv().await.unwrap(), ("other".to_owned(), json!([1])));
+}
+
+#[tokio::test]
+async fn a_concurrent_notification_waits_for_no_other() {
+    let quick = Arc::new(Notify::new());
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let (awaited, ended) = (Arc::clone(&quick), tell.clone());
+    let router = Router::new()
+        .notification("slow", move |_, _: Value| {
+            let (awaited, ended) = (Arc::clone(&awaited), ended.clone());
+            async move {
+                awaited.notified().await;
+                ended.send("slow").unwrap();
+            }
+        })
+        .concurrent_notification("quick", move |_, _: Value| {
+            tell.send("quick").unwrap();
+            quick.notify_one();
+            async {}
+        });
+    let (client, _server) = pair(router);
+    client.notify("slow", &json!({})).unwrap();
+    client.notify("quick", &json!({})).unwrap();
+    assert_eq!((told.recv().await, told.recv().await), (Some("quick"), Some("slow")));
+}
+
+#[tokio::test]
+async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go_on() {
+    for by_bytes in [false, true] {
+        let open = Arc::new(Notify::new());
+        let handled = Arc::new(AtomicUsize::new(0));
+        let (gate, count) = (Arc::clone(&open), Arc::clone(&handled));
+        let router = Router::new()
+            .method("echo", |_: CallContext, value: Value| async move { Ok(value) })
+            .notification("told", move |_, _: Value| {
+                let (gate, count) = (Arc::clone(&gate), Arc::clone(&count));
+                async move {
+                    gate.notified().await;
+                    count.fetch_add(1, Ordering::SeqCst);
+                    gate.notify_one();
+                }
+            });
+        let mut limits = Limits::default();
+        if by_bytes {
+            limits.notification_bytes = 3000;
+        } else {
+            limits.notifications = 3;
+        }
+        let reached = Arc::new(AtomicUsize::new(0));
+        let events = Arc::clone(&reached);
+        let (near, far) = memory_pair();
+        let server = Peer::builder(ACP)
+            .serve(router)
+            .limits(limits)
+            .on_event(move |event| {
+                if *event == Event::LimitReached("notifications") {
+                    events.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+            .attach(far)
+            .unwrap();
+        let client = Peer::builder(ACP).attach(near).unwrap();
+        for _ in 0..20 {
+            client.notify("told", &json!(["x".repeat(900)])).unwrap();
+        }
+        assert_eq!(
+            client.call::<_, Value>("echo", &json!([1])).await.unwrap(),
+            json!([1]),
+            "L2: requests pass"
+        );
+        let load = server.load();
+        let dropped = usize::try_from(load.notifications_dropped).unwrap();
+        assert!(load.notifications_waiting <= 4 && dropped >= 16, "I11: {load:?}");
+        until(|| reached.load(Ordering::SeqCst) == dropped).await;
+        open.notify_one();
+        until(|| server.load().notifications_waiting == 0).await;
+        until(|| handled.load(Ordering::SeqCst) == 20 - dropped).await;
+    }
+}
+
+#[tokio::test]
+async fn a_detached_child_goes_on_when_its_parent_is_cancelled() {
+    let (near, far) = memory_pair();
+    let finish = Arc::new(Notify::new());
+    let finishing = Arc::clone(&finish);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let client_side = Router::new().method("child", move |ctx: CallContext, _: Value| {
+        let (finishing, tell) = (Arc::clone(&finishing), tell.clone());
+        async move {
+            tell.send("begun").unwrap();
+            finishing.notified().await;
+            tell.send(if ctx.is_cancelled() { "cancelled" } else { "finished" }).unwrap();
+            Ok(())
+        }
+    });
+    let router = Router::new().method("parent", |ctx: CallContext, _: Value| async move {
+        let child = ctx.call::<_, Value>("child", &json!({})).detach().start()?;
+        child.detach();
+        let cause = ctx.cancelled().await;
+        ctx.stopped::<()>(cause)
+    });
+    let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).serve(client_side).attach(near).unwrap();
+    let parent = client.call::<_, Value>("parent", &json!({})).start().unwrap();
+    assert_eq!(told.recv().await, Some("begun"));
+    let _ = parent.canceller().cancel("");
+    assert!(matches!(parent.outcome().await, Outcome::Cancelled(_)));
+    finish.notify_one();
+    assert_eq!(told.recv().await, Some("finished"));
+}
+
+#[tokio::test]
+async fn a_cancel_goes_down_a_thousand_hops_between_two_peers() {
+    // SEMANTICS "Cascade": no recursion and no long lock
+    const DEPTH: u64 = 1000;
+    let deepest = Arc::new(Notify::new());
+    let side = || {
+        let deepest = Arc::clone(&deepest);
+        Router::new().method("deeper", move |ctx: CallContext, (depth,): (u64,)| {
+            let deepest = Arc::clone(&deepest);
+            async move {
+                if depth == 0 {
+                    deepest.notify_one();
+                    let cause = ctx.cancelled().await;
+                    return ctx.stopped(cause);
+                }
+                let child = ctx.call::<_, Value>("deeper", &[depth - 1]).start()?;
+                let outcome = child.outcome().await;
+                match ctx.cause() {
+                    Some(cause) => ctx.stopped(cause),
+                    None => Ok(matches!(outcome, Outcome::Cancelled(_))),
+                }
+            }
+        })
+    };
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP).serve(side()).attach(far).unwrap();
+    let client = Peer::builder(ACP).serve(side()).attach(near).unwrap();
+    let root = client.call::<_, Value>("deeper", &[DEPTH]).start().unwrap();
+    deepest.notified().await;
+    let _ = root.canceller().cancel("");
+    assert!(matches!(root.outcome().await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
+    until(|| server.stats().slots + client.stats().slots == 0).await;
+    let (here, there) = (client.stats(), server.stats());
+    assert_eq!(here.cancelled + there.cancelled, DEPTH + 1, "I5: each hop is signalled once");
+    assert_eq!(here.started + there.started, DEPTH + 1);
+    assert_eq!((here.calls, there.calls), (0, 0), "I3");
+}

@@ -1,0 +1,64 @@
+//! HTTP on a free port of the loopback interface, in each binding.
+
+use std::pin::Pin;
+
+use rescind_core::{BoxFuture, Link, LinkTraits, Listener, Transport};
+use rescind_http::{
+    Acp, AcpTransport, HttpClient, HttpListener, HttpServer, ServerBinding, Stateless, StatelessTransport,
+    Streamable, StreamableTransport,
+};
+
+use super::late::late;
+use super::loopback::Loopback;
+use super::{Reached, Wire};
+use crate::vector::Scenario;
+
+/// A binding: the server's side of it, and the client's.
+pub(super) struct Http<B, T> {
+    server: fn() -> B,
+    client: fn(HttpClient) -> T,
+}
+
+/// Any message opens a session here, so that what may be said before a handshake is asked of every protocol; and frames are
+/// sent in order, as the scenarios write them down.
+pub(super) const STREAMABLE: Http<Streamable, StreamableTransport> = Http {
+    server: || Streamable::new().opened_by_any_message(),
+    client: |client| StreamableTransport::new(client).in_order(),
+};
+
+/// A listener has one link for all of its clients.
+pub(super) const STATELESS: Http<Stateless, StatelessTransport> =
+    Http { server: Stateless::new, client: StatelessTransport::new };
+
+/// In HTTP/2, as its protocol asks.
+pub(super) const ACP: Http<Acp, AcpTransport> = Http { server: Acp::new, client: AcpTransport::new };
+
+impl<B: ServerBinding + Send, T: Transport + Clone> Http<B, T> {
+    async fn listen(&self) -> Result<(HttpListener, T), String> {
+        let server = HttpServer::new((self.server)());
+        let listener = server.bind("127.0.0.1:0").await.map_err(|error| error.to_string())?;
+        let client = HttpClient::new(&listener.endpoint().0).map_err(|error| error.to_string())?;
+        Ok((listener, (self.client)(client)))
+    }
+}
+
+impl<B: ServerBinding + Send, T: Transport + Clone> Wire for Http<B, T> {
+    fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>> {
+        Box::pin(async move {
+            let (listener, transport) = self.listen().await?;
+            let transport = move || -> Box<dyn Transport> { Box::new(transport.clone()) };
+            let loopback = Loopback { listener: Box::pin(listener), transport: Box::new(transport) };
+            Ok(loopback.reach(super::fixture(scenario)?))
+        })
+    }
+
+    fn pair<'a>(&'a self, _: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
+        Box::pin(async move {
+            let (listener, transport) = self.listen().await?;
+            let near = Box::new(transport).open().await.map_err(|error| error.to_string())?;
+            let listener: Pin<Box<dyn Listener>> = Box::pin(listener);
+            let far = late(listener, LinkTraits { exchanges_abortable: false, ..near.traits });
+            Ok((near, far))
+        })
+    }
+}
