@@ -34,9 +34,9 @@ mod bad;
 mod cancel;
 mod handshake;
 mod inbound;
+mod input;
 #[cfg(feature = "verify")]
 pub mod inspect;
-mod input;
 mod lifecycle;
 mod limits;
 mod memory;
