@@ -274,10 +274,11 @@ impl<S: Subject> Play<'_, S> {
         match speech.shape(frame) {
             Shape::Notification { .. } => Ok(true),
             Shape::Request { id, .. } => {
-                self.send(vec![speech.refusal(&id)]).await?;
+                self.refuse(id).await?;
                 Ok(true)
             }
-            Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => Ok(false),
+            Shape::Cancel { .. } => self.is_the_peers_own_affair(frame).await,
+            Shape::Answer { .. } | Shape::Other => Ok(false),
         }
     }
 }
