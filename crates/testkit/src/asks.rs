@@ -79,6 +79,9 @@ impl Vector {
             return why("this wire cannot end its input alone");
         }
         let profile = profile?;
+        if let Some(left_open) = &self.ours {
+            return Some(format!("it shows a decision of ours: {left_open}"));
+        }
         if asks.own_opening && profile.requests.values().any(uses_what_was_bound) {
             return why(
                 "it opens the session in a way of its own, and the profile needs what its own opening gives",

@@ -45,6 +45,14 @@ impl<S: Subject> Play<'_, S> {
         if self.speech()?.is_refusal(&answer) {
             return Err(Stop::Broke(format!("`{method}` was refused: {answer}")));
         }
+        let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
+            return Ok(answer);
+        };
+        if method == "initialize" && follow(&answer, path).is_none() {
+            let why =
+                format!("it is for peers whose answer to `initialize` has `{path}`, and this one's has not");
+            return Err(Stop::NotAsked(why));
+        }
         Ok(answer)
     }
 
