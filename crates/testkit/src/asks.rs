@@ -137,7 +137,9 @@ impl Asks {
             }
             Step::Expect(pattern) => self.add_child(pattern, speech),
             Step::ExpectAnyOrder(patterns) => {
-                patterns.iter().for_each(|pattern| self.add_child(pattern, speech));
+                for pattern in patterns {
+                    self.add_child(pattern, speech);
+                }
             }
             Step::ExpectThrough(through) => self.add_child(&through.frame, speech),
             Step::SendRaw(_)
