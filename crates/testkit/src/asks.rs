@@ -80,7 +80,7 @@ impl Vector {
         }
         let profile = profile?;
         if let Some(left_open) = &self.ours {
-            return Some(format!("it shows a decision of ours: {left_open}"));
+            return Some(format!("the documents leave open, and it shows what we decided: {left_open}"));
         }
         if asks.own_opening && profile.requests.values().any(uses_what_was_bound) {
             return why(

@@ -60,11 +60,11 @@ pub(crate) struct Play<'a, S> {
     pub(crate) cancel_at: Option<Instant>,
     pub(crate) cancel: Option<Duration>,
     /// What the vector asks, read once.
-    asks: Asks,
+    pub(super) asks: Asks,
     /// Requests of a foreign peer's own that were refused.
-    refused: Vec<Value>,
+    pub(super) refused: Vec<Value>,
     /// Requests that were cancelled and owe silence.
-    silenced: Vec<Value>,
+    pub(super) silenced: Vec<Value>,
 }
 
 impl<'a, S: Subject> Play<'a, S> {
@@ -385,23 +385,6 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(Next::Frame(frame))
     }
 
-    /// A POST that is answered in JSON cannot end in silence: -32800 is how a cancelled one says it, once.
-    fn spells_silence(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
-        let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
-        // The wire of exchanges in a session.
-        let by_post = !ordered && !exchange_scoped;
-        let code = frame.pointer("/error/code").and_then(Value::as_i64);
-        if !(by_post && self.is_foreign() && speech.owes_silence() && code == Some(-32800)) {
-            return Ok(false);
-        }
-        let cancelled = self.silenced.iter().position(|key| frame.get("id") == Some(key));
-        if let Some(index) = cancelled {
-            self.silenced.remove(index);
-        }
-        Ok(cancelled.is_some())
-    }
-
     /// Waits for one frame and keeps the others.
     pub(super) async fn wait_for(
         &mut self,
@@ -427,51 +410,10 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(())
     }
 
-    /// A foreign peer may ask things no vector knows of: they are refused, so that it can go on.
-    pub(super) async fn is_the_peers_own_affair(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
-        let Some(translator) = self.translator.as_ref().filter(|translator| translator.is_foreign()) else {
-            return Ok(false);
-        };
-        match speech.shape(frame) {
-            Shape::Request { id, method } => {
-                self.refused.retain(|refused| *refused != id);
-                if translator.waits_for(&method, &self.asks) {
-                    return Ok(false);
-                }
-                self.refuse(id).await?;
-                Ok(true)
-            }
-            Shape::Cancel { key } => Ok(self.refused.contains(&key)),
-            Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => Ok(false),
-        }
-    }
-
-    /// Once our half is closed there is no way left to say no.
-    pub(super) async fn refuse(&mut self, id: Value) -> Result<(), Stop> {
-        if self.line()?.closed == Closed::No {
-            let refusal = self.speech()?.refusal(&id);
-            self.send(vec![refusal]).await?;
-        }
-        self.refused.push(id);
-        Ok(())
-    }
-
     pub(crate) fn timed_out(&self, what: &str) -> Stop {
         let deadline = self.settings.deadline;
         let came = self.came_meanwhile();
         Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
-    }
-
-    /// What may be the answer that is waited for, under another id or in another form.
-    fn came_meanwhile(&self) -> String {
-        let (Some(speech), Ok(line)) = (self.speech, self.line()) else { return String::new() };
-        let is_answer = |frame: &&Value| matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Other);
-        // The latest is the likeliest.
-        line.inbox
-            .iter()
-            .rfind(is_answer)
-            .map_or_else(String::new, |frame| format!("; meanwhile this came: {frame}"))
     }
 
     pub(crate) fn is_foreign(&self) -> bool {

@@ -264,23 +264,6 @@ impl<S: Subject> Play<'_, S> {
             Next::Silence | Next::Nothing => Err(self.timed_out(&wanted.to_string())),
         }
     }
-
-    /// A foreign peer may notify and ask what it likes beside the vector.
-    async fn passes_over(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
-        if !self.is_foreign() {
-            return Ok(false);
-        }
-        match speech.shape(frame) {
-            Shape::Notification { .. } => Ok(true),
-            Shape::Request { id, .. } => {
-                self.refuse(id).await?;
-                Ok(true)
-            }
-            Shape::Cancel { .. } => self.is_the_peers_own_affair(frame).await,
-            Shape::Answer { .. } | Shape::Other => Ok(false),
-        }
-    }
 }
 
 /// An answer that its cancel brought about, in whatever words.
