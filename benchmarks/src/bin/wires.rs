@@ -40,11 +40,11 @@ fn main() -> ExitCode {
         let has = |part| options.parts.contains(&part);
         if has(Part::Echo) || has(Part::Cancel) {
             let cancels = if has(Part::Cancel) { CANCELS } else { 0 };
-            let times = pinned(|| one_thread().block_on(measure(wire, options.rounds, cancels)));
+            let times = in_a_task(measure(wire, options.rounds, cancels));
             times.judge(&mut table, wire);
         }
         if has(Part::Load) {
-            let load = pinned(|| one_thread().block_on(under_load(wire, options.rounds)));
+            let load = in_a_task(under_load(wire, options.rounds));
             load.judge(&mut table, wire);
         }
         // A child's pipes have one connection.
@@ -132,6 +132,11 @@ impl Options {
         }
         Ok(options)
     }
+}
+
+/// Runs on one pinned thread, as a task: what is woken beside the tasks has the runtime look for events once more.
+fn in_a_task<T: Send + 'static>(measure: impl Future<Output = T> + Send + 'static) -> T {
+    pinned(|| one_thread().block_on(async { tokio::spawn(measure).await.expect("it does not panic") }))
 }
 
 /// Medians, in microseconds.
