@@ -122,7 +122,9 @@ impl Driver {
                 core.session.handshake(HandshakePart::Params, said);
             }
             let exchange = inbound.exchange;
-            let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
+            let method = Arc::clone(&routed.method);
+            let after = core.notices.last_open();
+            let arrived = Arrived { key, id, method, exchange, progress_token, after };
             let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)));
             core.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
@@ -196,7 +198,7 @@ impl Driver {
             }
         }
         if let Some((method, handler)) = shared.router.route_notification(method) {
-            shared.notice(Notice { handler, method, params });
+            shared.notice(Notice::new(handler, method, params));
         }
     }
 
