@@ -55,6 +55,7 @@ mod acp;
 mod client;
 mod intake;
 mod names;
+mod numbers;
 mod revisions;
 mod server;
 mod stateless;

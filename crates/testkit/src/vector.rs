@@ -19,7 +19,7 @@ pub struct Vector {
     pub title: String,
     /// The rows of `COVERAGE.md` and the invariants it is evidence for.
     pub covers: Vec<String>,
-    /// The sentence of the source it proves, in our words, with the number of the document.
+    /// The sentence it proves, in our words, after its origin: the number of a document, a protocol, or `ours`.
     pub source: String,
     /// Who is tested for what.
     pub role: Part,

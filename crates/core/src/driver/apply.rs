@@ -37,7 +37,9 @@ impl Core {
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
-                    deferred.watches.extend(slot.extras.into_iter().flat_map(|extras| extras.watches));
+                    if let Some(extras) = slot.extras {
+                        deferred.rare().watches.extend(extras.watches);
+                    }
                     deferred.gone.push(slot.request);
                 }
             }
@@ -83,7 +85,7 @@ impl Core {
                 }
             }
             Output::Settle { call, settlement } => self.settle_call(call, settlement, deferred),
-            Output::CancelForeign(child) => deferred.foreign_cancels.extend(self.take_foreign(child)),
+            Output::CancelForeign(child) => deferred.rare().foreign_cancels.extend(self.take_foreign(child)),
             Output::Event(event) => self.tell(shared, event, deferred),
             Output::Close(cause) => {
                 self.close.get_or_insert(cause);
@@ -122,7 +124,7 @@ impl Core {
         let request = &slot.request;
         deferred.log(Level::DEBUG, || Entry::RequestCancelled { request: Arc::clone(request), source });
         slot.request.set_cancelled(cause);
-        deferred.signals.push(Arc::clone(&slot.request));
+        deferred.rare().signals.push(Arc::clone(&slot.request));
     }
 
     fn abort(&mut self, shared: &Shared, key: InboundKey, deferred: &mut Deferred) {
@@ -131,7 +133,7 @@ impl Core {
             self.places.task_moved(&shared.admission, slot.task, Task::Draining);
             slot.task = Task::Draining;
         }
-        deferred.aborts.push(Arc::clone(&slot.request));
+        deferred.rare().aborts.push(Arc::clone(&slot.request));
     }
 
     fn reply(&mut self, shared: &Shared, reply: Reply, deferred: &mut Deferred) {
@@ -208,7 +210,7 @@ impl Core {
             | Event::BadFrame => deferred.log(Level::TRACE, || Entry::NoEffect(name(&event))),
         }
         if shared.on_event.is_some() {
-            deferred.events.push(event);
+            deferred.rare().events.push(event);
         }
     }
 

@@ -122,7 +122,9 @@ impl<R> Call<R> {
                 let Some(entry) = core.calls.get_mut(ticket) else { return };
                 let (key, open) = (entry.key, !entry.ended);
                 let parent = entry.extras.as_mut().and_then(|extras| extras.parent.take());
-                deferred.foreign_ends.extend(parent);
+                if let Some(parent) = parent {
+                    deferred.rare().foreign_ends.push(parent);
+                }
                 if open {
                     core.session.local_detach(key);
                 }

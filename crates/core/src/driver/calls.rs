@@ -239,7 +239,7 @@ impl Core {
         let (outcome, source) = end_of_call(&settlement, is_error);
         // A span that somebody opened is closed here, whatever the level is by now.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
-            Some(span) => deferred.log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            Some(span) => deferred.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
             None => deferred.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
         }
         entry.ended = true;
@@ -262,14 +262,17 @@ impl Core {
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);
             deferred.wakers.extend(extras.ack_waker.take());
-            deferred.watches.append(&mut extras.watches);
-            deferred.foreign_ends.extend(extras.parent.take());
+            deferred.rare().watches.append(&mut extras.watches);
+            deferred.rare().foreign_ends.extend(extras.parent.take());
             if let Some(inbox) = extras.inbox.take() {
                 self.progress_readers -= usize::from(inbox.reads_progress);
-                deferred.inboxes.push(inbox);
+                deferred.rare().inboxes.push(inbox);
             }
             // Nothing belongs to a call that has ended.
-            deferred.matchers.extend(readers.into_iter().filter_map(|reader| self.matchers.remove(reader)));
+            deferred
+                .rare()
+                .matchers
+                .extend(readers.into_iter().filter_map(|reader| self.matchers.remove(reader)));
         }
         if !waits {
             self.outbound.remove(call.0);

@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use tokio::task::AbortHandle;
 
+use super::few::Few;
 use super::foreign::{ForeignCall, ForeignParent};
 use super::guard::Guard;
 use super::handler::{Handler, Job};
@@ -17,14 +18,24 @@ use super::request::Request;
 use super::shared::Shared;
 use crate::machine::Event;
 
-/// Filled under the lock, run without it. Its fields are run in the order they stand in.
+/// Filled under the lock, run without it: first signals, then starts, aborts, wakers, and last what is gone.
+///
+/// One is made for each step, so it is small: most steps leave one thing or none.
 #[derive(Default)]
 pub(super) struct Deferred {
-    pub(super) signals: Vec<Arc<Request>>,
-    pub(super) starts: Vec<Start>,
-    pub(super) aborts: Vec<Arc<Request>>,
-    pub(super) wakers: Vec<Waker>,
+    pub(super) starts: Few<Start>,
+    pub(super) wakers: Few<Waker>,
     pub(super) driver: Option<Waker>,
+    /// Slots of requests that are gone: the last hold on what their contexts share.
+    pub(super) gone: Few<Arc<Request>>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few steps lead to. Its fields are run in the order they stand in.
+#[derive(Default)]
+pub(super) struct Rare {
+    pub(super) signals: Vec<Arc<Request>>,
+    pub(super) aborts: Vec<Arc<Request>>,
     pub(super) watches: Vec<AbortHandle>,
     pub(super) inboxes: Vec<Arc<Inbox>>,
     pub(super) matchers: Vec<Matcher>,
@@ -34,8 +45,6 @@ pub(super) struct Deferred {
     /// The connection has closed.
     pub(super) closed: bool,
     pub(super) log: Vec<Entry>,
-    /// Slots of requests that are gone: the last hold on what their contexts share.
-    pub(super) gone: Vec<Arc<Request>>,
 }
 
 /// A handler to be started.
@@ -46,15 +55,23 @@ pub(super) struct Start {
 }
 
 impl Deferred {
-    pub(super) fn run(self, shared: &Arc<Shared>) {
-        for request in self.signals {
-            request.wake_signalled();
+    pub(super) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(super) fn run(mut self, shared: &Arc<Shared>) {
+        if let Some(rare) = &mut self.rare {
+            for request in rare.signals.drain(..) {
+                request.wake_signalled();
+            }
         }
         if !self.starts.is_empty() {
             start_all(self.starts);
         }
-        for request in self.aborts {
-            request.abort();
+        if let Some(rare) = &mut self.rare {
+            for request in rare.aborts.drain(..) {
+                request.abort();
+            }
         }
         for waker in self.wakers {
             waker.wake();
@@ -62,6 +79,16 @@ impl Deferred {
         if let Some(driver) = self.driver {
             driver.wake();
         }
+        if let Some(rare) = self.rare {
+            rare.run(shared);
+        }
+        drop(self.gone);
+    }
+}
+
+impl Rare {
+    /// All that comes after the wakers.
+    fn run(self, shared: &Arc<Shared>) {
         for watch in self.watches {
             watch.abort();
         }
@@ -91,7 +118,6 @@ impl Deferred {
         for entry in self.log {
             entry.tell();
         }
-        drop(self.gone);
     }
 }
 
@@ -102,26 +128,35 @@ thread_local! {
 
 /// Starts handlers one after another. A runtime that shuts down drops a task while it is being started, which ends
 /// its request and may start the next one: those are taken in turn, not one within the other.
-fn start_all(starts: Vec<Start>) {
-    let mut turn = STARTING.with_borrow_mut(|starting| {
+fn start_all(starts: Few<Start>) {
+    let first = STARTING.with_borrow_mut(|starting| {
         if let Some(later) = starting {
             later.extend(starts);
-            return Vec::new();
+            return None;
         }
         *starting = Some(Vec::new());
-        starts
+        Some(starts)
     });
-    if turn.is_empty() {
-        return;
-    }
-    while !turn.is_empty() {
-        for start in turn {
-            let runtime = start.request.shared.runtime.clone();
-            let job = Job { guard: Guard::new(Arc::clone(&start.request)), params: start.params };
-            let abort = start.handler.start(job, &runtime);
-            start.request.set_abort(abort);
+    let Some(first) = first else { return };
+    first.into_iter().for_each(start_one);
+    loop {
+        let turn = STARTING.with_borrow_mut(|starting| match starting {
+            Some(later) if !later.is_empty() => std::mem::take(later),
+            _ => {
+                *starting = None;
+                Vec::new()
+            }
+        });
+        if turn.is_empty() {
+            return;
         }
-        turn = STARTING.with_borrow_mut(|starting| starting.as_mut().map(std::mem::take).unwrap_or_default());
+        turn.into_iter().for_each(start_one);
     }
-    STARTING.with_borrow_mut(|starting| *starting = None);
+}
+
+fn start_one(start: Start) {
+    let runtime = start.request.shared.runtime.clone();
+    let job = Job { guard: Guard::new(Arc::clone(&start.request)), params: start.params };
+    let abort = start.handler.start(job, &runtime);
+    start.request.set_abort(abort);
 }

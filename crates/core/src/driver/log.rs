@@ -32,7 +32,7 @@ impl Deferred {
     /// the subscriber whether it does would be to run its code.
     pub(super) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
         if level <= STATIC_MAX_LEVEL && level <= LevelFilter::current() {
-            self.log.push(entry());
+            self.rare().log.push(entry());
         }
     }
 }

@@ -12,6 +12,7 @@ mod calls;
 mod canceller;
 mod context;
 mod deferred;
+mod few;
 mod foreign;
 mod guard;
 mod handler;

@@ -107,7 +107,7 @@ impl Shared {
             let weight = notice.weight();
             if !core.notices.has_room(core.session.limits(), weight) {
                 core.notices.dropped += 1;
-                deferred.events.push(Event::LimitReached("notifications"));
+                deferred.rare().events.push(Event::LimitReached("notifications"));
                 deferred.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
                 return Job::None;
             }

@@ -213,7 +213,7 @@ impl Driver {
         self.lose(lost);
         self.shared.step(|core, _, deferred| {
             core.end.get_or_insert(result);
-            deferred.closed = true;
+            deferred.rare().closed = true;
         });
     }
 

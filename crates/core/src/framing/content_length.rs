@@ -8,6 +8,9 @@ const MAX_HEADER_BYTES: usize = 8 * 1024;
 
 /// A header block that says `Content-Length`, an empty line, then that many bytes.
 ///
+/// Header lines end with `\r\n`; a block whose every line ends with `\n` alone is taken too. One that mixes them holds
+/// something a program printed.
+///
 /// A body over the limit or in a charset other than UTF-8 is refused and skipped without being held. Every other
 /// fault leaves no way to find the next frame: the decoder stays failed.
 ///
@@ -43,6 +46,8 @@ struct Block {
     size: usize,
     length: Option<usize>,
     foreign_charset: bool,
+    /// Its lines end with a bare `\n`; `None`: none was read.
+    bare: Option<bool>,
 }
 
 impl ContentLength {
@@ -147,11 +152,12 @@ impl ContentLength {
             };
         };
         let end = self.scanned + offset;
-        let line = self.buffer.get(..end).unwrap_or_default();
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let whole = self.buffer.get(..end).unwrap_or_default();
+        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
         let last = line.is_empty();
         block.size += end + 1;
-        let read = if block.size > MAX_HEADER_BYTES {
+        let bare = line.len() == whole.len();
+        let read = if block.size > MAX_HEADER_BYTES || *block.bare.get_or_insert(bare) != bare {
             Err(BadFrame::BadHeader)
         } else if last {
             Ok(())
@@ -201,7 +207,7 @@ impl Block {
         let colon = memchr(b':', line).ok_or(BadFrame::BadHeader)?;
         let (name, value) = line.split_at(colon);
         let value = value.strip_prefix(b":").unwrap_or(value);
-        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+        if name.is_empty() || !name.iter().all(|byte| is_of_token(*byte)) {
             return Err(BadFrame::BadHeader);
         }
         if name.eq_ignore_ascii_case(b"Content-Length") {
@@ -214,6 +220,12 @@ impl Block {
         }
         Ok(())
     }
+}
+
+/// Whether a byte may stand in the name of a header field, as HTTP has it.
+const fn is_of_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
 }
 
 /// Digits alone: no sign, no overflow.
@@ -314,10 +326,20 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_header_is_refused_for_good() {
-        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2"] {
+        for line in ["panic at main.rs", ": 2", "Content Length: 2", "Content-Length : 2", r#"{"id":1}"#] {
             let input = format!("{line}\r\nContent-Length: 2\r\n\r\n{{}}");
             assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadHeader), "{line:?}");
         }
+    }
+
+    #[test]
+    fn a_line_that_a_program_printed_among_headers_is_refused_for_good() {
+        let bare = b"Content-Length: 2\nX: y\n\n{}";
+        assert_eq!(decode(bare), [frame(b"{}")]);
+        for input in ["Warning: a feature\nContent-Length: 2\r\n\r\n{}", "Content-Length: 2\r\n\n{}"] {
+            assert_eq!(decode(input.as_bytes()), bad(BadFrame::BadHeader), "{input:?}");
+        }
+        assert_eq!(decode(b"{\"jsonrpc\":\"2.0\",\"id\":1}\n"), bad(BadFrame::BadHeader));
     }
 
     #[test]

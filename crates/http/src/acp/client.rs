@@ -17,7 +17,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, COOKIE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     RequestId, Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
@@ -28,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::jar::Jar;
 use super::peek::Message;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Requester};
+use crate::client::{Failed, HttpClient, Reply, Requester, Urgency};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, EVENT_STREAM, JSON};
 
@@ -153,13 +152,18 @@ impl Client {
         values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    async fn send(
+    async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Response<Reply>, Failed> {
+        self.send_by(Urgency::Usual, method, headers, body).await
+    }
+
+    async fn send_by(
         &self,
+        urgency: Urgency,
         method: Method,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Failed> {
-        let response = self.requester.send(method, headers, body).await?;
+    ) -> Result<Response<Reply>, Failed> {
+        let response = self.requester.send_watched(method, headers, body, urgency, None).await?;
         self.state().cookies.take(response.headers());
         Ok(response)
     }
@@ -185,7 +189,8 @@ impl Client {
         let mut headers = self.headers(session.as_deref());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        match self.posted(headers, out.body).await {
+        let urgency = if out.head.kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
+        match self.posted(urgency, headers, out.body).await {
             Ok(()) => {}
             Err(Failed { sent, error }) if asks => {
                 if let Some(id) = id {
@@ -203,8 +208,13 @@ impl Client {
         state.sessions_of.remove(id);
     }
 
-    async fn posted(self: &Arc<Self>, headers: HeaderMap, body: Bytes) -> Result<(), Failed> {
-        let response = self.send(Method::POST, headers, body).await?;
+    async fn posted(
+        self: &Arc<Self>,
+        urgency: Urgency,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(), Failed> {
+        let response = self.send_by(urgency, Method::POST, headers, body).await?;
         let status = response.status();
         if status == StatusCode::ACCEPTED {
             return Ok(());
@@ -314,7 +324,7 @@ impl Client {
         }
     }
 
-    async fn read(self: &Arc<Self>, mut body: Incoming) {
+    async fn read(self: &Arc<Self>, mut body: Reply) {
         let mut events = Events::new(self.max_frame);
         while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::peek::Message;
 use super::server::Connections;
 use crate::intake::{Intake, NotTaken};
+use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Kept, Mailbox};
 
@@ -42,10 +43,10 @@ pub(super) struct Connection {
 }
 
 struct State {
-    lanes: HashMap<u64, Mailbox>,
+    lanes: Numbered<Mailbox>,
     names: HashMap<String, u64>,
     /// The streams on which what belongs to the client's requests is due, by their exchanges.
-    due: HashMap<u64, u64>,
+    due: Numbered<u64>,
     /// The exchange of the last request.
     last: u64,
     /// The streams our own requests went by.
@@ -74,9 +75,9 @@ impl Connection {
         table: Weak<Connections>,
     ) -> Arc<Self> {
         let state = State {
-            lanes: HashMap::from([(OWN, Mailbox::new(OWN, KEPT))]),
+            lanes: Numbered::from_iter([(OWN, Mailbox::new(OWN, KEPT))]),
             names: HashMap::new(),
-            due: HashMap::new(),
+            due: Numbered::default(),
             last: OPENING.0,
             asked: HashMap::new(),
             opening: Opening::Waits(None),

@@ -2,6 +2,8 @@
 
 mod connector;
 pub(crate) mod events;
+mod lines;
+mod reply;
 mod requester;
 mod resets;
 
@@ -11,6 +13,9 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
+use self::connector::Connector;
+pub(crate) use lines::Urgency;
+pub(crate) use reply::Reply;
 pub(crate) use requester::{Failed, Leaving, Requester};
 pub(crate) use resets::Resets;
 
@@ -97,15 +102,9 @@ impl HttpClient {
 }
 
 impl HttpClient {
-    /// Whether the server can be reached at all: a connection is opened, and closed again.
+    /// Whether the server can be reached at all: a connection is opened, TLS included, and closed again.
     pub(crate) async fn reach(&self) -> std::io::Result<()> {
-        let encrypted = self.uri.scheme_str() == Some("https");
-        let port = self.uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
-        let name = self.uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        let late =
-            |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "the connection did not open in time");
-        let connect = tokio::net::TcpStream::connect((name, port));
-        tokio::time::timeout(self.connect_timeout, connect).await.map_err(late)?.map(drop)
+        Connector::new(self).open().await.map(drop)
     }
 }
 

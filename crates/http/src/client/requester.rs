@@ -1,31 +1,36 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::fmt;
+use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, Uri};
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::client::conn::http1;
 use rescind_core::{TransportError, TransportErrorKind};
 
 use super::HttpClient;
 use super::connector::Connector;
+use super::lines::{Line, Lines, Urgency};
+use super::reply::Reply;
+use crate::names::EVENT_STREAM;
 
-/// A connection that was not used for so long is closed.
-const IDLE: Duration = Duration::from_secs(60);
-
-/// Sends requests, each on a connection of a pool, or all on one in HTTP/2. Dropping a response, or the future of one,
+/// Sends requests, each on a connection of its own, or all on one in HTTP/2. Dropping a response, or the future of one,
 /// gives the exchange up: in HTTP/2 its stream is reset, in HTTP/1.1 its connection closed.
 #[derive(Clone)]
 pub(crate) struct Requester {
-    client: Client<Connector, Posted>,
+    lines: Arc<Lines>,
+    /// As HTTP/2 spells it.
     uri: Uri,
+    /// As HTTP/1.1 spells it, and what it needs beside it.
+    path: Uri,
+    host: HeaderValue,
     headers: HeaderMap,
 }
 
@@ -34,7 +39,7 @@ pub(crate) type Leaving = Box<dyn Any + Send>;
 
 /// The body of a request. Connections drop it behind its last byte; by then they are due to write, ahead of whoever the
 /// drop wakes.
-struct Posted {
+pub(super) struct Posted {
     body: Full<Bytes>,
     _leaving: Option<Leaving>,
 }
@@ -68,21 +73,21 @@ pub(crate) struct Failed {
 }
 
 impl Requester {
-    pub(crate) fn new(config: &HttpClient) -> Self {
-        let connector = Connector {
-            timeout: config.connect_timeout,
-            #[cfg(feature = "rustls")]
-            tls: config.tls.clone(),
-        };
-        let client = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
-            .http2_only(config.http2)
-            .http2_keep_alive_interval(Duration::from_secs(20))
-            .http2_keep_alive_timeout(Duration::from_secs(20))
-            .build(connector);
-        Self { client, uri: config.uri.clone(), headers: config.headers.clone() }
+    pub(crate) fn new(client: &HttpClient) -> Self {
+        let path = client.uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from);
+        let usual = if client.uri.scheme_str() == Some("https") { 443 } else { 80 };
+        let name = client.uri.host().unwrap_or_default();
+        let port = client.uri.port_u16().filter(|port| *port != usual);
+        let host = port.map_or_else(|| name.to_owned(), |port| format!("{name}:{port}"));
+        // What a URI has for a host, a header may hold.
+        let host = HeaderValue::from_str(&host).unwrap_or_else(|_| HeaderValue::from_static(""));
+        Self {
+            lines: Lines::new(Connector::new(client)),
+            uri: client.uri.clone(),
+            path,
+            host,
+            headers: client.headers.clone(),
+        }
     }
 
     /// Sends one request; done when the head of its response is there.
@@ -91,32 +96,77 @@ impl Requester {
         method: Method,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Failed> {
-        self.send_watched(method, headers, body, None).await
+    ) -> Result<Response<Reply>, Failed> {
+        self.send_watched(method, headers, body, Urgency::Usual, None).await
     }
 
     /// The same, and drops `leaving` once a connection has taken the request.
     pub(crate) async fn send_watched(
         &self,
         method: Method,
-        headers: HeaderMap,
+        mut headers: HeaderMap,
         body: Bytes,
+        urgency: Urgency,
         leaving: Option<Leaving>,
-    ) -> Result<Response<Incoming>, Failed> {
+    ) -> Result<Response<Reply>, Failed> {
+        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
         let mut request = Request::new(Posted { body: Full::new(body), _leaving: leaving });
+        let is_post = method == Method::POST;
         *request.method_mut() = method;
-        *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = headers;
-        request.headers_mut().extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        self.client.request(request).await.map_err(|error| {
-            let (sent, kind) = if error.is_connect() {
-                (false, TransportErrorKind::Open)
-            } else {
-                (true, TransportErrorKind::Io)
+        loop {
+            let (line, is_used) = match self.lines.free(urgency) {
+                Some(line) => (line, true),
+                None => (self.lines.next(urgency).await.map_err(unopened)?, false),
             };
-            Failed { sent, error: TransportError::new(kind, error) }
-        })
+            let mut unsent = match line {
+                Line::Own(mut sender) => {
+                    *request.uri_mut() = self.path.clone();
+                    request.headers_mut().entry(HOST).or_insert_with(|| self.host.clone());
+                    match sender.try_send_request(request).await {
+                        Ok(response) => return Ok(self.own(response, sender, is_post)),
+                        Err(unsent) => unsent,
+                    }
+                }
+                Line::Shared(mut sender) => {
+                    *request.uri_mut() = self.uri.clone();
+                    match sender.try_send_request(request).await {
+                        Ok(response) => return Ok(response.map(Reply::shared)),
+                        Err(unsent) => unsent,
+                    }
+                }
+            };
+            match unsent.take_message() {
+                // It was closed while nobody used it: another will do.
+                Some(back) if is_used => request = back,
+                back => {
+                    let error = TransportError::new(TransportErrorKind::Io, unsent.into_error());
+                    return Err(Failed { sent: back.is_none(), error });
+                }
+            }
+        }
     }
+
+    fn own(
+        &self,
+        response: Response<Incoming>,
+        sender: http1::SendRequest<Posted>,
+        is_post: bool,
+    ) -> Response<Reply> {
+        let media = response.headers().get(CONTENT_TYPE).filter(|_| is_post);
+        let is_stream = media.is_some_and(|media| {
+            media
+                .as_bytes()
+                .get(..EVENT_STREAM.len())
+                .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM.as_bytes()))
+        });
+        response.map(|body| Reply::own(body, &self.lines, sender, is_stream))
+    }
+}
+
+fn unopened(error: Arc<io::Error>) -> Failed {
+    let error = io::Error::new(error.kind(), error);
+    Failed { sent: false, error: TransportError::new(TransportErrorKind::Open, error) }
 }
 
 impl fmt::Debug for Requester {

@@ -17,6 +17,7 @@ pub(crate) mod refusal;
 pub(crate) mod reply;
 mod service;
 mod settings;
+pub(crate) mod soon;
 mod stall;
 
 use std::sync::Arc;

@@ -1,6 +1,5 @@
 //! The calling side: a POST for each frame; giving one up is the cancel of its request.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +10,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Response, Version};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
@@ -22,9 +20,10 @@ use tokio::task::AbortHandle;
 use super::envelope::Envelope;
 use super::mirror::Mirrors;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Requester, Resets};
+use crate::client::{Failed, HttpClient, Reply, Requester, Resets};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{EVENT_STREAM, JSON};
+use crate::numbers::Numbered;
 use crate::streamable::peek;
 
 /// Requests in flight at a time; more wait in the outbox.
@@ -127,7 +126,7 @@ struct Client {
 }
 
 struct State {
-    flights: HashMap<u64, Flight>,
+    flights: Numbered<Flight>,
     next: u64,
     /// Requests in flight, those given up among them.
     requests: usize,
@@ -142,7 +141,7 @@ impl State {
     fn new() -> Self {
         let resets = Resets::new(RESETS, RESET_EVERY);
         Self {
-            flights: HashMap::new(),
+            flights: Numbered::default(),
             next: 0,
             requests: 0,
             resets,
@@ -294,7 +293,7 @@ impl Client {
         }
     }
 
-    async fn read(&self, exchange: ExchangeId, response: Response<Incoming>) -> Result<(), Failed> {
+    async fn read(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<(), Failed> {
         let status = response.status();
         let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
@@ -312,7 +311,7 @@ impl Client {
         Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
     }
 
-    async fn read_one(&self, exchange: ExchangeId, response: Response<Incoming>) -> bool {
+    async fn read_one(&self, exchange: ExchangeId, response: Response<Reply>) -> bool {
         match Limited::new(response.into_body(), self.max_frame).collect().await {
             Ok(body) => {
                 let body = body.to_bytes();
@@ -325,7 +324,7 @@ impl Client {
         }
     }
 
-    async fn read_events(&self, exchange: ExchangeId, response: Response<Incoming>) -> bool {
+    async fn read_events(&self, exchange: ExchangeId, response: Response<Reply>) -> bool {
         let mut body = response.into_body();
         let mut events = Events::new(self.max_frame);
         let mut answered = false;

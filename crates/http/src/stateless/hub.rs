@@ -1,6 +1,6 @@
 //! The POSTs that are open, and what waits to be said on each.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -11,6 +11,7 @@ use rescind_core::{ExchangeId, Fault, Finish, FrameKind, Inbound, Outbound, Prin
 
 use super::envelope;
 use crate::intake::{Intake, NotTaken};
+use crate::numbers::Numbered;
 use crate::server::Settings;
 
 /// So many POSTs are open at a time.
@@ -28,7 +29,7 @@ pub(super) struct Hub {
 #[derive(Default)]
 struct State {
     next: u64,
-    open: HashMap<u64, Post>,
+    open: Numbered<Post>,
     /// What waits in all of them.
     bytes: usize,
     closed: bool,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
@@ -16,6 +15,7 @@ use super::{Stateless, link};
 use crate::intake::NotTaken;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::soon::Soon;
 use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
 
 pub(super) struct StatelessServer {
@@ -24,12 +24,14 @@ pub(super) struct StatelessServer {
     door: Door,
     /// The link there is; `None` once the listener is gone.
     hub: Mutex<Option<Arc<Hub>>>,
+    soon: Arc<Soon>,
 }
 
 impl StatelessServer {
     pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: Door) -> Self {
         let hub = Mutex::new(open(settings, &door));
-        Self { config, settings: Arc::clone(settings), door, hub }
+        let soon = Soon::new(config.stream_after);
+        Self { config, settings: Arc::clone(settings), door, hub, soon }
     }
 
     /// The link that is open. One whose driver has ended makes way for another.
@@ -82,9 +84,11 @@ impl StatelessServer {
         let verdict = |knows_begun| poll_fn(move |cx| feed.hub.poll_verdict(feed.exchange, knows_begun, cx));
         let mut first = verdict(false).await;
         if let Verdict::Begun = first {
-            let mut soon = pin!(verdict(true));
-            let soon = tokio::time::timeout(self.config.stream_after, soon.as_mut()).await;
-            first = soon.unwrap_or(Verdict::Stream);
+            first = tokio::select! {
+                biased;
+                verdict = verdict(true) => verdict,
+                () = self.soon.over() => Verdict::Stream,
+            };
         }
         match first {
             Verdict::Json(status, body) => Ok(reply::json(status, body)),

@@ -6,7 +6,7 @@
 //! - C3 What is held is bounded: for streams that are read by [`has_room`](Conversation::has_room), for the others by the
 //!   mailbox's bound, and what was answered and may be asked for again by the settings of the resume buffer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::exchanges::{Exchange, Head, OWN, State, Verdict, Wakes};
 use super::table::Table;
 use crate::intake::{Intake, NotTaken};
+use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Forgotten, Mailbox};
 
@@ -73,7 +74,7 @@ impl Conversation {
     ) -> Arc<Self> {
         let now = Instant::now();
         let state = State {
-            exchanges: HashMap::new(),
+            exchanges: Numbered::default(),
             own: Mailbox::new(OWN, settings.kept),
             own_read: now,
             ended: VecDeque::new(),

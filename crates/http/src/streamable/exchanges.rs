@@ -1,6 +1,6 @@
 //! The exchanges and event streams of one session, behind its lock.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -8,6 +8,7 @@ use http::StatusCode;
 use rescind_core::{ExchangeId, Fault, FrameKind, Outbound, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 
+use crate::numbers::Numbered;
 use crate::server::mailbox::Mailbox;
 
 /// The stream that no request of the peer opened.
@@ -16,7 +17,7 @@ pub(super) const OWN: u64 = 0;
 const ENDED: usize = 16;
 
 pub(super) struct State {
-    pub(super) exchanges: HashMap<u64, Exchange>,
+    pub(super) exchanges: Numbered<Exchange>,
     pub(super) own: Mailbox,
     /// When the own stream's reader last took something.
     pub(super) own_read: Instant,

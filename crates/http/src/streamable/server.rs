@@ -17,6 +17,7 @@ use super::{SecondStream, Streamable, halves, peek};
 use crate::names::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
+use crate::server::soon::Soon;
 use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
@@ -28,11 +29,13 @@ pub(super) struct StreamableServer {
     settings: Arc<Settings>,
     table: Arc<Table>,
     door: Door,
+    soon: Arc<Soon>,
 }
 
 impl StreamableServer {
     pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: Door) -> Self {
-        Self { config, settings: Arc::clone(settings), table: Arc::default(), door }
+        let soon = Soon::new(config.stream_after);
+        Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon }
     }
 
     async fn answer(
@@ -129,8 +132,10 @@ impl StreamableServer {
     async fn verdict(&self, conversation: &Conversation, exchange: ExchangeId, body: &[u8]) -> Verdict {
         let verdict = poll_fn(|cx| conversation.poll_verdict(exchange, cx));
         let mut verdict = pin!(verdict);
-        if let Ok(verdict) = tokio::time::timeout(self.config.stream_after, verdict.as_mut()).await {
-            return verdict;
+        tokio::select! {
+            biased;
+            verdict = verdict.as_mut() => return verdict,
+            () = self.soon.over() => {}
         }
         if peek::asks(body) {
             conversation.open_stream(exchange);

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use rescind_core::{
     BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
 };
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use super::state::{Client, Done, Flight, Standing};
 use super::stream;
 use super::{Order, listen};
-use crate::client::Failed;
+use crate::client::{Failed, Reply, Urgency};
 use crate::names::{EVENT_STREAM, JSON, MCP_SESSION_ID};
 use crate::streamable::peek;
 
@@ -176,10 +175,11 @@ async fn fly(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<Don
 }
 
 /// Sends the frame. A request that has waited long for its head counts as begun.
-async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Incoming>, Failed> {
+async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Reply>, Failed> {
     let client = Arc::clone(&place.client);
     let leaving = place.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let sending = client.requester.send_watched(Method::POST, client.post_headers(), body, leaving);
+    let urgency = if place.kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
+    let sending = client.requester.send_watched(Method::POST, client.post_headers(), body, urgency, leaving);
     let mut sending = pin!(sending);
     if place.kind != FrameKind::Request || opens {
         return sending.await;
@@ -193,7 +193,7 @@ async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<In
 }
 
 /// The first request's response has begun, or has failed.
-fn settle_opening(client: &Client, response: Option<&Response<Incoming>>) {
+fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
     let id = response.and_then(|response| response.headers().get(MCP_SESSION_ID).cloned());
     let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
@@ -210,7 +210,7 @@ fn settle_opening(client: &Client, response: Option<&Response<Incoming>>) {
 async fn take(
     place: &Place,
     exchange: ExchangeId,
-    response: Response<Incoming>,
+    response: Response<Reply>,
     opens: bool,
 ) -> Result<(), Failed> {
     let client = &place.client;
@@ -276,7 +276,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     let _ = client.intake.put(Inbound { body, exchange, principal: None }).await;
 }
 
-async fn whole(client: &Client, exchange: ExchangeId, response: Response<Incoming>) -> Result<Bytes, Failed> {
+async fn whole(client: &Client, exchange: ExchangeId, response: Response<Reply>) -> Result<Bytes, Failed> {
     let limit = client.settings.max_frame;
     let collected = Limited::new(response.into_body(), limit).collect().await;
     collected.map(http_body_util::Collected::to_bytes).map_err(|error| {

@@ -17,6 +17,9 @@ use crate::intake::IntakeReceiver;
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
 const YOUNG: usize = 32 * 1024;
+/// Bulk is taken while no more frames than this have no response that has begun: what is ahead of a cancel, in this client
+/// and in its server, is bounded so.
+const YOUNG_BULK: usize = 64;
 /// So many frames are on their way at most without a response that has begun, cancels included.
 const YOUNG_FRAMES: usize = 4096;
 
@@ -50,7 +53,10 @@ impl Sender for ClientSender {
             && match lane {
                 Lane::Control => true,
                 Lane::Bulk => {
-                    state.leaving == 0 && bytes <= YOUNG && state.requests < self.client.settings.exchanges
+                    state.leaving == 0
+                        && bytes <= YOUNG
+                        && frames < YOUNG_BULK
+                        && state.requests < self.client.settings.exchanges
                 }
             };
         if room {

@@ -1,6 +1,5 @@
 //! What the tasks of a client share.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::ClientSettings;
 use crate::client::{HttpClient, Requester, Resets};
 use crate::intake::Intake;
 use crate::names::{EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::numbers::Numbered;
 
 pub(super) struct Client {
     pub(super) requester: Requester,
@@ -33,7 +33,7 @@ pub(super) struct State {
     /// The session, once its server has named it.
     pub(super) id: Option<HeaderValue>,
     pub(super) version: Option<HeaderValue>,
-    pub(super) flights: HashMap<u64, Flight>,
+    pub(super) flights: Numbered<Flight>,
     pub(super) next: u64,
     /// Frames whose response has not begun, in bytes and in number.
     pub(super) young: (usize, usize),
@@ -85,7 +85,7 @@ impl Client {
             standing: Standing::Unopened,
             id: None,
             version: None,
-            flights: HashMap::new(),
+            flights: Numbered::default(),
             next: 0,
             young: (0, 0),
             requests: 0,

@@ -6,14 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use rescind_core::{BadFrame, ExchangeId, TransportError, TransportErrorKind, TransportEvent};
 use tokio::time::Instant;
 
 use super::flight::{self, Media, media_of};
 use super::state::{Client, EVENTS};
-use crate::client::Failed;
 use crate::client::events::{Events, Read};
+use crate::client::{Failed, Reply};
 use crate::names::LAST_EVENT_ID;
 use crate::streamable::peek;
 
@@ -41,7 +40,7 @@ impl Reading {
     pub(super) async fn drain<F>(
         &mut self,
         client: &Client,
-        mut body: Incoming,
+        mut body: Reply,
         mut each: impl FnMut(Bytes) -> F,
     ) where
         F: Future<Output = ()>,
@@ -85,7 +84,7 @@ impl Reading {
 
 /// What came of taking a stream up again.
 pub(super) enum Again {
-    Reads(Incoming),
+    Reads(Reply),
     /// It may work later.
     Later,
     /// No connection could be opened.
@@ -119,7 +118,7 @@ pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
     }
 }
 
-fn is_events(response: &Response<Incoming>) -> bool {
+fn is_events(response: &Response<Reply>) -> bool {
     let media = response.headers().get(http::header::CONTENT_TYPE).map(media_of);
     media == Some(Media::Events)
 }
@@ -129,7 +128,7 @@ pub(super) async fn read(
     client: &Arc<Client>,
     number: u64,
     exchange: ExchangeId,
-    body: Incoming,
+    body: Reply,
     opens: bool,
     asked: bool,
 ) -> Result<(), Failed> {

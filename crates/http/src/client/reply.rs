@@ -1,0 +1,88 @@
+//! The body of a response, which holds its connection until it was read.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+
+use super::lines::Lines;
+use super::requester::Posted;
+
+/// A response's body. Dropped before its end it gives the exchange up.
+pub(crate) struct Reply {
+    body: Incoming,
+    ended: bool,
+    held: Option<Held>,
+}
+
+struct Held {
+    lines: Arc<Lines>,
+    sender: http1::SendRequest<Posted>,
+    /// It is a stream, while which a connection is kept for what is urgent.
+    goes_on: bool,
+}
+
+impl Reply {
+    pub(super) const fn shared(body: Incoming) -> Self {
+        Self { body, ended: false, held: None }
+    }
+
+    pub(super) fn own(
+        body: Incoming,
+        lines: &Arc<Lines>,
+        sender: http1::SendRequest<Posted>,
+        goes_on: bool,
+    ) -> Self {
+        if goes_on {
+            lines.begin_going_on();
+        }
+        let held = Held { lines: Arc::clone(lines), sender, goes_on };
+        Self { body, ended: false, held: Some(held) }
+    }
+
+    fn end(&mut self) {
+        let Some(Held { lines, sender, goes_on }) = self.held.take() else { return };
+        if goes_on {
+            lines.end_going_on();
+        }
+        if self.is_end_stream() {
+            lines.give_back(sender);
+        }
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.ended |= matches!(frame, Poll::Ready(None));
+        // Its connection is of use to others from here on.
+        if frame.is_ready() && self.is_end_stream() {
+            self.end();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,116 @@
+//! Holds the `source` of every vector to the forms of the vectors' README: each begins with where its sentence comes from.
+
+use rescind_testkit::{Scenario, scenarios};
+
+/// Protocols beyond the five documents. Of MCP each revision that a dialect speaks, and the one that took batches out.
+const PROTOCOLS: [&str; 8] = [
+    "ACP's schema",
+    "JSON-RPC 2.0",
+    "LSP 3.18",
+    "MCP 2024-11-05",
+    "MCP 2025-03-26",
+    "MCP 2025-06-18",
+    "MCP 2025-11-25",
+    "MCP 2026-07-28",
+];
+
+/// The headings of the design pages that our own decisions stand under; `table` is the one at the head of DIALECTS.
+const DECISIONS: [(&str, &[&str]); 2] = [
+    (
+        "SEMANTICS",
+        &[
+            "Keys",
+            "Inbound",
+            "Outbound",
+            "What a caller sees",
+            "Cascade",
+            "Order",
+            "Limits",
+            "Shutdown",
+            "Locks and drops",
+            "Invariants",
+        ],
+    ),
+    ("DIALECTS", &["table", "ACP", "ACP_DRAFT", "MCP", "MCP_2026", "ABP", "The fixture agent"]),
+];
+
+#[derive(Debug, PartialEq, Eq)]
+enum Origin<'a> {
+    /// The numbers of documents.
+    Documents(Vec<&'a str>),
+    Protocol,
+    Ours,
+}
+
+/// Where a sentence comes from; nothing where its head is of no known form or no sentence follows.
+fn origin(source: &str) -> Option<Origin<'_>> {
+    let (head, sentence) = source.split_once(": ")?;
+    if sentence.trim().is_empty() {
+        return None;
+    }
+    if PROTOCOLS.contains(&head) {
+        return Some(Origin::Protocol);
+    }
+    if let Some(decision) = head.strip_prefix("ours (").and_then(|rest| rest.strip_suffix(')')) {
+        let (page, heading) = decision.split_once(", ")?;
+        let known = DECISIONS.iter().any(|(name, headings)| *name == page && headings.contains(&heading));
+        return known.then_some(Origin::Ours);
+    }
+    let numbers: Vec<_> = head.split(", ").collect();
+    let all = numbers.iter().all(|number| ["000", "001", "002", "003", "004"].contains(number));
+    all.then_some(Origin::Documents(numbers))
+}
+
+/// What is wrong with a `source` whose vector covers these rows.
+fn fault(source: &str, covers: &[String]) -> Option<String> {
+    let Some(origin) = origin(source) else { return Some(format!("no known origin: {source}")) };
+    let Origin::Documents(numbers) = origin else { return None };
+    let has_row = |number: &str| {
+        covers.iter().any(|row| row.strip_prefix(number).is_some_and(|rest| rest.starts_with('-')))
+    };
+    let without: Vec<_> = numbers.into_iter().filter(|number| !has_row(number)).collect();
+    (!without.is_empty()).then(|| format!("covers no row of {}: {source}", without.join(", ")))
+}
+
+#[test]
+fn a_source_names_its_origin_and_a_document_only_with_a_row_of_it() {
+    let name = |scenario: &Scenario| format!("{}/{}", scenario.dialect, scenario.vector.name);
+    let wrong = |scenario: &Scenario| {
+        let vector = &scenario.vector;
+        fault(&vector.source, &vector.covers).map(|fault| format!("{}: {fault}", name(scenario)))
+    };
+    let wrong: Vec<_> = scenarios().iter().filter_map(wrong).collect();
+    assert!(wrong.is_empty(), "{} vectors:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_rule_bites() {
+    let covers = ["001-06".to_owned(), "I1".to_owned()];
+    for good in [
+        "001: it is so.",
+        "JSON-RPC 2.0: it is so.",
+        "MCP 2025-11-25: it is so.",
+        "ACP's schema: it is so.",
+        "ours (SEMANTICS, Keys): it is so.",
+        "ours (DIALECTS, The fixture agent): it is so.",
+    ] {
+        assert_eq!(fault(good, &covers), None, "{good}");
+    }
+    for bad in [
+        "it is so.",
+        "001:",
+        "001:  ",
+        "003: no row of it is covered.",
+        "001, 003: a row of one of the two is covered.",
+        "001, as version 2 has it: a form that is not known.",
+        "005: there is no such document.",
+        "I1: an invariant is no document.",
+        "MCP 2025-11-26: there is no such revision.",
+        "ours: without its page.",
+        "ours (SEMANTICS): without its heading.",
+        "ours (SEMANTICS, Batches): under a heading that is not there.",
+        "ours (DIALECTS, Keys): under a heading of another page.",
+    ] {
+        assert!(fault(bad, &covers).is_some(), "{bad}");
+    }
+}
