@@ -29,7 +29,6 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(1);
 /// Handlers run beside one another, so when one's code runs says nothing of what came first on the wire. A notification
 /// that means the requests before it, as ACP's `session/cancel` does, asks its place and leaves the later ones alone.
 #[derive(Clone, Debug)]
-#[must_use]
 pub struct NotificationPlace {
     connection: Weak<Shared>,
     /// It was the connection's so many-th.
