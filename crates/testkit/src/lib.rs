@@ -7,6 +7,7 @@ mod bare;
 pub mod conformance;
 pub mod exchanges;
 pub mod fixture;
+mod meta;
 mod options;
 pub mod pattern;
 mod profile;

@@ -50,7 +50,7 @@ pub enum Part {
     Call,
 }
 
-/// What a vector asks of the wire it is played over: where protocols themselves demand another course.
+/// What a vector asks of what it is played over: where protocols themselves demand or allow another course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -66,10 +66,12 @@ pub enum Need {
     ExchangeIds,
     /// Batches may be received.
     Batches,
+    /// The subject is the fixture: what is asked is a choice of ours, and a foreign peer may make another.
+    Fixture,
 }
 
 impl Need {
-    /// Why a vector with this need is not asked on a wire without it.
+    /// Why a vector with this need is not asked where it is not met.
     pub(crate) const fn unmet(self, abilities: Abilities) -> Option<&'static str> {
         match self {
             Self::Order if !abilities.ordered => Some(
@@ -85,7 +87,15 @@ impl Need {
                 Some("on this wire ids belong to the session, and a message cancels")
             }
             Self::Batches if !abilities.batches => Some("no batches are carried over this wire"),
-            Self::Order | Self::Disorder | Self::SessionIds | Self::ExchangeIds | Self::Batches => None,
+            Self::Fixture if !abilities.options => {
+                Some("it is about a choice of the fixture's, and another agent may make another")
+            }
+            Self::Order
+            | Self::Disorder
+            | Self::SessionIds
+            | Self::ExchangeIds
+            | Self::Batches
+            | Self::Fixture => None,
         }
     }
 }

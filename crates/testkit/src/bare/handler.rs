@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use rescind_core::{HandlerEnd, OutboundKey, Work};
+use rescind_core::{ErrorObject, HandlerEnd, OutboundKey, Work};
 use serde_json::{Value, json};
 
 use crate::action::{self, Action};
@@ -25,8 +25,8 @@ pub(super) struct Job {
 pub(super) enum Task {
     /// One of the abilities the fixture has in every protocol.
     Act(Action),
-    /// Its params are not what the ability takes; the words say why.
-    Refuse(String),
+    /// Its params are not what the ability takes, or not what the dialect demands.
+    Refuse(ErrorObject),
     Answer(Value),
     NewSession,
 }
@@ -65,6 +65,11 @@ impl Job {
         Some(Self { token, ..job })
     }
 
+    /// The same request, refused before it does anything.
+    pub(super) fn refused(self, why: ErrorObject) -> Self {
+        Self { task: Task::Refuse(why), ..self }
+    }
+
     pub(super) fn work(&self) -> Work {
         match self.task {
             Task::Act(Action::Block { .. }) => Work::Blocking,
@@ -76,7 +81,10 @@ impl Job {
 impl Task {
     /// `None`: there is no ability of this name.
     fn read(name: &str, params: &Value) -> Option<Self> {
-        action::ALL.contains(&name).then(|| Action::parse(name, params).map_or_else(Self::Refuse, Self::Act))
+        action::ALL.contains(&name).then(|| {
+            let refuse = |why| Self::Refuse(ErrorObject::invalid_params(why));
+            Action::parse(name, params).map_or_else(refuse, Self::Act)
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::connection::{Connection, End};
 use super::handler::Job;
+use crate::meta;
 
 /// What an answer says, kept until the session has settled its call.
 #[derive(Clone, Debug)]
@@ -66,7 +67,12 @@ impl Connection {
     }
 
     fn recv_request(&mut self, now: Instant, request: &IncomingRequest<'_>) {
-        let job = Job::read(&request.method, &value_of(request.params), token(request));
+        let params = value_of(request.params);
+        let job = Job::read(&request.method, &params, token(request));
+        let job = job.map(|job| match meta::check(&params) {
+            Err(why) if self.dialect.name() == "mcp-2026" => job.refused(why),
+            Ok(()) | Err(_) => job,
+        });
         let rules = self.dialect.rules();
         let is_handshake = rules.handshake == Some(&*request.method);
         let reserved = rules.reserved_prefix.is_some_and(|prefix| request.method.starts_with(prefix));
