@@ -58,6 +58,10 @@ impl Driver {
                     self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
                 }
             }
+            Incoming::BadRequest { id, tag, why } => {
+                let origin = self.origin(inbound);
+                shared.step(|core, _, _| core.session.recv_bad_request(id, tag, why, &origin));
+            }
             Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
         }
     }

@@ -60,6 +60,9 @@ impl Connection {
             Incoming::Batch(_) => {
                 self.session.recv_bad(now, BadMessage::BatchNotAllowed, ExchangeId::NONE);
             }
+            Incoming::BadRequest { id, tag, why } => {
+                self.session.recv_bad_request(id, tag, why, &Origin::STREAM);
+            }
             Incoming::Bad(why) => self.session.recv_bad(now, why, ExchangeId::NONE),
             // An error about a frame of ours is never answered; nor is a shape this model does not know.
             _ => {}
