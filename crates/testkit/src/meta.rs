@@ -1,4 +1,5 @@
-//! What each request of MCP 2026-07-28 says of itself: the agent and the model of it check it here.
+//! What the two eras of MCP declare: each request of 2026-07-28 what it is, a handshake of 2025-11-25 what can be a task. The
+//! agent and the model of it have it from here.
 
 use rescind_core::{ErrorCode, ErrorObject};
 use serde_json::{Value, json};
@@ -27,4 +28,11 @@ pub(crate) fn check(params: &Value) -> Result<(), ErrorObject> {
     }
     let data = json!({ "supported": [STATELESS], "requested": version });
     Err(ErrorObject::new(UNSUPPORTED_VERSION, "Unsupported protocol version").with_data(&data))
+}
+
+/// Adds to an answer to `initialize` that `test/sleep` can be a task.
+pub(crate) fn declare_tasks(answer: &mut Value) {
+    if let Some(capabilities) = answer.get_mut("capabilities").and_then(Value::as_object_mut) {
+        capabilities.insert("tasks".to_owned(), json!({ "requests": {"test": {"sleep": {}}} }));
+    }
 }

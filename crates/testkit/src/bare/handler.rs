@@ -7,6 +7,7 @@ use rescind_core::{ErrorObject, HandlerEnd, OutboundKey, Work};
 use serde_json::{Value, json};
 
 use crate::action::{self, Action};
+use crate::meta;
 
 /// A request of one of the fixture's methods.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,10 +34,13 @@ pub(super) enum Task {
 
 impl Job {
     /// The fixture's handshake answers.
-    pub(super) fn handshake(params: &Value) -> Self {
+    pub(super) fn handshake(params: &Value, declares_tasks: bool) -> Self {
         let version = params.get("protocolVersion").cloned().unwrap_or(json!(1));
-        let result = json!({"protocolVersion": version, "capabilities": {}, "sessionId": "session-1",
+        let mut result = json!({"protocolVersion": version, "capabilities": {}, "sessionId": "session-1",
             "serverInfo": {"name": "rescind-fixture", "version": env!("CARGO_PKG_VERSION")}});
+        if declares_tasks {
+            meta::declare_tasks(&mut result);
+        }
         Self::plain("initialize", Task::Answer(result))
     }
 

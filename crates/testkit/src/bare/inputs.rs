@@ -104,7 +104,7 @@ impl Connection {
                 self.session.handshake(HandshakePart::Params, &said);
             }
             self.ids.insert(request.id.clone(), key);
-            self.waiting.insert(key, job.unwrap_or_else(|| Job::handshake(&value_of(request.params))));
+            self.waiting.insert(key, job.unwrap_or_else(|| Job::handshake(&params, self.declares_tasks)));
         }
     }
 }
