@@ -13,6 +13,7 @@ pub mod pattern;
 mod profile;
 mod report;
 pub mod runner;
+mod sessions;
 mod speech;
 mod step;
 mod tuned;

@@ -69,9 +69,9 @@ impl Job {
         Some(Self { token, ..job })
     }
 
-    /// The same request, refused before it does anything.
+    /// The same request, refused before it does anything; what a prompt or a tool puts around its answer is left out.
     pub(super) fn refused(self, why: ErrorObject) -> Self {
-        Self { task: Task::Refuse(why), ..self }
+        Self { task: Task::Refuse(why), prompt: None, tool: false, ..self }
     }
 
     pub(super) fn work(&self) -> Work {

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::connection::{Connection, End};
 use super::handler::Job;
-use crate::meta;
+use crate::{meta, sessions};
 
 /// What an answer says, kept until the session has settled its call.
 #[derive(Clone, Debug)]
@@ -72,9 +72,9 @@ impl Connection {
     fn recv_request(&mut self, now: Instant, request: &IncomingRequest<'_>) {
         let params = value_of(request.params);
         let job = Job::read(&request.method, &params, token(request));
-        let job = job.map(|job| match meta::check(&params) {
-            Err(why) if self.dialect.name() == "mcp-2026" => job.refused(why),
-            Ok(()) | Err(_) => job,
+        let job = job.map(|job| match self.check(&request.method, &params) {
+            Ok(()) => job,
+            Err(why) => job.refused(why),
         });
         let rules = self.dialect.rules();
         let is_handshake = rules.handshake == Some(&*request.method);
@@ -105,6 +105,17 @@ impl Connection {
             }
             self.ids.insert(request.id.clone(), key);
             self.waiting.insert(key, job.unwrap_or_else(|| Job::handshake(&params, self.declares_tasks)));
+        }
+    }
+}
+
+impl Connection {
+    /// What the fixture demands of a request's params, whatever it asks for.
+    fn check(&self, method: &str, params: &Value) -> Result<(), ErrorObject> {
+        match (self.dialect.name(), method) {
+            ("mcp-2026", _) => meta::check(params),
+            (_, "session/prompt") => sessions::check(params, self.sessions).map(drop),
+            _ => Ok(()),
         }
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::handler::{Handler, Task};
 use crate::action::Action;
+use crate::sessions;
 use crate::step::CallStep;
 
 impl Connection {
@@ -72,7 +73,7 @@ impl Connection {
             }
             Task::NewSession => {
                 self.sessions += 1;
-                (HandlerEnd::Value, json!({"sessionId": format!("session-{}", self.sessions)}))
+                (HandlerEnd::Value, json!({"sessionId": sessions::name(self.sessions)}))
             }
             Task::Act(action) => match action {
                 Action::Echo(value) | Action::Sleep { value, .. } => {
