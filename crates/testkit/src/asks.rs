@@ -67,7 +67,8 @@ impl Vector {
         if self.role == Part::Call && !abilities.calls {
             return why("the subject makes no calls when it is told to");
         }
-        if !self.options.is_default() && !abilities.options {
+        // What it would be told, a foreign peer may declare by itself.
+        if !self.options.is_default() && !abilities.options && self.declared.is_none() {
             return why("it needs settings that this peer cannot be given");
         }
         if asks.many_lines && !abilities.many_lines {

@@ -57,7 +57,7 @@ pub enum Part {
     Call,
 }
 
-/// What a vector asks of the wire it is played over: where protocols themselves demand another course.
+/// What a vector asks of what it is played over: where protocols themselves demand or allow another course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -76,7 +76,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Why a vector with this need is not asked on a wire without it.
+    /// Why a vector with this need is not asked where it is not met.
     pub(crate) const fn unmet(self, abilities: Abilities) -> Option<&'static str> {
         match self {
             Self::Order if !abilities.ordered => Some(

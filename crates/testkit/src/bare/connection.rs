@@ -17,6 +17,7 @@ pub(super) struct Connection {
     pub(super) session: Session,
     pub(super) dialect: Dialect,
     pub(super) handles_cancels: bool,
+    pub(super) declares_tasks: bool,
     pub(super) drain: std::time::Duration,
     pub(super) local_cancel: Option<LocalCancel>,
     /// Requests that have a slot and have not been started.
@@ -49,6 +50,7 @@ impl Connection {
         Self {
             dialect: config.dialect.clone(),
             handles_cancels: config.handles_cancels,
+            declares_tasks: options.declares_tasks(),
             drain: config.limits.drain_deadline,
             session: Session::new(config),
             local_cancel: options.local_cancel.clone(),

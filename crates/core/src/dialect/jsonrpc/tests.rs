@@ -479,6 +479,34 @@ fn the_draft_declares_where_the_user_said_nothing() {
 }
 
 #[test]
+fn the_requests_with_tasks_are_read_from_either_half() {
+    let listed = |dialect: &Dialect, body: &str| {
+        let of = |part| dialect.codec().read_handshake(part, raw(body)).exempting;
+        assert_eq!(of(HandshakePart::Params), of(HandshakePart::Result), "{body}");
+        of(HandshakePart::Result)
+    };
+    for (tasks, expected) in [
+        (r#"{"cancel":{},"requests":{"tools":{"call":{}}}}"#, &["tools/call"][..]),
+        (
+            r#"{"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{},"x":null}}}"#,
+            &["elicitation/create", "sampling/createMessage"],
+        ),
+        (r#"{"requests":{"tools":true}}"#, &[]),
+        (r#"{"requests":[]}"#, &[]),
+        ("{}", &[]),
+        ("null", &[]),
+    ] {
+        let body = format!(r#"{{"capabilities":{{"tasks":{tasks}}}}}"#);
+        assert_eq!(listed(&MCP, &body).unwrap(), expected, "{body}");
+        assert_eq!(listed(&ACP, &body), None);
+    }
+    assert_eq!(listed(&MCP, "{}").unwrap(), [""; 0]);
+    let many: Vec<_> = (0..100).map(|number| format!(r#""m{number}":{{}}"#)).collect();
+    let body = format!(r#"{{"capabilities":{{"tasks":{{"requests":{{"tools":{{{}}}}}}}}}}}"#, many.join(","));
+    assert_eq!(listed(&MCP, &body).unwrap().len(), 64, "a peer cannot have more of them kept");
+}
+
+#[test]
 fn the_revision_is_read_as_text() {
     let revision = |dialect: &Dialect, body: &str| {
         dialect.codec().read_handshake(HandshakePart::Result, raw(body)).revision

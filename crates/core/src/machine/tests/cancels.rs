@@ -152,6 +152,26 @@ fn a_task_augmented_request_is_out_of_a_messages_reach() {
 }
 
 #[test]
+fn a_task_that_the_server_did_not_declare_is_a_request_like_any_other() {
+    // MCP 2025-11-25, "Tasks": receivers ignore what they did not declare for the request's type
+    let mut bench = Bench::new(MCP);
+    let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
+    bench.session.handshake(HandshakePart::Result, &declared);
+    for (id, method, in_reach) in [(1, "tools/call", false), (2, "tools/list", true)] {
+        let task = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(id, method) };
+        let key = bench.session.recv_request(bench.now, task).unwrap();
+        let _ = bench.outputs();
+        let outputs = bench.cancel(id);
+        assert_eq!(outputs == [Output::Event(Event::IgnoredCancel)], !in_reach, "{method}: {outputs:?}");
+        assert_eq!(
+            outputs.contains(&Output::Signal { key, cause: peer() }),
+            in_reach,
+            "{method}: {outputs:?}"
+        );
+    }
+}
+
+#[test]
 fn a_cancel_of_another_principal_is_for_an_unknown_id() {
     // I4
     let mut bench = Bench::new(ACP);
