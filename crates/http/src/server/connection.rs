@@ -179,7 +179,7 @@ fn respond(
 ) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
     if path != "/" && request.uri().path() != path {
         let refused = Refused::not_found("nothing is served under this path");
-        return Box::pin(std::future::ready(refused.into_response()));
+        return Box::pin(std::future::ready(service.refuse(refused)));
     }
     service.respond(request.map(|body| body.map_err(Into::into).boxed_unsync()))
 }

@@ -36,6 +36,8 @@ pub(crate) use settings::Settings;
 
 use rescind_core::Principal;
 
+use self::refusal::Refused;
+
 /// The serving side of a binding, as the shared part sees it.
 pub(crate) trait Responder: Send + Sync + 'static {
     /// Answers one request, which passed the checks of S1.
@@ -44,6 +46,11 @@ pub(crate) trait Responder: Send + Sync + 'static {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>>;
+
+    /// What a request is answered with that is refused before it comes here, in this binding's form.
+    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+        refused.into_response()
+    }
 
     /// The listener is gone: every link ends.
     fn shut(&self);
