@@ -14,7 +14,8 @@ use super::{Door, HttpListener, HttpService, ServerBinding, Settings};
 /// A server of one binding, before it serves: by itself with [`bind`](Self::bind), or mounted in a server of yours with
 /// [`mount`](Self::mount).
 ///
-/// Only loopback names are served and only pages of loopback origins, until others are allowed.
+/// Only loopback names are served (with [`bind`](Self::bind) to more than loopback also addresses) and only pages of
+/// loopback origins, until others are allowed.
 #[derive(Debug)]
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
@@ -51,13 +52,13 @@ impl<B: ServerBinding> HttpServer<B> {
 
     /// Serves this host name too, or `name:port`. Any other host gets 421.
     pub fn allow_host(mut self, host: &str) -> Self {
-        self.settings.hosts.add(host);
+        self.settings.hosts.names.add(host);
         self
     }
 
     /// Serves whatever host is asked for. Only behind something that checks it.
     pub fn allow_any_host(mut self) -> Self {
-        self.settings.hosts = Names::Any;
+        self.settings.hosts.names = Names::Any;
         self
     }
 
@@ -166,7 +167,8 @@ impl<B: ServerBinding> HttpServer<B> {
         (service, listener)
     }
 
-    /// Listens on this address, as in `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2.
+    /// Listens on this address, as in `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2. On an address that is not loopback it
+    /// goes by any address too, but by no name that was not allowed: none can be led to it unseen.
     ///
     /// # Errors
     /// The address cannot be listened on.
@@ -178,6 +180,7 @@ impl<B: ServerBinding> HttpServer<B> {
             .await
             .map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
         let local = socket.local_addr()?;
+        self.settings.hosts.bound_to(local.ip());
         let scheme = self.scheme();
         let endpoint = Endpoint(format!("{scheme}://{local}{}", self.path));
         let serving = Serving {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use rescind_core::Principal;
 
-use super::checks::Names;
+use super::checks::{Hosts, Names};
 use super::mailbox::Kept;
 
 type AuthHook = Arc<dyn Fn(&HeaderMap) -> Option<Principal> + Send + Sync>;
@@ -13,7 +13,7 @@ type AuthHook = Arc<dyn Fn(&HeaderMap) -> Option<Principal> + Send + Sync>;
 /// What holds for every binding of a server.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub(crate) hosts: Names,
+    pub(crate) hosts: Hosts,
     pub(crate) origins: Names,
     pub(crate) auth: Option<AuthHook>,
     /// The largest message either way, in bytes.
@@ -41,7 +41,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            hosts: Names::Loopback,
+            hosts: Hosts::default(),
             origins: Names::Loopback,
             auth: None,
             max_frame: 16 * 1024 * 1024,
