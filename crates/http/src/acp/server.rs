@@ -144,7 +144,12 @@ impl AcpServer {
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;
         let answer = poll_fn(|cx| connection.poll_opening(cx)).await;
-        let answer = answer.ok_or_else(|| Refused::bad("the connection was not accepted"))?;
+        let answer = answer.ok_or_else(|| {
+            if connection.is_closed() {
+                return Refused::unavailable("the connection was not accepted");
+            }
+            Refused::bad("the initialize was refused")
+        })?;
         let is_refusal = Message::of(&answer).is_refusal();
         let mut response = reply::json(StatusCode::OK, answer);
         if !is_refusal {
