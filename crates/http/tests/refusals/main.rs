@@ -100,10 +100,10 @@ async fn streamable_refuses_as_the_table_says() {
 }
 
 /// A server whose application takes no sessions.
-async fn full<B: rescind_http::ServerBinding>(server: HttpServer<B>, column: Column) -> u16 {
+async fn full<B: rescind_http::ServerBinding>(http: HttpServer<B>, column: Column) -> u16 {
     let mut none = ServerLimits::default();
     none.sessions = 0;
-    let served = support::serve_with(server, &[MCP, ACP], column, Limits::default(), none).await;
+    let served = support::serve_with(http, &[MCP, ACP], column, Limits::default(), none).await;
     let got = served.refused(&[], None).await;
     assert!(got.head.contains("retry-after: 1"), "{}", got.head);
     got.status
@@ -113,9 +113,9 @@ async fn full<B: rescind_http::ServerBinding>(server: HttpServer<B>, column: Col
 async fn stateless_refuses_as_the_table_says() {
     let mut limits = Limits::default();
     (limits.running, limits.queued) = (1, 0);
-    let server = HttpServer::new(Stateless::new());
+    let http = HttpServer::new(Stateless::new());
     let served =
-        support::serve_with(server, &[MCP_2026], Column::Stateless, limits, ServerLimits::default()).await;
+        support::serve_with(http, &[MCP_2026], Column::Stateless, limits, ServerLimits::default()).await;
     let list = served.good();
     let (batch, other) = (format!("[{list}]"), list.replace("2026-07-28", "v999"));
     let bare = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}"#;
@@ -196,6 +196,17 @@ async fn a_listener_beyond_loopback_goes_by_addresses_and_by_no_name() {
         }
         assert_eq!(served.refused(&[("Host", "evil.example")], None).await.status, 421, "{address}");
     }
+}
+
+#[tokio::test]
+async fn a_head_with_too_many_fields_gets_431_and_ends_its_connection() {
+    let served = serve(HttpServer::new(Acp::new()), &[ACP], Column::Acp).await;
+    let fields: Vec<_> = (0..65).map(|n| (format!("X-{n}"), "x")).collect();
+    let fields: Vec<Change<'_>> = fields.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let mut socket = begin(&served.address, &served.request(&fields, Some(""))).await;
+    let head = head_of(&mut socket).await;
+    assert!(head.starts_with("http/1.1 431"), "{head}");
+    assert!(head.contains("connection: close"), "{head}");
 }
 
 #[test]

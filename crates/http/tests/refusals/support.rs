@@ -65,32 +65,32 @@ async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
 }
 
 pub(crate) async fn serve<B: ServerBinding>(
-    server: HttpServer<B>,
+    http: HttpServer<B>,
     dialects: &[Dialect],
     column: Column,
 ) -> Served {
-    serve_with(server, dialects, column, Limits::default(), ServerLimits::default()).await
+    serve_with(http, dialects, column, Limits::default(), ServerLimits::default()).await
 }
 
 pub(crate) async fn serve_with<B: ServerBinding>(
-    server: HttpServer<B>,
+    http: HttpServer<B>,
     dialects: &[Dialect],
     column: Column,
     limits: Limits,
     server_limits: ServerLimits,
 ) -> Served {
-    let listener = common(server).bind("127.0.0.1:0").await.unwrap();
+    let listener = common(http).bind("127.0.0.1:0").await.unwrap();
     listen(listener, dialects, column, limits, server_limits)
 }
 
 /// A server on another address than the usual.
 pub(crate) async fn serve_on<B: ServerBinding>(
-    server: HttpServer<B>,
+    http: HttpServer<B>,
     dialects: &[Dialect],
     column: Column,
     address: &str,
 ) -> Served {
-    let listener = common(server).bind(address).await.unwrap();
+    let listener = common(http).bind(address).await.unwrap();
     let mut served = listen(listener, dialects, column, Limits::default(), ServerLimits::default());
     served.address = served.address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
     served
