@@ -177,6 +177,7 @@ impl Connection {
                 if mailbox.has_reader() || !mailbox.drop_oldest() {
                     break;
                 }
+                self.settings.counts.notification_dropped();
             }
             let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
             if waiting > MOST {

@@ -210,7 +210,8 @@ impl<B: ServerBinding> HttpServer<B> {
         let (door, links) = Door::new();
         let responder = self.binding.responder(&settings, door);
         let (open, closed) = watch::channel(());
+        let counts = settings.counts.clone();
         let service = HttpService::new(Arc::clone(&responder), settings);
-        (service, HttpListener::new(links, endpoint, responder, open), closed)
+        (service, HttpListener::new(links, endpoint, responder, counts, open), closed)
     }
 }

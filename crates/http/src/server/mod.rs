@@ -10,6 +10,7 @@ pub(crate) mod body;
 mod builder;
 pub(crate) mod checks;
 mod connection;
+mod counts;
 pub(crate) mod events;
 mod listener;
 pub(crate) mod mailbox;
@@ -26,6 +27,7 @@ use http::{Request, Response};
 use rescind_core::BoxFuture;
 
 pub use builder::HttpServer;
+pub use counts::HttpCounts;
 pub use listener::HttpListener;
 pub use reply::ReplyBody;
 pub use service::HttpService;

@@ -6,6 +6,7 @@ use http::HeaderMap;
 use rescind_core::Principal;
 
 use super::checks::{Hosts, Names};
+use super::counts::HttpCounts;
 use super::mailbox::Kept;
 
 type AuthHook = Arc<dyn Fn(&HeaderMap) -> Option<Principal> + Send + Sync>;
@@ -36,6 +37,7 @@ pub(crate) struct Settings {
     /// An event stream whose reader takes nothing for so long is cut.
     pub(crate) stall_timeout: Duration,
     pub(crate) kept: Kept,
+    pub(crate) counts: HttpCounts,
 }
 
 impl Default for Settings {
@@ -55,6 +57,7 @@ impl Default for Settings {
             mailbox: (1024, 1024 * 1024),
             stall_timeout: Duration::from_secs(30),
             kept: Kept { events: 256, bytes: 64 * 1024 },
+            counts: HttpCounts::default(),
         }
     }
 }

@@ -316,14 +316,13 @@ impl Conversation {
             if state.closed {
                 return Err(TransportError::new(TransportErrorKind::Closed, "the session has ended"));
             }
-            let bounds = self.settings.mailbox;
             let stream = state.stream_for(&out);
             let Some(open) = state.exchanges.get_mut(&stream) else {
                 // What answers an exchange that is over has nowhere to go.
                 return if out.head.kind == FrameKind::Answer {
                     Ok(())
                 } else {
-                    state.put(OWN, out, bounds, wakes)
+                    state.put(OWN, out, &self.settings, wakes)
                 };
             };
             match (&open.head, out.last) {
@@ -340,9 +339,9 @@ impl Conversation {
                 (Head::Decided(_) | Head::Stream | Head::Gone, _) => {}
             }
             let last = out.last;
-            let done = state.put(stream, out, bounds, wakes);
+            let done = state.put(stream, out, &self.settings, wakes);
             if last {
-                state.end(stream, bounds.1, wakes);
+                state.end(stream, self.settings.mailbox.1, wakes);
             }
             done
         })

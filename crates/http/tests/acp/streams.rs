@@ -104,6 +104,7 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
         .bind("127.0.0.1:0")
         .await
         .unwrap();
+    let counts = listener.counts();
     let mut served = crate::support::listen(listener);
     let id = open(served.address(), &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
@@ -111,6 +112,7 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
     // A stream that is open keeps it; once that is gone, it ends.
     drop(stream(served.address(), &[known]).await);
     let _ = in_time("the end of an idle connection", peer.closed()).await;
+    assert_eq!(counts.idle_sessions(), 1);
     assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
 }
 

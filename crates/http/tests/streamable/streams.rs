@@ -285,6 +285,7 @@ async fn what_nobody_reads_is_bounded_and_requests_fail() {
         last = parsed(&raw.event().await.unwrap().1);
     }
     assert_eq!(last["params"]["n"], 99, "the newest are kept");
+    assert_eq!(served.counts.dropped_notifications(), 93, "what was given up is counted");
     let mut other = Raw::connect(&served.url).await;
     let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"n": 0}});
     assert_eq!(other.ask(&Ask::post(answer.to_string()).of(&session)).await.0.status, 202);
@@ -314,6 +315,7 @@ async fn an_idle_session_is_ended_and_unknown_afterwards() {
     theirs.closed().await.unwrap();
     let took = since.elapsed().as_secs();
     assert!((290..=601).contains(&took), "{took} s");
+    assert_eq!((served.counts.idle_sessions(), served.counts.dropped_notifications()), (1, 0));
     let mut raw = Raw::connect(&served.url).await;
     let (head, _) = raw.ask(&request(1, "echo", &json!({})).of(&session)).await;
     assert_eq!(head.status, 404);
