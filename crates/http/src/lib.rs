@@ -59,6 +59,7 @@ mod names;
 mod numbers;
 mod revisions;
 mod server;
+mod soon;
 mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]

@@ -13,6 +13,9 @@ pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// The last event a client has seen of a stream that was cut.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// What a client of MCP takes, as most of them say it.
+pub(crate) const BOTH: &str = "application/json, text/event-stream";
+
 /// Names a connection of ACP's streamable HTTP.
 pub(crate) const ACP_CONNECTION_ID: HeaderName = HeaderName::from_static("acp-connection-id");
 /// Names one of its sessions.

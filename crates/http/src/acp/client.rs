@@ -29,7 +29,7 @@ use super::peek::Message;
 use crate::client::events::{Events, Read};
 use crate::client::{Failed, HttpClient, Reply, Requester, Urgency};
 use crate::intake::{Intake, IntakeReceiver};
-use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, EVENT_STREAM, JSON};
+use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, BOTH, EVENT_STREAM, JSON};
 
 /// POSTs that wait for the one before them.
 const WAITING: usize = 64;
@@ -192,7 +192,7 @@ impl Client {
         let (exchange, asks, id) = (out.exchange, out.head.kind == FrameKind::Request, out.head.id.clone());
         let mut headers = self.headers(session.as_deref());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
         let urgency = if out.head.kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
         match self.posted(urgency, headers, out.body).await {
             Ok(()) => {}

@@ -6,7 +6,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 
 use super::refusal::Refused;
-use crate::names::{EVENT_STREAM, JSON};
+use crate::names::{BOTH, EVENT_STREAM, JSON};
 
 /// Which names may be used.
 #[derive(Clone, Debug, Default)]
@@ -113,6 +113,10 @@ pub(crate) fn origin(uri: &Uri, headers: &HeaderMap, allowed: &Names) -> Result<
 pub(crate) fn content_type(headers: &HeaderMap) -> Result<(), Refused> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let value = values.next().and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_alone = values.next().is_none();
+    if value == JSON && is_alone {
+        return Ok(());
+    }
     let mut parts = value.split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|media| media.eq_ignore_ascii_case(JSON));
     let is_utf8 = parts.all(|parameter| match parameter.split_once('=') {
@@ -122,12 +126,13 @@ pub(crate) fn content_type(headers: &HeaderMap) -> Result<(), Refused> {
         }
         Some(_) | None => true,
     });
-    if is_json && is_utf8 && values.next().is_none() { Ok(()) } else { Err(Refused::media_type()) }
+    if is_json && is_utf8 && is_alone { Ok(()) } else { Err(Refused::media_type()) }
 }
 
 /// Refuses a client that does not take both JSON and event streams: 406.
 pub(crate) fn accepts_both(headers: &HeaderMap) -> Result<(), Refused> {
-    if accepts(headers, JSON) && accepts(headers, EVENT_STREAM) {
+    let is_usual = headers.get(ACCEPT).is_some_and(|value| value.as_bytes() == BOTH.as_bytes());
+    if is_usual || (accepts(headers, JSON) && accepts(headers, EVENT_STREAM)) {
         return Ok(());
     }
     Err(Refused::not_acceptable("Accept must list application/json and text/event-stream"))
@@ -260,6 +265,9 @@ mod tests {
         ] {
             assert_eq!(content_type(&with(CONTENT_TYPE, value)).is_ok(), passes, "{value}");
         }
+        let mut two = with(CONTENT_TYPE, JSON);
+        two.append(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        assert!(content_type(&two).is_err(), "one is meant");
     }
 
     #[test]

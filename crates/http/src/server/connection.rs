@@ -141,8 +141,8 @@ impl One {
         });
         let settings = self.service.settings();
         let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
-        let serving = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), handle);
-        let mut serving = pin!(serving);
+        // In one expression: a variable between would keep its room in this future, a connection each.
+        let mut serving = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
         let mut wait = settings.header_timeout;
         let asked = loop {
             let due = activity.last() + wait;

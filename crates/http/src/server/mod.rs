@@ -18,7 +18,6 @@ pub(crate) mod refusal;
 pub(crate) mod reply;
 mod service;
 mod settings;
-pub(crate) mod soon;
 mod stall;
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use super::mirror::Mirrors;
 use crate::client::events::{Events, Read};
 use crate::client::{Failed, HttpClient, Reply, Requester, Resets};
 use crate::intake::{Intake, IntakeReceiver};
-use crate::names::{EVENT_STREAM, JSON};
+use crate::names::{BOTH, EVENT_STREAM, JSON};
 use crate::numbers::Numbered;
 use crate::streamable::peek;
 
@@ -231,7 +231,7 @@ impl Client {
     ) -> Result<(), Failed> {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
         Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
         let mut early = given_up.clone();
         let waited = async {
@@ -353,7 +353,7 @@ impl Client {
 
     /// Hands a message on. `true`: it answers the request of its exchange.
     async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
-        let answers = peek::answers(&body) && peek::has_id(&body);
+        let answers = peek::answers_one(&body);
         if self.state().flights.get(&exchange.0).is_some_and(Flight::is_given_up) {
             return answers;
         }

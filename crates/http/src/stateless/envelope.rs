@@ -134,10 +134,9 @@ impl<'a> Envelope<'a> {
 
     /// What the message names, if its method is one whose messages do.
     fn name(&self) -> Option<Cow<'a, str>> {
-        let params = self.params();
         match self.method.as_deref()? {
-            "tools/call" | "prompts/get" => params.name,
-            "resources/read" => params.uri,
+            "tools/call" | "prompts/get" => self.params().name,
+            "resources/read" => self.params().uri,
             _ => None,
         }
     }

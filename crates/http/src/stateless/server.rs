@@ -15,8 +15,8 @@ use super::{Stateless, link};
 use crate::intake::NotTaken;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::soon::Soon;
 use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
+use crate::soon::Soon;
 
 pub(super) struct StatelessServer {
     config: Stateless,

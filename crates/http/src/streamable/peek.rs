@@ -34,6 +34,15 @@ fn present<'de, D: serde::Deserializer<'de>>(value: D) -> Result<Option<&'de Raw
     <&RawValue>::deserialize(value).map(Some)
 }
 
+impl Shape<'_> {
+    fn answers(&self) -> bool {
+        match &self.kind {
+            Some(kind) => kind.ends_with("-result"),
+            None => self.method.is_none() && (self.result.is_some() || self.error.is_some()),
+        }
+    }
+}
+
 fn shape(body: &[u8]) -> Shape<'_> {
     serde_json::from_slice(body).unwrap_or_default()
 }
@@ -60,21 +69,13 @@ pub(crate) fn asks(body: &[u8]) -> bool {
 
 /// Whether a message is an answer, so that its exchange may end.
 pub(crate) fn answers(body: &[u8]) -> bool {
-    let shape = shape(body);
-    match shape.kind {
-        Some(kind) => kind.ends_with("-result"),
-        None => shape.method.is_none() && (shape.result.is_some() || shape.error.is_some()),
-    }
+    shape(body).answers()
 }
 
-/// Whether a message answers a request that it names.
+/// Whether a message answers a request that it names, which a refusal of what could not be read does not.
 pub(crate) fn answers_one(body: &[u8]) -> bool {
-    answers(body) && shape(body).id.is_some()
-}
-
-/// Whether a message has an id, which a refusal of what could not be read has not.
-pub(crate) fn has_id(body: &[u8]) -> bool {
-    shape(body).id.is_some()
+    let shape = shape(body);
+    shape.id.is_some() && shape.answers()
 }
 
 /// The revision an answer to MCP's `initialize` settles on.

@@ -17,8 +17,8 @@ use super::{SecondStream, Streamable, halves, peek};
 use crate::names::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::soon::Soon;
 use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
+use crate::soon::Soon;
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// The first revision whose clients understand an event without data.

@@ -10,9 +10,8 @@ use http_body_util::{BodyExt, Limited};
 use rescind_core::{
     BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
 };
-use tokio::sync::watch;
 
-use super::state::{Client, Done, Flight, Standing};
+use super::state::{Client, Flight, Standing, State};
 use super::stream;
 use super::{Order, listen};
 use crate::client::{Failed, Reply, Urgency};
@@ -28,36 +27,38 @@ struct Place {
     number: u64,
     kind: FrameKind,
     bytes: usize,
-    /// Dropped once the response has begun, or has not for long.
-    young: Option<watch::Sender<()>>,
     /// Of a cancel that may go at once.
     leaving: Option<Leaving>,
-    /// Dropped with it.
-    _over: watch::Sender<()>,
 }
 
 impl Place {
     /// The response has begun, or the request is old enough.
-    fn grow_up(&mut self) {
-        if self.young.take().is_some() {
-            let bytes = self.bytes;
-            self.client.step(|state| {
-                state.young.0 = state.young.0.saturating_sub(bytes);
-                state.young.1 = state.young.1.saturating_sub(1);
-            });
+    fn grow_up(&self) {
+        self.client.step(|state| state.grow_up(self.number, self.bytes));
+        self.client.moved.notify_waiters();
+    }
+}
+
+impl State {
+    fn grow_up(&mut self, number: u64, bytes: usize) {
+        let young = self.flights.get_mut(&number).map(|flight| &mut flight.young);
+        if young.is_some_and(std::mem::take) {
+            self.young.0 = self.young.0.saturating_sub(bytes);
+            self.young.1 = self.young.1.saturating_sub(1);
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.grow_up();
         self.client.step(|state| {
+            state.grow_up(self.number, self.bytes);
             state.flights.remove(&self.number);
             if self.kind == FrameKind::Request {
                 state.requests = state.requests.saturating_sub(1);
             }
         });
+        self.client.moved.notify_waiters();
     }
 }
 
@@ -72,8 +73,6 @@ impl Drop for Leaving {
 
 /// Sends a frame by a task of its own.
 pub(super) fn start(client: &Arc<Client>, out: Outbound) {
-    let (young, begun) = watch::channel(());
-    let (over, ended) = watch::channel(());
     let kind = out.head.kind;
     let (number, waits, opens, leaves) = {
         let mut state = client.state();
@@ -81,53 +80,55 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         state.next += 1;
         state.young.0 += out.body.len();
         state.young.1 += 1;
-        let mut waits: Vec<Done> = Vec::new();
+        let mut waits: Vec<u64> = Vec::new();
         let opens = matches!(state.standing, Standing::Unopened);
         if opens {
-            state.standing = Standing::Opening(begun.clone());
-        } else if let Standing::Opening(done) = &state.standing {
-            waits.push(done.clone());
+            state.standing = Standing::Opening(number);
+        } else if let Standing::Opening(first) = state.standing {
+            waits.push(first);
         }
-        let order = client.settings.order;
-        if order == Order::AsSent {
-            waits.extend(state.latest.replace(begun.clone()));
+        if client.settings.order == Order::AsSent {
+            waits.extend(state.latest.replace(number));
         }
         match kind {
             FrameKind::Request => {
                 state.requests += 1;
-                waits.extend(state.notified.iter().cloned());
+                waits.extend_from_slice(&state.notified);
             }
             FrameKind::Notification => {
                 waits.append(&mut state.notified);
-                let requests = state.flights.values().filter(|flight| flight.exchange.is_some());
-                waits.extend(requests.map(|flight| flight.begun.clone()).filter(is_open));
-                state.notified.push(begun.clone());
+                let requests = state.flights.iter().filter(|(_, flight)| flight.exchange.is_some());
+                waits.extend(requests.map(|(request, _)| *request));
+                state.notified.push(number);
             }
             FrameKind::Cancel => {
-                state.notified.retain(is_open);
-                state.notified.push(begun.clone());
+                let mut notified = std::mem::take(&mut state.notified);
+                notified.retain(|frame| state.is_young(*frame));
+                notified.push(number);
+                state.notified = notified;
                 let id = out.head.id.as_ref();
-                let request = state.flights.values_mut().find(|flight| flight.id.as_ref() == id);
-                if let Some(request) = request {
-                    request.cancelled = true;
-                    request.cancel = Some(ended);
-                    waits.push(request.begun.clone());
+                let request = state.flights.iter_mut().find(|(_, flight)| flight.id.as_ref() == id);
+                if let Some((request, flight)) = request {
+                    flight.cancelled = true;
+                    flight.cancel = Some(number);
+                    waits.push(*request);
                 }
             }
             FrameKind::Answer => {}
         }
+        waits.retain(|frame| state.is_young(*frame));
         let is_request = kind == FrameKind::Request;
         let flight = Flight {
             task: None,
             exchange: is_request.then_some(out.exchange),
             id: out.head.id.clone().filter(|_| is_request),
-            begun,
+            young: true,
             cancel: None,
             cancelled: false,
             muted: false,
         };
         state.flights.insert(number, flight);
-        let leaves = kind == FrameKind::Cancel && !waits.iter().any(is_open);
+        let leaves = kind == FrameKind::Cancel && waits.is_empty();
         state.leaving += usize::from(leaves);
         (number, waits, opens, leaves)
     };
@@ -136,9 +137,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         number,
         kind,
         bytes: out.body.len(),
-        young: Some(young),
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
-        _over: over,
     };
     let task = tokio::spawn(fly(place, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().flights.get_mut(&number) {
@@ -146,16 +145,9 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
     }
 }
 
-fn is_open(done: &Done) -> bool {
-    done.has_changed().is_ok()
-}
-
-async fn fly(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<Done>, opens: bool) {
+async fn fly(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
     let client = Arc::clone(&place.client);
-    for mut done in waits {
-        // Ends by its sender's drop.
-        while done.changed().await.is_ok() {}
-    }
+    client.after(&waits).await;
     let sent = send(&mut place, body, opens).await;
     if opens {
         settle_opening(&client, sent.as_ref().ok());
@@ -184,9 +176,10 @@ async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Re
     if place.kind != FrameKind::Request || opens {
         return sending.await;
     }
-    let soon = tokio::time::timeout(client.settings.cancel_after, sending.as_mut()).await;
-    if let Ok(response) = soon {
-        return response;
+    tokio::select! {
+        biased;
+        response = sending.as_mut() => return response,
+        () = client.soon.over() => {}
     }
     place.grow_up();
     sending.await

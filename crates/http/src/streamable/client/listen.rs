@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rescind_core::{ExchangeId, Inbound};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::state::{Client, Flight, Standing, State};
@@ -39,12 +38,11 @@ fn launch(state: &mut State, task: impl Future<Output = ()> + Send + 'static) {
     let number = state.next;
     state.next += 1;
     let task = tokio::spawn(task).abort_handle();
-    let (_, begun) = watch::channel(());
     let flight = Flight {
         task: Some(task),
         exchange: None,
         id: None,
-        begun,
+        young: false,
         cancel: None,
         cancelled: false,
         muted: false,

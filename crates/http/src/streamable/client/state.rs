@@ -9,24 +9,26 @@ use http::HeaderValue;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Method};
 use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::ClientSettings;
 use crate::client::{HttpClient, Requester, Resets};
 use crate::intake::Intake;
-use crate::names::{EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::names::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::numbers::Numbered;
+use crate::soon::Soon;
 
 pub(super) struct Client {
     pub(super) requester: Requester,
     pub(super) intake: Arc<Intake>,
     pub(super) settings: ClientSettings,
+    /// A request that has waited so long for its head counts as begun.
+    pub(super) soon: Arc<Soon>,
+    /// A frame is young no more, or its place is given back.
+    pub(super) moved: Notify,
     state: Mutex<State>,
 }
-
-/// Done when its sender is dropped.
-pub(super) type Done = watch::Receiver<()>;
 
 pub(super) struct State {
     pub(super) standing: Standing,
@@ -39,10 +41,10 @@ pub(super) struct State {
     pub(super) young: (usize, usize),
     /// Requests in flight.
     pub(super) requests: usize,
-    /// Of notifications and cancels that were not taken yet.
-    pub(super) notified: Vec<Done>,
-    /// The newest frame's, where all keep their order.
-    pub(super) latest: Option<Done>,
+    /// Notifications and cancels; those that were taken are left out at the next one.
+    pub(super) notified: Vec<u64>,
+    /// The newest frame, where all keep their order.
+    pub(super) latest: Option<u64>,
     /// Cancels that may go and are not being written yet: bulk waits for them, or their tasks would run behind its.
     pub(super) leaving: usize,
     pub(super) driver: Option<Waker>,
@@ -56,7 +58,7 @@ pub(super) enum Standing {
     /// Nothing was sent yet.
     Unopened,
     /// The first frame's response has not begun.
-    Opening(Done),
+    Opening(u64),
     /// Frames may be sent.
     Open,
     /// Nothing is sent any more.
@@ -69,10 +71,10 @@ pub(super) struct Flight {
     /// Of a request.
     pub(super) exchange: Option<ExchangeId>,
     pub(super) id: Option<RequestId>,
-    /// Done once the response has begun, or the request is old enough.
-    pub(super) begun: Done,
-    /// Done once the response to its cancel was handed on.
-    pub(super) cancel: Option<Done>,
+    /// Its response has not begun, and it is not old enough to count as if it had.
+    pub(super) young: bool,
+    /// The frame that cancels it.
+    pub(super) cancel: Option<u64>,
     /// Its cancel was sent, or it was given up: its stream is not taken up again.
     pub(super) cancelled: bool,
     /// It was given up without a reset: what comes is dropped.
@@ -97,7 +99,14 @@ impl Client {
             resets: Resets::new(10, Duration::from_millis(100)),
         };
         let intake = Intake::new(settings.max_frame);
-        Self { requester: Requester::new(client), intake, settings, state: Mutex::new(state) }
+        Self {
+            requester: Requester::new(client),
+            intake,
+            settings,
+            soon: Soon::new(settings.cancel_after),
+            moved: Notify::new(),
+            state: Mutex::new(state),
+        }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -178,10 +187,34 @@ impl Client {
 
     /// What a response to a cancel says is handed on before what its call says behind it (K4).
     pub(super) async fn after_its_cancel(&self, flight: u64) {
-        let done = self.state().flights.get(&flight).and_then(|flight| flight.cancel.clone());
-        let Some(mut done) = done else { return };
-        let over = async { while done.changed().await.is_ok() {} };
+        let cancel = self.state().flights.get(&flight).and_then(|flight| flight.cancel);
+        let Some(cancel) = cancel else { return };
+        let over = self.until(|state| !state.flights.contains_key(&cancel));
         let _ = tokio::time::timeout(self.settings.cancel_after, over).await;
+    }
+
+    /// Waits until none of these frames is young any more; for ever once nothing is sent any more.
+    pub(super) async fn after(&self, frames: &[u64]) {
+        if !frames.is_empty() {
+            let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_young(*frame));
+            self.until(|state| !matches!(state.standing, Standing::Closed) && none_is_young(state)).await;
+        }
+    }
+
+    async fn until(&self, holds: impl Fn(&State) -> bool) {
+        loop {
+            let moved = self.moved.notified();
+            if holds(&self.state()) {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+impl State {
+    pub(super) fn is_young(&self, frame: u64) -> bool {
+        self.flights.get(&frame).is_some_and(|flight| flight.young)
     }
 }
 
@@ -193,5 +226,4 @@ pub(super) fn abort(tasks: Vec<AbortHandle>) {
 
 /// The time for the server to hear that the session is over.
 const FAREWELL: Duration = Duration::from_secs(1);
-const BOTH: &str = "application/json, text/event-stream";
 pub(super) const EVENTS: &str = EVENT_STREAM;
