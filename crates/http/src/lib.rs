@@ -68,6 +68,6 @@ mod tls;
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
 pub use revisions::McpRevisions;
-pub use server::{HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

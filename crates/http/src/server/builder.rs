@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::checks::Names;
 use super::connection::Serving;
 use super::mailbox::Kept;
+use super::settings::HalfClose;
 use super::{Door, HttpListener, HttpService, ServerBinding, Settings};
 
 /// A server of one binding, before it serves: by itself with [`bind`](Self::bind), or mounted in a server of yours with
@@ -102,6 +103,13 @@ impl<B: ServerBinding> HttpServer<B> {
     /// A TCP connection without a request for so long is closed; 120 s unless said.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout = timeout;
+        self
+    }
+
+    /// What it means that a client of HTTP/1.1 closes its half of the connection early; that it has left, unless said.
+    /// Holds with [`bind`](Self::bind).
+    pub const fn half_close(mut self, meaning: HalfClose) -> Self {
+        self.settings.half_close = meaning;
         self
     }
 

@@ -30,6 +30,7 @@ pub use counts::HttpCounts;
 pub use listener::HttpListener;
 pub use reply::ReplyBody;
 pub use service::HttpService;
+pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;
 pub(crate) use listener::Door;
