@@ -4,9 +4,12 @@
 
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Output;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -123,6 +126,29 @@ fn a_server_that_is_not_trusted_is_one_that_cannot_be_reached_in_every_binding()
     }
 }
 
+#[test]
+fn a_server_without_http_2_is_told_so_where_the_dialect_needs_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let server = std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            if is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            // Some connections only show that it can be reached, and are gone already.
+            let _written = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+            let _ended = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    let done = output(&["check", "--dialect", "acp", &format!("http://{address}/agent")]);
+    assert_out_of_reach(&done, "does not speak HTTP/2");
+    over.store(true, Ordering::SeqCst);
+    drop(TcpStream::connect(address).unwrap());
+    server.join().unwrap();
+}
+
 /// CLI.md: exit code 2 for a peer that could not be reached, and one sentence that says why.
 fn assert_out_of_reach(done: &Output, why: &str) {
     let said = text(&done.stderr);
@@ -151,7 +177,7 @@ fn a_fixture_that_was_killed_leaves_a_pipe_that_the_next_one_takes_over() {
 
 #[test]
 fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
-    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::io::{BufRead as _, BufReader};
     let fixture = Fixture::listen("acp", &pipe(), &[]);
     let path = fixture.endpoint.strip_prefix("pipe:").unwrap();
     let mut lines: Vec<_> = (0..3)
@@ -175,10 +201,9 @@ fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
 }
 
 /// Posts one message over HTTP/1.1; returns the connection and the head of the response.
-fn post(endpoint: &str, headers: &str, body: &str) -> (std::net::TcpStream, String) {
-    use std::io::{Read as _, Write as _};
+fn post(endpoint: &str, headers: &str, body: &str) -> (TcpStream, String) {
     let (host, path) = endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
-    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
     let fixed = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
     let length = body.len();
     let text = format!(
@@ -196,7 +221,6 @@ fn post(endpoint: &str, headers: &str, body: &str) -> (std::net::TcpStream, Stri
 
 /// Tells a fixture to stop while this request runs, and returns what is answered to it.
 fn answered_at_the_end(fixture: Fixture, headers: &str, body: &str) -> String {
-    use std::io::Read as _;
     let (mut stream, head) = post(&fixture.endpoint, headers, body);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));

@@ -84,6 +84,11 @@ impl Lines {
         Arc::new(Self { connector, state: Mutex::default() })
     }
 
+    /// Whether a connection ended because its server does not speak HTTP/2; told once for each.
+    pub(super) fn was_misunderstood(&self) -> bool {
+        self.connector.was_misunderstood()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
 use super::subject::{Abilities, Seen, Subject, Trouble};
-use super::translate::Translator;
+use super::translate::{Translator, without_what_is_null};
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
+use crate::asks::Asks;
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
 use crate::speech::{Shape, Speech};
@@ -58,6 +59,12 @@ pub(crate) struct Play<'a, S> {
     until: Instant,
     pub(crate) cancel_at: Option<Instant>,
     pub(crate) cancel: Option<Duration>,
+    /// What the vector asks, read once.
+    pub(super) asks: Asks,
+    /// Requests of a foreign peer's own that were refused.
+    pub(super) refused: Vec<Value>,
+    /// Requests that were cancelled and owe silence.
+    pub(super) silenced: Vec<Value>,
 }
 
 impl<'a, S: Subject> Play<'a, S> {
@@ -81,6 +88,9 @@ impl<'a, S: Subject> Play<'a, S> {
             baseline: Work::default(),
             cancel_at: None,
             cancel: None,
+            asks: scenario.vector.asks(scenario.dialect),
+            refused: Vec::new(),
+            silenced: Vec::new(),
         }
     }
 
@@ -298,6 +308,9 @@ impl<'a, S: Subject> Play<'a, S> {
             let Ok(frame) = serde_json::from_str(text) else { continue };
             let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) else { continue };
             self.outcomes.sent(&on.name, speech, &frame);
+            if let Shape::Cancel { key } = speech.shape(&frame) {
+                self.silenced.push(key);
+            }
             if let (true, Shape::Cancel { key }) = (closes, speech.shape(&frame)) {
                 let said = format!("(stream closed: that is how the cancel of {key} is said here)");
                 self.trace.push(TraceLine::new(Direction::Sent, said));
@@ -358,10 +371,16 @@ impl<'a, S: Subject> Play<'a, S> {
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        let frame: Value = serde_json::from_str(&text)
+        let mut frame: Value = serde_json::from_str(&text)
             .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        if self.is_foreign() {
+            without_what_is_null(&mut frame);
+        }
         if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
             self.outcomes.received(&on.name, speech, &frame);
+        }
+        if self.spells_silence(&frame)? {
+            return Ok(Next::Silence);
         }
         Ok(Next::Frame(frame))
     }
@@ -384,24 +403,17 @@ impl<'a, S: Subject> Play<'a, S> {
         }
     }
 
-    /// A foreign peer may ask things no vector knows of: they are refused, so that it can go on.
     async fn keep(&mut self, frame: Value) -> Result<(), Stop> {
-        let speech = self.speech()?;
-        let expects_requests =
-            self.scenario.vector.asks(self.scenario.dialect).methods.contains("test/nested");
-        match speech.shape(&frame) {
-            Shape::Request { id, .. } if self.is_foreign() && !expects_requests => {
-                self.send(vec![speech.refusal(&id)]).await
-            }
-            _ => {
-                self.line_mut()?.inbox.push_back(frame);
-                Ok(())
-            }
+        if !self.is_the_peers_own_affair(&frame).await? {
+            self.line_mut()?.inbox.push_back(frame);
         }
+        Ok(())
     }
 
     pub(crate) fn timed_out(&self, what: &str) -> Stop {
-        Stop::Broke(format!("waited {:?} for {what}, and it did not come", self.settings.deadline))
+        let deadline = self.settings.deadline;
+        let came = self.came_meanwhile();
+        Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
     }
 
     pub(crate) fn is_foreign(&self) -> bool {

@@ -264,22 +264,6 @@ impl<S: Subject> Play<'_, S> {
             Next::Silence | Next::Nothing => Err(self.timed_out(&wanted.to_string())),
         }
     }
-
-    /// A foreign peer may notify and ask what it likes beside the vector.
-    async fn passes_over(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
-        if !self.is_foreign() {
-            return Ok(false);
-        }
-        match speech.shape(frame) {
-            Shape::Notification { .. } => Ok(true),
-            Shape::Request { id, .. } => {
-                self.send(vec![speech.refusal(&id)]).await?;
-                Ok(true)
-            }
-            Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => Ok(false),
-        }
-    }
 }
 
 /// An answer that its cancel brought about, in whatever words.
