@@ -126,7 +126,7 @@ impl Conversation {
             let mut mailbox = Mailbox::new(stream, self.settings.kept);
             let (token, _) = mailbox.attach();
             let exchange = Exchange { head: Head::Undecided(None), mailbox, fault: None, read: state.used };
-            state.exchanges.insert(stream, exchange);
+            state.exchanges.insert(stream, Box::new(exchange));
             Ok((stream, token))
         })?;
         let exchange = ExchangeId(stream);

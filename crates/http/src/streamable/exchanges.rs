@@ -18,7 +18,8 @@ pub(super) const OWN: u64 = 0;
 const ENDED: usize = 16;
 
 pub(super) struct State {
-    pub(super) exchanges: Numbered<Exchange>,
+    /// Boxed: the map keeps its room for a few when they have gone.
+    pub(super) exchanges: Numbered<Box<Exchange>>,
     pub(super) own: Mailbox,
     /// When the own stream's reader last took something.
     pub(super) own_read: Instant,
