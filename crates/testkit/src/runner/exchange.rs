@@ -98,6 +98,11 @@ impl Exchanging {
         take(&mut self.asked, |(_, on)| *on == exchange).map_or(Value::Null, |(id, _)| id)
     }
 
+    /// Whether a request of this id is open.
+    pub(super) fn asks(&self, id: &Value) -> bool {
+        self.asked.iter().any(|(asked, _)| asked == id)
+    }
+
     /// The subject's request that came on this exchange.
     pub(super) fn served_on(&mut self, exchange: ExchangeId) -> Value {
         let found = take(&mut self.served, |(_, on)| *on == exchange);
