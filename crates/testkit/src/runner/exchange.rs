@@ -82,7 +82,8 @@ impl Exchanging {
                 }
                 Some(Ok(TransportEvent::Message(inbound))) => {
                     let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
-                    if sketch.kind == FrameKind::Answer {
+                    // Under no id nothing is answered.
+                    if sketch.kind == FrameKind::Answer && sketch.id.is_some() {
                         take(&mut self.asked, |(_, on)| *on == inbound.exchange);
                     }
                 }
