@@ -168,7 +168,9 @@ fn first_broken(dialect: &str, response: &'static str) -> String {
                 }
             }));
         }
-        answering.into_iter().for_each(|each| each.join().unwrap());
+        for each in answering {
+            each.join().unwrap();
+        }
     });
     let waits = ["--json", "--step-timeout", "2000"];
     let endpoint = format!("http://{address}/mcp");
