@@ -149,6 +149,92 @@ fn a_server_without_http_2_is_told_so_where_the_dialect_needs_it() {
     server.join().unwrap();
 }
 
+/// The first sentence a check says of a server that answers each request with this and closes.
+fn first_broken(dialect: &str, response: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let server = std::thread::spawn(move || {
+        let mut answering = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            if is_over.load(Ordering::SeqCst) {
+                break;
+            }
+            answering.push(std::thread::spawn(move || {
+                // Some connections only show that it can be reached. What is not read would reset the others.
+                if read_request(&mut stream) {
+                    let _written = stream.write_all(response.as_bytes());
+                }
+            }));
+        }
+        answering.into_iter().for_each(|each| each.join().unwrap());
+    });
+    let waits = ["--json", "--step-timeout", "2000"];
+    let endpoint = format!("http://{address}/mcp");
+    let done = output(&[&["check", "--dialect", dialect][..], &waits, &[&endpoint]].concat());
+    over.store(true, Ordering::SeqCst);
+    drop(TcpStream::connect(address).unwrap());
+    server.join().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let broken = report["cells"].as_array().unwrap().iter().find(|cell| cell["outcome"] == "broke").unwrap();
+    broken["why"].as_str().unwrap().to_owned()
+}
+
+/// `false`: there was none.
+fn read_request(stream: &mut TcpStream) -> bool {
+    let (mut read, mut byte) = (Vec::new(), [0]);
+    while !read.ends_with(b"\r\n\r\n") {
+        if !matches!(stream.read(&mut byte), Ok(1)) {
+            return false;
+        }
+        read.push(byte[0]);
+    }
+    let head = String::from_utf8(read).unwrap().to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).is_ok()
+}
+
+#[test]
+fn a_server_that_refuses_is_told_with_its_status_and_is_not_waited_for() {
+    for (response, why) in [
+        (
+            "HTTP/1.1 500 Oops\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 4\r\n\r\nboom",
+            "the server answered with 500 Internal Server Error and text/html",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi",
+            "the server answered with 200 OK and text/html, which does not answer the request",
+        ),
+        (
+            "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n",
+            "the server answered with 202 Accepted and no message",
+        ),
+        (
+            "HTTP/1.1 401 No\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n{\"error\":\"no\"}",
+            "the server answered with 401 Unauthorized and application/json",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{\"id\":",
+            "end of file before message length reached",
+        ),
+        ("", "connection closed before message completed"),
+    ] {
+        let said = first_broken("mcp", response);
+        let start = "step 0: the answer to `initialize` cannot come: ";
+        assert!(said.starts_with(start) && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_stateless_server_that_takes_a_request_without_an_answer_is_told_so() {
+    let said = first_broken("mcp-2026", "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
+    let why = "cannot come: the server answered with 202 Accepted and no message";
+    assert!(said.starts_with("step 0: ") && said.ends_with(why), "{said}");
+}
+
 /// CLI.md: exit code 2 for a peer that could not be reached, and one sentence that says why.
 fn assert_out_of_reach(done: &Output, why: &str) {
     let said = text(&done.stderr);

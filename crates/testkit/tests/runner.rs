@@ -373,3 +373,37 @@ impl Subject for Foreign<'_> {
         self.0.pause().await;
     }
 }
+
+/// The request of the opening went out on an exchange that ended like this.
+fn unanswered(why: Option<&str>) -> Seen {
+    Seen::Unanswered { id: "runner-1".into(), why: why.map(str::to_owned) }
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_come_is_not_waited_for() {
+    let mut subject = Scripted::new([vec![unanswered(Some("the server answered with 500"))]]);
+    let begun = subject.now;
+    let played = asked(scenario("cancel_running"), &mut subject).await;
+    assert_eq!(why(&played), "the answer to `initialize` cannot come: the server answered with 500");
+    assert_eq!(subject.now, begun);
+    let told = &played.trace.last().unwrap().text;
+    assert!(told.contains("ended without an answer: the server answered with 500"), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_that_may_still_come_on_another_exchange_is_waited_for() {
+    let twice = [unanswered(None), opened().remove(0)];
+    let played = asked(scenario("unknown_notification"), &mut Scripted::new([twice.to_vec()])).await;
+    assert!(!why(&played).contains("`initialize`"), "{played:?}");
+}
+
+#[tokio::test]
+async fn an_exchange_of_an_unknown_request_that_failed_is_told_with_the_deadline() {
+    let failed = Seen::Unanswered {
+        id: serde_json::Value::Null,
+        why: Some("the server answered with 400".to_owned()),
+    };
+    let played = asked(scenario("cancel_running"), &mut Scripted::new([vec![failed]])).await;
+    assert!(why(&played).starts_with("waited 5s for the answer to `initialize`"), "{played:?}");
+    assert!(why(&played).ends_with("ended without an answer: the server answered with 400"), "{played:?}");
+}

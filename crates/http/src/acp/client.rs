@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::jar::Jar;
 use super::peek::Message;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Reply, Requester, Urgency};
+use crate::client::{Failed, HttpClient, Reply, Requester, Urgency, refusal};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, BOTH, EVENT_STREAM, JSON};
 
@@ -228,6 +228,7 @@ impl Client {
             self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
         }
         let connection = response.headers().get(ACP_CONNECTION_ID).cloned();
+        let text = refusal(status, response.headers());
         let body = Limited::new(response.into_body(), self.max_frame).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let opens = status == StatusCode::OK && connection.is_some();
@@ -243,7 +244,7 @@ impl Client {
         if answers {
             return Ok(());
         }
-        let error = TransportError::new(TransportErrorKind::Io, format!("the server answered with {status}"));
+        let error = TransportError::new(TransportErrorKind::Io, text);
         Err(Failed { sent: status.is_server_error(), error })
     }
 

@@ -73,7 +73,7 @@ impl<S: Subject> Play<'_, S> {
     }
 
     /// What may be the answer that is waited for, under another id or in another form.
-    pub(super) fn came_meanwhile(&self) -> String {
+    fn came_meanwhile(&self) -> String {
         let (Some(speech), Ok(line)) = (self.speech, self.line()) else { return String::new() };
         let is_answer = |frame: &&Value| matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Other);
         // The latest is the likeliest.
@@ -81,5 +81,26 @@ impl<S: Subject> Play<'_, S> {
             .iter()
             .rfind(is_answer)
             .map_or_else(String::new, |frame| format!("; meanwhile this came: {frame}"))
+    }
+
+    /// Breaks at once where the wire has told that one of these requests will not be answered.
+    pub(super) fn can_come(&self, what: &str, awaited: &[Value]) -> Result<(), Stop> {
+        // Under no id answers come to requests that were not understood, each on an exchange of its own.
+        let mut known = self.line()?.unanswered.iter().filter(|(id, _)| !id.is_null());
+        match known.find(|(id, _)| awaited.contains(id)) {
+            Some((_, why)) => Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.came_meanwhile()))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn timed_out(&self, what: &str) -> Stop {
+        let deadline = self.settings.deadline;
+        let mut came = self.came_meanwhile();
+        if let (true, Some((_, why))) =
+            (came.is_empty(), self.line().ok().and_then(|line| line.unanswered.last()))
+        {
+            came = format!("; meanwhile an exchange ended without an answer: {why}");
+        }
+        Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
     }
 }

@@ -78,7 +78,7 @@ impl<S: Subject> Play<'_, S> {
         self.subject.call(line, &call).await?;
         let wanted = method.to_owned();
         let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
-        let frame = self.wait_for(name, is_it).await?;
+        let frame = self.wait_for(name, &[], is_it).await?;
         let id = frame.get("id").cloned().unwrap_or_default();
         self.send(vec![speech.answer(&id, method, &value)]).await?;
         match self.subject.outcome(name, self.settings.deadline).await? {

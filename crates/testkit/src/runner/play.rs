@@ -210,9 +210,8 @@ impl<'a, S: Subject> Play<'a, S> {
         self.send_as(frame).await?;
         let speech = self.speech()?;
         let id = Value::from(id);
-        let is_it =
-            move |frame: &Value| matches!(speech.shape(frame), Shape::Answer { id: found } if found == id);
-        self.wait_for(&format!("the answer to `{method}`"), is_it).await
+        let is_it = |frame: &Value| matches!(speech.shape(frame), Shape::Answer { id: found } if found == id);
+        self.wait_for(&format!("the answer to `{method}`"), std::slice::from_ref(&id), is_it).await
     }
 
     async fn send_as(&mut self, frame: Value) -> Result<(), Stop> {
@@ -306,10 +305,13 @@ impl<'a, S: Subject> Play<'a, S> {
         for text in &texts {
             self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
             let Ok(frame) = serde_json::from_str(text) else { continue };
-            let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) else { continue };
+            let (Some(speech), Some(on)) = (self.speech, self.lines.get_mut(self.current)) else { continue };
             self.outcomes.sent(&on.name, speech, &frame);
-            if let Shape::Cancel { key } = speech.shape(&frame) {
-                self.silenced.push(key);
+            match speech.shape(&frame) {
+                Shape::Cancel { key } => self.silenced.push(key),
+                // It is asked anew.
+                Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
+                Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
             }
             if let (true, Shape::Cancel { key }) = (closes, speech.shape(&frame)) {
                 let said = format!("(stream closed: that is how the cancel of {key} is said here)");
@@ -320,12 +322,13 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(self.subject.send(line, texts).await?)
     }
 
-    /// The next frame that came, kept or new. `None`: nothing within the deadline.
-    pub(crate) async fn next(&mut self) -> Result<Next, Stop> {
+    /// The next frame that came, kept or new. Those awaited are the requests without whose answers `what` cannot come.
+    pub(crate) async fn next(&mut self, what: &str, awaited: &[Value]) -> Result<Next, Stop> {
         if let Some(frame) = self.line_mut()?.inbox.pop_front() {
             return Ok(Next::Frame(frame));
         }
         loop {
+            self.can_come(what, awaited)?;
             match self.receive(self.until).await? {
                 Next::Silence => {}
                 next => return Ok(next),
@@ -346,9 +349,11 @@ impl<'a, S: Subject> Play<'a, S> {
         let seen = self.subject.recv(line, within).await;
         let text = match seen {
             Seen::Frame(text) => text,
-            Seen::Unanswered(id) => {
-                let text = format!("(stream closed: that of {id} ended without an answer)");
+            Seen::Unanswered { id, why } => {
+                let told = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("(stream closed: that of {id} ended without an answer{told})");
                 self.trace.push(TraceLine::new(Direction::Received, text));
+                self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
                 return Ok(Next::Silence);
             }
             Seen::GivenUp(id) => {
@@ -385,14 +390,16 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(Next::Frame(frame))
     }
 
-    /// Waits for one frame and keeps the others.
+    /// Waits for one frame and keeps the others. Those awaited are as in [`Self::next`].
     pub(super) async fn wait_for(
         &mut self,
         what: &str,
+        awaited: &[Value],
         is_it: impl Fn(&Value) -> bool,
     ) -> Result<Value, Stop> {
         let until = self.subject.now() + self.settings.deadline;
         loop {
+            self.can_come(what, awaited)?;
             match self.receive(until).await? {
                 Next::Silence => {}
                 Next::Frame(frame) if is_it(&frame) => return Ok(frame),
@@ -408,12 +415,6 @@ impl<'a, S: Subject> Play<'a, S> {
             self.line_mut()?.inbox.push_back(frame);
         }
         Ok(())
-    }
-
-    pub(crate) fn timed_out(&self, what: &str) -> Stop {
-        let deadline = self.settings.deadline;
-        let came = self.came_meanwhile();
-        Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
     }
 
     pub(crate) fn is_foreign(&self) -> bool {
