@@ -266,7 +266,10 @@ async fn what_a_peer_asks_after_the_end_of_its_input_gets_no_answer() {
     let mut subject = Scripted::new([opened(), vec![], vec![asked_late, last, Seen::Closed(None)]]);
     subject.abilities.half_close = true;
     subject.abilities.options = false;
-    let played = asked(scenario("half_close_answers"), &mut subject).await;
+    // Of a peer it does not know it does not ask this: whether it answers then is its own choice.
+    let mut scenario = scenario("half_close_answers").clone();
+    scenario.vector.ours = None;
+    let played = asked(&scenario, &mut subject).await;
     assert_eq!(played.verdict, Verdict::Held, "{played:?}");
     assert_eq!(subject.too_late, 0, "{played:?}");
 }

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::connection::{Connection, End};
 use super::handler::Job;
-use crate::{meta, sessions};
+use crate::meta;
 
 /// What an answer says, kept until the session has settled its call.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl Connection {
     fn check(&self, method: &str, params: &Value) -> Result<(), ErrorObject> {
         match (self.dialect.name(), method) {
             ("mcp-2026", _) => meta::check(params),
-            (_, "session/prompt") => sessions::check(params, self.sessions).map(drop),
+            (_, "session/prompt") => self.sessions.check(params).map(drop),
             _ => Ok(()),
         }
     }

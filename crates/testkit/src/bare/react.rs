@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::handler::{Handler, Task};
 use crate::action::Action;
-use crate::sessions;
 use crate::step::CallStep;
 
 impl Connection {
@@ -72,8 +71,8 @@ impl Connection {
                 (HandlerEnd::Error, error)
             }
             Task::NewSession => {
-                self.sessions += 1;
-                (HandlerEnd::Value, json!({"sessionId": sessions::name(self.sessions)}))
+                let session = self.sessions.add();
+                (HandlerEnd::Value, json!({"sessionId": session}))
             }
             Task::Act(action) => match action {
                 Action::Echo(value) | Action::Sleep { value, .. } => {

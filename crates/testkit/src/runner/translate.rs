@@ -151,6 +151,10 @@ fn by_code(pattern: &Value) -> Value {
             *message = json!("$string");
         }
     }
+    // What may be asked again is the peer's own opinion.
+    if let Some(error) = pattern.pointer_mut("/payload/error").and_then(Value::as_object_mut) {
+        error.remove("retryable");
+    }
     pattern
 }
 
@@ -169,6 +173,10 @@ pub(crate) fn without_what_is_null(frame: &mut Value) {
 /// The pattern that asks for these members and allows others.
 pub(crate) fn subset(value: &Value) -> Value {
     match value {
+        Value::Object(members) if members.contains_key("$one_of") => {
+            let one_of = members.iter().map(|(name, value)| (name.clone(), subset(value)));
+            Value::Object(one_of.collect())
+        }
         Value::Object(members) if members.keys().any(|name| name.starts_with('$')) => value.clone(),
         Value::Object(members) => {
             let inner = members.iter().map(|(name, value)| (name.clone(), subset(value)));

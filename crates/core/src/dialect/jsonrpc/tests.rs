@@ -34,6 +34,17 @@ fn reply(id: &RequestId) -> ReplyTo<'_> {
 }
 
 #[test]
+fn a_version_is_a_string_however_it_is_written() {
+    for version in [r#""2.0""#, r#""2.\u0030""#, r#""\u0032.0""#] {
+        let frame = format!(r#"{{"jsonrpc":{version},"id":1,"method":"m"}}"#);
+        let read = LSP.codec().decode(frame.as_bytes());
+        assert!(matches!(read, Incoming::Request(_)), "{version}: {read:?}");
+    }
+    let other = br#"{"jsonrpc":"2.\u0031","id":1,"method":"m"}"#;
+    assert_eq!(bad(&LSP, other), Some(BadMessage::WrongVersion));
+}
+
+#[test]
 fn a_frame_that_is_no_message_is_named_for_what_is_wrong_with_it() {
     let not_an_id = BadMessage::InvalidId(InvalidId::NotAnId);
     let cases: &[(&[u8], BadMessage)] = &[
