@@ -81,12 +81,15 @@ impl Session {
         accepted
     }
 
-    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel.
+    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel. It is none of
+    /// the handshake (I9).
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             match self.rules().lost_stream {
                 LostStream::Cancel => {
-                    if matches!(self.state_of(key), Some(State::Queued | State::Running)) {
+                    let spared =
+                        self.requests.get(key.0).is_none_or(|request| request.reach == Reach::Handshake);
+                    if !spared && matches!(self.state_of(key), Some(State::Queued | State::Running)) {
                         self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
                     }
                 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
+use crate::dialect::{ABP, ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
 use crate::id::ExchangeId;
 
 #[test]
@@ -206,6 +206,20 @@ fn ids_of_two_exchanges_never_meet_where_the_exchange_is_the_scope() {
     let outputs = bench.outputs();
     assert!(outputs.contains(&Output::Signal { key: second, cause: peer() }));
     assert_eq!(signals(&outputs), 1, "I4");
+}
+
+#[test]
+fn a_handshake_is_not_cancelled_by_the_end_of_its_stream() {
+    // I9; found by exhaustive search
+    let mut bench = Bench::with(ABP, |config| config.ordered = false);
+    let exchange = ExchangeId(7);
+    let at =
+        |id, method| Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(id, method) };
+    let hello = bench.session.recv_request(bench.now, at(1, "initialize")).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    assert_eq!(bench.outputs(), []);
+    assert!(bench.session.may_notify(hello));
 }
 
 #[test]
