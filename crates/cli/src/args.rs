@@ -99,12 +99,7 @@ pub(crate) struct Check {
     #[arg(value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<Endpoint>,
     /// The peer: a program and its arguments, started anew for each scenario, without a shell.
-    #[arg(
-        last = true,
-        value_name = "COMMAND",
-        required_unless_present = "endpoint",
-        conflicts_with = "endpoint"
-    )]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "endpoint")]
     pub(crate) command: Vec<String>,
 }
 

@@ -3,9 +3,11 @@
 use std::future::{pending, poll_fn};
 use std::path::Path;
 use std::pin::pin;
+use std::time::Duration;
 
 use rescind::{Framing, Peer, Transport};
-use rescind_testkit::{Options, fixture::Fixture};
+use rescind_testkit::Options;
+use rescind_testkit::fixture::{Exited, Fixture};
 use tokio::task::JoinSet;
 
 use crate::args::Fixture as Args;
@@ -40,6 +42,15 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
     let link = Box::new(transport).open().await.map_err(|error| error.to_string())?;
     let peer = fixture.serve(link).map_err(|error| error.to_string())?;
     tokio::select! {
+        biased;
+        exited = fixture.exited() => {
+            // What was answered before still goes out; what runs is not waited for.
+            let _still_running = peer.shutdown(Duration::ZERO).await;
+            return Ok(match exited {
+                Exited::AfterShutdown => Exit::Held,
+                Exited::WithoutShutdown => Exit::Broke,
+            });
+        }
         closed = peer.closed() => drop(closed),
         () = stop => {
             let _still_running = peer.shutdown(fixture.drain_deadline()).await;

@@ -8,7 +8,9 @@ use rescind::http::{
     StreamableTransport,
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
-use rescind::websocket::{ClientTls, ServerTls, UpgradeOptions, WebSocketListener};
+use rescind::websocket::{
+    BinaryMessages, ClientTls, Ignored, LinkOptions, ServerTls, UpgradeOptions, WebSocketListener,
+};
 use rescind::{AcpEndpoint, Link, Listener, Transport, TransportError};
 
 use crate::endpoint::{Binding, Endpoint, Place, Web};
@@ -28,10 +30,11 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
             Ok(Box::pin(listener.framing(place.framing)))
         }
         Endpoint::WebSocket(web) => {
-            let mut listener = WebSocketListener::builder();
+            let mut options = UpgradeOptions::new().link(link_options(place.dialect));
             if web.path != "/" {
-                listener = listener.options(UpgradeOptions::new().path(&web.path));
+                options = options.path(&web.path);
             }
+            let mut listener = WebSocketListener::builder().options(options);
             if let Some((certificate, key)) = &place.identity {
                 let tls = ServerTls::from_pem_files(certificate, key).map_err(|error| source(&error))?;
                 listener = listener.tls(tls);
@@ -54,7 +57,8 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
         }
         Endpoint::Pipe(address) => Box::new(NamedPipeTransport::new(address.clone()).framing(place.framing)),
         Endpoint::WebSocket(_) => {
-            let mut transport = rescind::websocket::connect(&place.endpoint.to_string());
+            let transport = rescind::websocket::connect(&place.endpoint.to_string());
+            let mut transport = transport.options(link_options(place.dialect));
             if let Some(authority) = &place.authority {
                 transport =
                     transport.tls(ClientTls::from_ca_file(authority).map_err(|error| source(&error))?);
@@ -64,6 +68,15 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
         Endpoint::Http(_) => http_client(place)?,
     };
     transport.open().await.map_err(|error| source(&error))
+}
+
+/// ACP's draft has binary frames ignored; elsewhere they are no messages.
+fn link_options(dialect: &str) -> LinkOptions {
+    let options = LinkOptions::new();
+    if dialect.starts_with("acp") {
+        return options.binary(BinaryMessages::Ignore(Ignored::new()));
+    }
+    options
 }
 
 async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {

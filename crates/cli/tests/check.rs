@@ -190,6 +190,98 @@ fn our_own_fixture_holds_what_is_asked_of_it() {
     }
 }
 
+/// Our fixture behind a script that meddles with each line it writes. Its input is its own.
+fn meddled(meddle: &str) -> Output {
+    let fixture = r#""$0" fixture --dialect acp --listen stdio"#;
+    check(&JSON, &["sh", "-c", &format!("{fixture} | {meddle}"), env!("CARGO_BIN_EXE_rescind")])
+}
+
+fn held(output: &Output) -> Vec<String> {
+    let cells = cells(output);
+    let held = cells.iter().filter(|cell| cell["outcome"] == "held");
+    held.map(|cell| cell["scenario"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A line before each of the fixture's.
+fn before_each(line: &str) -> String {
+    format!(r#"while IFS= read -r line; do printf '%s\n%s\n' '{line}' "$line"; done"#)
+}
+
+#[test]
+fn a_peer_with_words_and_affairs_of_its_own_holds_what_the_fixture_holds() {
+    let plain = meddled("cat");
+    assert_eq!(plain.status.code(), Some(0), "{}", stderr(&plain));
+    let wanted = held(&plain);
+    assert!(wanted.len() > 30, "{wanted:?}");
+    for (what, meddle) in [
+        ("an extra notification", before_each(r#"{"jsonrpc":"2.0","method":"window/log","params":{"x":1}}"#)),
+        // It goes on asking after the end of its input, when nobody can answer it.
+        (
+            "a request of its own",
+            before_each(r#"{"jsonrpc":"2.0","id":"own","method":"fs/read_text_file","params":{}}"#),
+        ),
+        (
+            "other words and data",
+            r#"sed -u 's/"message":"[^"]*"/"message":"Cancelled by user","data":{"requestId":1}/'"#
+                .to_owned(),
+        ),
+        ("a null beside the result", r#"sed -u 's/,"result":/,"error":null,"result":/'"#.to_owned()),
+        ("a null beside the error", r#"sed -u 's/,"error":{/,"result":null,"error":{/'"#.to_owned()),
+        ("members nobody asked for", r#"sed -u 's/^{/{"_meta":{},"x":1,/'"#.to_owned()),
+    ] {
+        let output = meddled(&meddle);
+        let cells = cells(&output);
+        assert!(outcomes(&cells, "broke").is_empty(), "{what}: {:?}", outcomes(&cells, "broke"));
+        assert_eq!(held(&output), wanted, "{what}");
+    }
+}
+
+#[test]
+fn a_peer_that_gives_another_code_or_answers_twice_still_breaks() {
+    for meddle in [r#"sed -u 's/"code":-32800/"code":-32603/'"#, "sed -u p"] {
+        let output = meddled(meddle);
+        assert_eq!(output.status.code(), Some(1), "{meddle}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_peer_that_refuses_to_open_a_session_has_opened_none() {
+    let refusal =
+        r#"{"jsonrpc":"2.0","id":"runner-1","error":{"code":-32000,"message":"Authentication required"}}"#;
+    let output = check(&QUICK, &["sh", "-c", &format!("read l; echo '{refusal}'; exec sleep 1000")]);
+    assert_eq!(output.status.code(), Some(1));
+    let cells = cells(&output);
+    let broke = outcomes(&cells, "broke");
+    assert!(outcomes(&cells, "held").is_empty());
+    // A few scenarios open the session in a way of their own.
+    let of_the_opening: Vec<_> = broke.iter().filter(|why| why.starts_with("step 0: ")).collect();
+    assert!(of_the_opening.len() > 30, "{broke:?}");
+    for why in of_the_opening {
+        assert!(why.starts_with("step 0: `initialize` was refused: ") && why.contains("-32000"), "{why}");
+    }
+}
+
+#[test]
+fn a_check_of_nobody_names_both_ways_to_give_a_peer() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_rescind")).args(["check", "--dialect", "acp"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("ENDPOINT") && said.contains("COMMAND"), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_profile_that_breaks_the_format_is_told_in_one_sentence_with_its_place() {
+    let file = PidFile::new("profile");
+    std::fs::write(&file.0, "name = \"x\"\nfoo = 1\n").unwrap();
+    let output = check(&["--dialect", "acp", "--profile", file.0.to_str().unwrap()], &["cat"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("line 2, column 1: unknown field `foo`"), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+}
+
 #[test]
 fn a_peer_cannot_steer_the_terminal() {
     let script = r"printf '\033[31mred\n'; exec cat";

@@ -155,6 +155,31 @@ fn sigterm_and_sigint_end_the_fixture_in_good_order() {
 }
 
 #[test]
+fn the_lsp_fixture_ends_at_exit_and_fails_without_a_shutdown() {
+    for (shutdown, code) in [(true, 0), (false, 1)] {
+        let mut child = rescind(&["fixture", "--dialect", "lsp", "--listen", "stdio"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Open until the process is gone: the end of input would end it too.
+        let mut stdin = child.stdin.take().unwrap();
+        let mut say = |body: &str| write!(stdin, "Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        say(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{}}}"#);
+        say(r#"{"jsonrpc":"2.0","id":2,"method":"test/wait"}"#);
+        if shutdown {
+            say(r#"{"jsonrpc":"2.0","id":3,"method":"shutdown"}"#);
+        }
+        say(r#"{"jsonrpc":"2.0","method":"exit"}"#);
+        let mut out = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        assert_eq!(out.contains(r#""id":3,"result":null"#), shutdown, "{out}");
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        drop(stdin);
+    }
+}
+
+#[test]
 fn our_own_fixture_passes_the_check() {
     let fixture = env!("CARGO_BIN_EXE_rescind");
     for dialect in ["acp", "lsp"] {

@@ -4,9 +4,12 @@
 
 mod common;
 
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Output;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -123,6 +126,117 @@ fn a_server_that_is_not_trusted_is_one_that_cannot_be_reached_in_every_binding()
     }
 }
 
+#[test]
+fn a_server_without_http_2_is_told_so_where_the_dialect_needs_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let server = std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            if is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            // Some connections only show that it can be reached, and are gone already.
+            let _written = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+            let _ended = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    let done = output(&["check", "--dialect", "acp", &format!("http://{address}/agent")]);
+    assert_out_of_reach(&done, "does not speak HTTP/2");
+    over.store(true, Ordering::SeqCst);
+    drop(TcpStream::connect(address).unwrap());
+    server.join().unwrap();
+}
+
+/// The first sentence a check says of a server that answers each request with this and closes.
+fn first_broken(dialect: &str, response: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
+    let server = std::thread::spawn(move || {
+        let mut answering = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            if is_over.load(Ordering::SeqCst) {
+                break;
+            }
+            answering.push(std::thread::spawn(move || {
+                // Some connections only show that it can be reached. What is not read would reset the others.
+                if read_request(&mut stream) {
+                    let _written = stream.write_all(response.as_bytes());
+                }
+            }));
+        }
+        for each in answering {
+            each.join().unwrap();
+        }
+    });
+    let waits = ["--json", "--step-timeout", "2000"];
+    let endpoint = format!("http://{address}/mcp");
+    let done = output(&[&["check", "--dialect", dialect][..], &waits, &[&endpoint]].concat());
+    over.store(true, Ordering::SeqCst);
+    drop(TcpStream::connect(address).unwrap());
+    server.join().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let broken = report["cells"].as_array().unwrap().iter().find(|cell| cell["outcome"] == "broke").unwrap();
+    broken["why"].as_str().unwrap().to_owned()
+}
+
+/// `false`: there was none.
+fn read_request(stream: &mut TcpStream) -> bool {
+    let (mut read, mut byte) = (Vec::new(), [0]);
+    while !read.ends_with(b"\r\n\r\n") {
+        if !matches!(stream.read(&mut byte), Ok(1)) {
+            return false;
+        }
+        read.push(byte[0]);
+    }
+    let head = String::from_utf8(read).unwrap().to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).is_ok()
+}
+
+#[test]
+fn a_server_that_refuses_is_told_with_its_status_and_is_not_waited_for() {
+    for (response, why) in [
+        (
+            "HTTP/1.1 500 Oops\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 4\r\n\r\nboom",
+            "the server answered with 500 Internal Server Error and text/html",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\n\r\nhi",
+            "the server answered with 200 OK and text/html, which does not answer the request",
+        ),
+        (
+            "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n",
+            "the server answered with 202 Accepted and no message",
+        ),
+        (
+            "HTTP/1.1 401 No\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n{\"error\":\"no\"}",
+            "the server answered with 401 Unauthorized and application/json",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{\"id\":",
+            "end of file before message length reached",
+        ),
+        ("", "connection closed before message completed"),
+    ] {
+        let said = first_broken("mcp", response);
+        let start = "step 0: the answer to `initialize` cannot come: ";
+        assert!(said.starts_with(start) && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_stateless_server_that_takes_a_request_without_an_answer_is_told_so() {
+    let said = first_broken("mcp-2026", "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
+    let why = "cannot come: the server answered with 202 Accepted and no message";
+    assert!(said.starts_with("step 0: ") && said.ends_with(why), "{said}");
+}
+
 /// CLI.md: exit code 2 for a peer that could not be reached, and one sentence that says why.
 fn assert_out_of_reach(done: &Output, why: &str) {
     let said = text(&done.stderr);
@@ -151,7 +265,7 @@ fn a_fixture_that_was_killed_leaves_a_pipe_that_the_next_one_takes_over() {
 
 #[test]
 fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
-    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::io::{BufRead as _, BufReader};
     let fixture = Fixture::listen("acp", &pipe(), &[]);
     let path = fixture.endpoint.strip_prefix("pipe:").unwrap();
     let mut lines: Vec<_> = (0..3)
@@ -175,10 +289,9 @@ fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
 }
 
 /// Posts one message over HTTP/1.1; returns the connection and the head of the response.
-fn post(endpoint: &str, headers: &str, body: &str) -> (std::net::TcpStream, String) {
-    use std::io::{Read as _, Write as _};
+fn post(endpoint: &str, headers: &str, body: &str) -> (TcpStream, String) {
     let (host, path) = endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
-    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
     let fixed = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
     let length = body.len();
     let text = format!(
@@ -196,7 +309,6 @@ fn post(endpoint: &str, headers: &str, body: &str) -> (std::net::TcpStream, Stri
 
 /// Tells a fixture to stop while this request runs, and returns what is answered to it.
 fn answered_at_the_end(fixture: Fixture, headers: &str, body: &str) -> String {
-    use std::io::Read as _;
     let (mut stream, head) = post(&fixture.endpoint, headers, body);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));

@@ -119,6 +119,15 @@ pub enum Incoming<'a> {
     PeerError(ErrorObject),
     /// Several messages in one frame. Only some revisions of some dialects allow it.
     Batch(Vec<&'a RawValue>),
+    /// A request that cannot be read but for its id: refused under it, so that its caller does not wait for ever.
+    BadRequest {
+        /// The id its refusal carries.
+        id: RequestId,
+        /// As [`IncomingRequest::tag`].
+        tag: u8,
+        /// What is wrong with it.
+        why: BadMessage,
+    },
     /// Not a message. Answered without an id, as the dialect writes that.
     Bad(BadMessage),
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rescind_core::{CallContext, HandlerError, Peer, Router, dialect, memory_pair};
+use rescind_core::{CallContext, HandlerError, NotificationPlace, Peer, Router, dialect, memory_pair};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -31,5 +31,43 @@ async fn session_cancel_right_after_its_prompt_finds_the_prompt() {
         let (cancel, prompts) = cancels.recv().await.unwrap();
         assert_eq!((cancel, prompts), (number, number), "the prompt was still to begin");
         drop(call);
+    }
+}
+
+#[tokio::test]
+async fn session_cancel_leaves_the_prompt_that_came_after_it_alone() {
+    let (begins, mut begun) = mpsc::unbounded_channel::<CallContext>();
+    let (holds, held) = mpsc::unbounded_channel::<NotificationPlace>();
+    let held = Arc::new(tokio::sync::Mutex::new(held));
+    let (told, mut answers) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("session/prompt", move |ctx: CallContext, _: Value| {
+            begins.send(ctx.clone()).unwrap();
+            async move { Err::<(), _>(HandlerError::stopped(ctx.cancelled().await)) }
+        })
+        .placed_notification("session/cancel", move |_, place, _: Value| {
+            let (held, told) = (Arc::clone(&held), told.clone());
+            async move {
+                told.send(place).unwrap();
+                // It runs on while the next prompt comes and begins.
+                held.lock().await.recv().await.unwrap();
+            }
+        });
+    let (client, server) = memory_pair();
+    let _server = Peer::builder(dialect::ACP).serve(router).attach(server).unwrap();
+    let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
+    let prompt = || peer.call::<_, ()>("session/prompt", &json!({})).start().unwrap();
+    let mut earlier = Vec::new();
+    for _ in 0..3 {
+        let first = prompt();
+        earlier.push(begun.recv().await.unwrap());
+        peer.notify("session/cancel", &json!({})).unwrap();
+        let second = prompt();
+        let (place, later) = (answers.recv().await.unwrap(), begun.recv().await.unwrap());
+        assert!(earlier.iter().all(|ctx| !place.is_before(ctx)), "they came before the cancel");
+        assert!(place.is_before(&later), "it came after the cancel");
+        earlier.push(later);
+        holds.send(place).unwrap();
+        drop((first, second));
     }
 }

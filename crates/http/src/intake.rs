@@ -54,6 +54,12 @@ impl Intake {
 
     /// Hands a message to the driver.
     pub(crate) fn push(&self, inbound: Inbound) -> Result<(), NotTaken> {
+        self.push_under_lock(inbound).map(wake)
+    }
+
+    /// As [`push`](Self::push), for a caller whose lock keeps the order of what it hands over: it wakes the driver once
+    /// that lock is gone.
+    pub(crate) fn push_under_lock(&self, inbound: Inbound) -> Result<Option<Waker>, NotTaken> {
         self.try_push(inbound).map_err(|(why, _)| why)
     }
 
@@ -66,7 +72,10 @@ impl Intake {
         loop {
             let room = self.room.notified();
             match self.try_push(inbound) {
-                Ok(()) => return Ok(()),
+                Ok(reader) => {
+                    wake(reader);
+                    return Ok(());
+                }
                 Err((NotTaken::Closed, _)) => return Err(NotTaken::Closed),
                 Err((NotTaken::Full, back)) => inbound = back,
             }
@@ -74,47 +83,45 @@ impl Intake {
         }
     }
 
-    fn try_push(&self, inbound: Inbound) -> Result<(), (NotTaken, Inbound)> {
-        let reader = {
-            let mut state = self.state();
-            if state.ended || state.forsaken {
-                return Err((NotTaken::Closed, inbound));
-            }
-            let bytes = state.bytes.saturating_add(inbound.body.len());
-            // One message always fits, so that none waits for ever.
-            if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
-                return Err((NotTaken::Full, inbound));
-            }
-            state.messages += 1;
-            state.bytes = bytes;
-            state.queue.push_back(Ok(TransportEvent::Message(inbound)));
-            state.reader.take()
-        };
-        wake(reader);
-        Ok(())
+    fn try_push(&self, inbound: Inbound) -> Result<Option<Waker>, (NotTaken, Inbound)> {
+        let mut state = self.state();
+        if state.ended || state.forsaken {
+            return Err((NotTaken::Closed, inbound));
+        }
+        let bytes = state.bytes.saturating_add(inbound.body.len());
+        // One message always fits, so that none waits for ever.
+        if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
+            return Err((NotTaken::Full, inbound));
+        }
+        state.messages += 1;
+        state.bytes = bytes;
+        state.queue.push_back(Ok(TransportEvent::Message(inbound)));
+        Ok(state.reader.take())
     }
 
     /// Tells the driver what happened to an exchange. Nothing is told after the end.
     pub(crate) fn tell(&self, event: TransportEvent) {
-        self.add(Ok(event));
+        wake(self.add(Ok(event)));
+    }
+
+    /// As [`tell`](Self::tell), for a caller who wakes the driver once its own lock is gone.
+    pub(crate) fn tell_under_lock(&self, event: TransportEvent) -> Option<Waker> {
+        self.add(Ok(event))
     }
 
     /// Ends the input with an error of the whole link, behind what waits.
     pub(crate) fn fail(&self, error: TransportError) {
-        self.add(Err(error));
+        wake(self.add(Err(error)));
         self.end();
     }
 
-    fn add(&self, item: Result<TransportEvent, TransportError>) {
-        let reader = {
-            let mut state = self.state();
-            if state.ended || state.forsaken {
-                return;
-            }
-            state.queue.push_back(item);
-            state.reader.take()
-        };
-        wake(reader);
+    fn add(&self, item: Result<TransportEvent, TransportError>) -> Option<Waker> {
+        let mut state = self.state();
+        if state.ended || state.forsaken {
+            return None;
+        }
+        state.queue.push_back(item);
+        state.reader.take()
     }
 
     /// Ends the input, behind what waits.

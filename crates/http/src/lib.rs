@@ -49,6 +49,7 @@
 //! senders wait, and after 30 s the stream that is not read is cut. For streams that nobody has opened the oldest
 //! notifications are given up beyond 1024 messages or 1 MiB, and our own requests fail, unsent. Up to 256 events and
 //! 64 KiB of each stream are kept for a client that comes back. All are settings of [`HttpServer`].
+//! What is given up is counted: [`HttpListener::counts`].
 #![doc = include_str!("refusals.md")]
 
 mod acp;
@@ -67,6 +68,6 @@ mod tls;
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
 pub use revisions::McpRevisions;
-pub use server::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};

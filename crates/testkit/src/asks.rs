@@ -19,6 +19,8 @@ pub struct Asks {
     pub methods: BTreeSet<String>,
     /// Those whose params matter to it: no other request can stand for them.
     pub particular: BTreeSet<String>,
+    /// The methods of the requests it waits for.
+    pub children: BTreeSet<String>,
     /// It needs more than one connection to the same fixture.
     pub many_lines: bool,
     /// It ends the subject's input.
@@ -65,7 +67,8 @@ impl Vector {
         if self.role == Part::Call && !abilities.calls {
             return why("the subject makes no calls when it is told to");
         }
-        if !self.options.is_default() && !abilities.options {
+        // What it would be told, a foreign peer may declare by itself.
+        if !self.options.is_default() && !abilities.options && self.declared.is_none() {
             return why("it needs settings that this peer cannot be given");
         }
         if asks.many_lines && !abilities.many_lines {
@@ -77,6 +80,9 @@ impl Vector {
             return why("this wire cannot end its input alone");
         }
         let profile = profile?;
+        if let Some(left_open) = &self.ours {
+            return Some(format!("the documents leave open, and it shows what we decided: {left_open}"));
+        }
         if asks.own_opening && profile.requests.values().any(uses_what_was_bound) {
             return why(
                 "it opens the session in a way of its own, and the profile needs what its own opening gives",
@@ -130,10 +136,14 @@ impl Asks {
             Step::Barrier(_) | Step::Skip(_) | Step::ExpectNothing(_) => {
                 self.methods.insert("test/echo".to_owned());
             }
+            Step::Expect(pattern) => self.add_child(pattern, speech),
+            Step::ExpectAnyOrder(patterns) => {
+                for pattern in patterns {
+                    self.add_child(pattern, speech);
+                }
+            }
+            Step::ExpectThrough(through) => self.add_child(&through.frame, speech),
             Step::SendRaw(_)
-            | Step::Expect(_)
-            | Step::ExpectAnyOrder(_)
-            | Step::ExpectThrough(_)
             | Step::ExpectClosed(_)
             | Step::Disconnect(_)
             | Step::Call(_)
@@ -141,6 +151,12 @@ impl Asks {
             | Step::DropCall(_)
             | Step::ExpectOutcome(_)
             | Step::Shutdown(_) => {}
+        }
+    }
+
+    fn add_child(&mut self, pattern: &Value, speech: Option<Speech>) {
+        if let Some(Shape::Request { method, .. }) = speech.map(|speech| speech.shape(pattern)) {
+            self.children.insert(method);
         }
     }
 

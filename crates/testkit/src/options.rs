@@ -19,6 +19,10 @@ pub struct Options {
     /// Whether the subject declares that it handles cancels, where its dialect has a declaration. Default: it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declare_cancel: Option<bool>,
+    /// Whether the fixture declares that `test/sleep` can be a task, where its dialect has a declaration (MCP 2025-11-25): then
+    /// the cancel of its id does not reach it. Default: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declare_tasks: Option<bool>,
     /// Bounds and times.
     #[serde(skip_serializing_if = "LimitOptions::is_default")]
     pub limits: LimitOptions,
@@ -32,6 +36,11 @@ impl Options {
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether the fixture declares tasks.
+    pub(crate) fn declares_tasks(&self) -> bool {
+        self.declare_tasks.unwrap_or(false)
     }
 
     /// Whether the subject declares that it handles cancels.

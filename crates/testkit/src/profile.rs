@@ -180,8 +180,15 @@ pub struct Witness {
 
 /// A profile that breaks the format.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the profile breaks the format: {0}")]
-pub struct BadProfile(String);
+#[error("line {line}, column {column}: {reason}")]
+pub struct BadProfile {
+    line: usize,
+    column: usize,
+    reason: String,
+}
+
+/// The fixture's own methods, asked as a foreign peer is asked.
+const FIXTURE: &str = include_str!("../profiles/fixture.toml");
 
 impl Profile {
     /// Reads a profile from TOML.
@@ -189,7 +196,22 @@ impl Profile {
     /// # Errors
     /// Where the text breaks the format.
     pub fn from_toml(text: &str) -> Result<Self, BadProfile> {
-        toml::from_str(text).map_err(|error| BadProfile(error.to_string()))
+        toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let before = text.get(..at).unwrap_or(text);
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            let reason = error.message().lines().collect::<Vec<_>>().join(", ");
+            BadProfile { line, column, reason }
+        })
+    }
+
+    /// The profile of whoever serves the fixture's own methods, in whatever dialect: no byte of it is held to the fixture's.
+    ///
+    /// # Errors
+    /// None, as a test of this crate holds.
+    pub fn fixture() -> Result<Self, BadProfile> {
+        Self::from_toml(FIXTURE)
     }
 }
 
@@ -234,7 +256,36 @@ mod tests {
         let profile = Profile::from_toml(text).unwrap();
         assert_eq!(profile.requests[&RequestKind::Slow].cancelled.len(), 2);
         assert_eq!(profile.handshake.steps.len(), 2);
-        assert!(Profile::from_toml("name = 1").is_err());
+    }
+
+    #[test]
+    fn a_profile_that_breaks_the_format_is_told_in_one_sentence_with_its_place() {
+        for (text, place) in
+            [("name = 1", "line 1, column 8: "), ("name = \"x\"\nfoo = 1\n", "line 2, column 1: ")]
+        {
+            let told = Profile::from_toml(text).unwrap_err().to_string();
+            assert!(told.starts_with(place) && told.lines().count() == 1, "{told}");
+        }
+    }
+
+    #[test]
+    fn the_fixtures_own_profile_asks_for_every_kind() {
+        let profile = Profile::fixture().unwrap();
+        for method in [
+            "wait",
+            "echo",
+            "sleep",
+            "partial",
+            "ignore",
+            "block",
+            "fail_on_cancel",
+            "nested",
+            "progress",
+            "panic",
+        ] {
+            let kind = RequestKind::of_method(&format!("test/{method}")).unwrap();
+            assert_eq!(profile.requests[&kind].method, format!("test/{method}"));
+        }
     }
 
     #[test]

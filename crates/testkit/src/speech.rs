@@ -151,6 +151,21 @@ impl Speech {
         }
     }
 
+    /// Whether an answer to the opening says no.
+    pub(crate) fn is_refusal(self, answer: &Value) -> bool {
+        let error = match self.envelope {
+            Envelope::JsonRpc | Envelope::JsonRpcWithMeta => answer.get("error"),
+            Envelope::Abp => answer.pointer("/payload/error"),
+        };
+        let says_no = answer.pointer("/payload/success") == Some(&Value::Bool(false));
+        error.is_some_and(|error| !error.is_null()) || says_no
+    }
+
+    /// Whether a request that its peer cancelled is owed silence in place of an answer.
+    pub(crate) const fn owes_silence(self) -> bool {
+        matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
+    }
+
     /// The request that opens a session and its params.
     pub(crate) fn opening(self) -> Option<(&'static str, Value)> {
         let client = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});

@@ -33,6 +33,13 @@ pub struct Vector {
     /// What it asks of the wire it is played over; it is not asked on others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Need>,
+    /// What the documents leave open, where it shows a decision of our own: a foreign peer may have decided otherwise,
+    /// and is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ours: Option<String>,
+    /// What a foreign peer must have declared to be asked: a dotted path into its answer to `initialize`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<String>,
     /// How the session is opened.
     #[serde(default, skip_serializing_if = "Opening::is_default")]
     pub handshake: Opening,
@@ -50,7 +57,7 @@ pub enum Part {
     Call,
 }
 
-/// What a vector asks of the wire it is played over: where protocols themselves demand another course.
+/// What a vector asks of what it is played over: where protocols themselves demand or allow another course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -69,7 +76,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Why a vector with this need is not asked on a wire without it.
+    /// Why a vector with this need is not asked where it is not met.
     pub(crate) const fn unmet(self, abilities: Abilities) -> Option<&'static str> {
         match self {
             Self::Order if !abilities.ordered => Some(

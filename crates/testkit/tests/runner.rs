@@ -13,11 +13,22 @@ struct Scripted {
     replies: VecDeque<Vec<Seen>>,
     waiting: VecDeque<Seen>,
     now: Instant,
+    abilities: Abilities,
+    /// How many frames came after the end of its input.
+    too_late: usize,
+    half_closed: bool,
 }
 
 impl Scripted {
     fn new(replies: impl IntoIterator<Item = Vec<Seen>>) -> Self {
-        Self { replies: replies.into_iter().collect(), waiting: VecDeque::new(), now: Instant::now() }
+        Self {
+            replies: replies.into_iter().collect(),
+            waiting: VecDeque::new(),
+            now: Instant::now(),
+            abilities: Abilities { options: true, ..NOTHING },
+            too_late: 0,
+            half_closed: false,
+        }
     }
 }
 
@@ -34,7 +45,7 @@ const NOTHING: Abilities = Abilities {
 
 impl Subject for Scripted {
     fn abilities(&self) -> Abilities {
-        Abilities { options: true, ..NOTHING }
+        self.abilities
     }
 
     fn now(&self) -> Instant {
@@ -47,6 +58,7 @@ impl Subject for Scripted {
 
     async fn send(&mut self, _: Line, frames: Vec<String>) -> Result<(), Trouble> {
         for _ in frames {
+            self.too_late += usize::from(self.half_closed);
             self.waiting.extend(self.replies.pop_front().unwrap_or_default());
         }
         Ok(())
@@ -61,6 +73,8 @@ impl Subject for Scripted {
     }
 
     async fn half_close(&mut self, _: Line) -> Result<(), Trouble> {
+        self.half_closed = true;
+        self.waiting.extend(self.replies.pop_front().unwrap_or_default());
         Ok(())
     }
 
@@ -218,6 +232,111 @@ async fn a_profile_puts_the_vector_into_the_peers_own_words() {
     assert!(played.cancel.is_some());
 }
 
+/// Plays this scenario as `rescind check` does without a profile.
+async fn asked(scenario: &Scenario, subject: &mut Scripted) -> Played {
+    let mut settings = Settings::default();
+    settings.profile = Some(Profile::fixture().unwrap());
+    play(scenario, subject, &settings).await
+}
+
+#[tokio::test]
+async fn what_came_in_place_of_an_answer_is_told() {
+    for other in
+        [r#"{"id":"1","jsonrpc":"2.0","result":{}}"#, r#"[{"id":"runner-1","jsonrpc":"2.0","result":{}}]"#]
+    {
+        let mut subject = Scripted::new([vec![frame(other)]]);
+        let played = asked(scenario("cancel_running"), &mut subject).await;
+        assert!(why(&played).contains(&format!("meanwhile this came: {other}")), "{played:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_opening_opens_no_session() {
+    let refusal =
+        r#"{"jsonrpc":"2.0","id":"runner-1","error":{"code":-32000,"message":"Authentication required"}}"#;
+    let played = asked(scenario("cancel_running"), &mut Scripted::new([vec![frame(refusal)]])).await;
+    assert!(matches!(played.verdict, Verdict::Broke { step: 0, .. }), "{played:?}");
+    assert!(why(&played).starts_with("`initialize` was refused: "), "{played:?}");
+}
+
+#[tokio::test]
+async fn what_a_peer_asks_after_the_end_of_its_input_gets_no_answer() {
+    let asked_late = frame(r#"{"jsonrpc":"2.0","id":"q","method":"session/request_permission","params":{}}"#);
+    let last = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"value":"last"}}"#);
+    let mut subject = Scripted::new([opened(), vec![], vec![asked_late, last, Seen::Closed(None)]]);
+    subject.abilities.half_close = true;
+    subject.abilities.options = false;
+    // Of a peer it does not know it does not ask this: whether it answers then is its own choice.
+    let mut scenario = scenario("half_close_answers").clone();
+    scenario.vector.ours = None;
+    let played = asked(&scenario, &mut subject).await;
+    assert_eq!(played.verdict, Verdict::Held, "{played:?}");
+    assert_eq!(subject.too_late, 0, "{played:?}");
+}
+
+#[tokio::test]
+async fn a_post_that_is_answered_in_json_spells_its_silence_as_cancelled_and_does_so_once() {
+    let cancelled = || frame(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Cancelled"}}"#);
+    let barrier = |number| {
+        frame(&format!(r#"{{"jsonrpc":"2.0","id":"runner-{number}","result":{{"value":"barrier"}}}}"#))
+    };
+    let scenario = scenarios_of("mcp").find(|scenario| scenario.vector.name == "cancel_running").unwrap();
+    for (ordered, answers, holds) in [
+        (false, vec![cancelled()], true),
+        (false, vec![cancelled(), cancelled()], false),
+        (true, vec![cancelled()], false),
+    ] {
+        // The opening is an answer and a notification.
+        let script = [opened(), vec![], stats("runner-2", 0), vec![], answers, vec![barrier(3)]];
+        let script = script.into_iter().chain([stats("runner-4", 1), vec![barrier(5)]]);
+        let mut subject = Scripted::new(script);
+        subject.abilities = Abilities { ordered, ..NOTHING };
+        let played = asked(scenario, &mut subject).await;
+        assert_eq!(played.verdict == Verdict::Held, holds, "{played:?}");
+    }
+}
+
+#[tokio::test]
+async fn work_that_a_running_peer_does_for_others_is_not_counted() {
+    let running = |number: u64, running: u64, cancelled: u64| {
+        let id = format!("runner-{number}");
+        frame(&format!(
+            r#"{{"jsonrpc":"2.0","id":"{id}","result":{{"running":{running},"cancelled":{cancelled}}}}}"#
+        ))
+    };
+    let cancelled = frame(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32800,"message":"Cancelled"}}"#);
+    let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-4","result":{"value":"barrier"}}"#);
+    let script =
+        [opened(), vec![running(2, 3, 5)], vec![], vec![cancelled], vec![running(3, 3, 6)], vec![barrier]];
+    let played = asked(scenario("cancel_running"), &mut Scripted::new(script)).await;
+    assert_eq!(played.verdict, Verdict::Held, "{played:?}");
+}
+
+#[tokio::test]
+async fn a_foreign_peer_is_not_held_to_our_own_decisions_nor_to_what_it_did_not_declare() {
+    for (dialect, name) in [
+        ("acp", "id_that_is_none_is_refused"),
+        ("mcp", "id_that_is_none_is_refused"),
+        ("lsp", "malformed_frame_then_valid"),
+        ("mcp", "early_cancel_waits"),
+    ] {
+        let scenario = scenarios_of(dialect).find(|scenario| scenario.vector.name == name).unwrap();
+        let played = asked(scenario, &mut Scripted::new([])).await;
+        assert!(matches!(played.verdict, Verdict::NotAsked { .. }), "{name}: {played:?}");
+        assert!(why(&played).contains("what we decided"), "{name}: {played:?}");
+    }
+    let task = scenarios_of("mcp").find(|scenario| scenario.vector.name == "task_is_not_cancelled").unwrap();
+    let played = asked(task, &mut Scripted::new([opened()])).await;
+    assert!(matches!(played.verdict, Verdict::NotAsked { .. }), "{played:?}");
+    assert!(why(&played).contains("capabilities.tasks"), "{played:?}");
+    let declares = r#"{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}}}}"#;
+    let whole = frame(r#"{"jsonrpc":"2.0","id":1,"result":{"value":"whole"}}"#);
+    let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-2","result":{"value":"barrier"}}"#);
+    let script = [vec![frame(declares)], vec![], vec![], vec![whole], vec![barrier]];
+    let played = asked(task, &mut Scripted::new(script)).await;
+    assert_eq!(played.verdict, Verdict::Held, "{played:?}");
+}
+
 /// A subject that cannot be given options.
 struct Foreign<'a>(&'a mut Scripted);
 
@@ -253,4 +372,38 @@ impl Subject for Foreign<'_> {
     async fn pause(&mut self) {
         self.0.pause().await;
     }
+}
+
+/// The request of the opening went out on an exchange that ended like this.
+fn unanswered(why: Option<&str>) -> Seen {
+    Seen::Unanswered { id: "runner-1".into(), why: why.map(str::to_owned) }
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_come_is_not_waited_for() {
+    let mut subject = Scripted::new([vec![unanswered(Some("the server answered with 500"))]]);
+    let begun = subject.now;
+    let played = asked(scenario("cancel_running"), &mut subject).await;
+    assert_eq!(why(&played), "the answer to `initialize` cannot come: the server answered with 500");
+    assert_eq!(subject.now, begun);
+    let told = &played.trace.last().unwrap().text;
+    assert!(told.contains("ended without an answer: the server answered with 500"), "{told}");
+}
+
+#[tokio::test]
+async fn an_answer_that_may_still_come_on_another_exchange_is_waited_for() {
+    let twice = [unanswered(None), opened().remove(0)];
+    let played = asked(scenario("unknown_notification"), &mut Scripted::new([twice.to_vec()])).await;
+    assert!(!why(&played).contains("`initialize`"), "{played:?}");
+}
+
+#[tokio::test]
+async fn an_exchange_of_an_unknown_request_that_failed_is_told_with_the_deadline() {
+    let failed = Seen::Unanswered {
+        id: serde_json::Value::Null,
+        why: Some("the server answered with 400".to_owned()),
+    };
+    let played = asked(scenario("cancel_running"), &mut Scripted::new([vec![failed]])).await;
+    assert!(why(&played).starts_with("waited 5s for the answer to `initialize`"), "{played:?}");
+    assert!(why(&played).ends_with("ended without an answer: the server answered with 400"), "{played:?}");
 }

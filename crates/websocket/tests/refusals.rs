@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -83,6 +84,7 @@ const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
     ("GET /agent", &[("Host", "evil.example")], 421, ""),
     ("GET /agent", &[("Host", "192.0.2.1")], 421, ""),
     ("GET /agent", &[("Host", "")], 400, ""),
+    ("GET /agent", &[("Host", "localhost\r\nHost: localhost")], 400, ""),
     ("GET /agent", &[("Host", "a b")], 400, ""),
     ("GET /agent", &[("Host", "user@localhost")], 400, ""),
     ("GET /", &[], 404, ""),
@@ -92,6 +94,7 @@ const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
     ("GET /agent", &[("Host", "agent.example"), ("Origin", "https://agent.example")], 101, ""),
     ("GET /agent", &[("Origin", "https://evil.example")], 403, ""),
     ("GET /agent", &[("Origin", "null")], 403, ""),
+    ("GET /agent", &[("Origin", "https://app.example\r\nOrigin: https://app.example")], 403, ""),
     ("POST /agent", &[], 405, "allow: GET"),
     ("OPTIONS /agent", &[], 405, "allow: GET"),
     ("GET /agent", &[("Upgrade", "")], 426, "upgrade: websocket"),
@@ -140,6 +143,33 @@ async fn a_route_of_axum_asks_the_same() {
     }
     // The application's other routes are its own.
     assert_eq!(status(&asked(&address, request("GET /", &[("Host", "evil.example")])).await), 200);
+}
+
+/// What comes over the socket is what the docs list, no more and no less: their table is held against `TABLE` and the two
+/// statuses that have tests of their own below.
+#[test]
+fn the_docs_list_every_refusal() {
+    let docs = include_str!("../src/refusals.md");
+    let cells = docs.lines().filter_map(|line| line.split('|').nth(1)?.trim().parse().ok());
+    let documented: BTreeSet<u16> = cells.collect();
+    let asked = TABLE.iter().map(|&(_, _, status, _)| status).filter(|status| *status != 101);
+    let asked: BTreeSet<u16> = asked.chain([431, 503]).collect();
+    assert_eq!(documented, asked);
+}
+
+#[tokio::test]
+async fn a_head_over_its_bounds_gets_431() {
+    let mut listener = listen(UpgradeOptions::new()).await;
+    let address = listener.address().to_string();
+    let long = "x".repeat(20 * 1024);
+    let names: Vec<_> = (0..101).map(|n| format!("X-{n}")).collect();
+    let many: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    for changes in [&[("X", long.as_str())][..], &many] {
+        let asking = asked(&address, request("GET /", changes));
+        let (head, refused) = tokio::join!(asking, accept(&mut listener));
+        assert_eq!(status(&head), 431, "{head}");
+        refused.unwrap_err();
+    }
 }
 
 #[tokio::test]

@@ -18,16 +18,19 @@ use crate::signals::told_to_stop;
 use crate::{Exit, Failure, matrix, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
+    // Whoever is asked, their words are theirs: only `matrix` holds our own fixture to every byte.
     let profile = match &args.profile {
-        Some(file) => Some(read_profile(file)?),
-        None => None,
+        Some(file) => read_profile(file)?,
+        None => {
+            Profile::fixture().map_err(|error| format!("the fixture's own profile is broken: {error}"))?
+        }
     };
     let peer = foreign(&args)?;
     peer.try_open().await?;
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let mut settings = Settings::default();
     settings.deadline = Duration::from_millis(args.step_timeout);
-    settings.profile = profile;
+    settings.profile = Some(profile);
     let asked: Vec<&Scenario> =
         scenarios_of(args.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
     // The peer leads a process group of its own: a signal to ours is no signal to it.
@@ -53,6 +56,11 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
 
 fn foreign(args: &Check) -> Result<Foreign, Failure> {
     let dialect = Dialect::by_name(args.dialect).ok_or("there is no such dialect")?;
+    if args.endpoint.is_none() && args.command.is_empty() {
+        return Err("there is no peer to check; give the ENDPOINT of one that runs (pipe:PATH-OR-NAME, ws://.., http://..), \
+                    or the COMMAND that starts it after `--`"
+            .to_owned());
+    }
     let endpoint = args.endpoint.clone().unwrap_or(Endpoint::Stdio);
     if args.endpoint == Some(Endpoint::Stdio) {
         return Err("stdio is an endpoint of `fixture` only; give the peer's command after `--`".to_owned());
@@ -132,6 +140,8 @@ impl Openings {
                 self.why.clone_from(why);
                 self.exit = child.epitaph();
             }
+            // What holds without a session tells nothing of one.
+            Verdict::Held if scenario.vector.handshake == Opening::None => {}
             Verdict::Broke { .. } | Verdict::Held => self.opened = true,
         }
     }

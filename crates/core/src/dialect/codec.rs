@@ -160,12 +160,21 @@ pub struct Handshake {
     pub handles_cancels: Option<bool>,
     /// The protocol version, as text.
     pub revision: Option<String>,
+    /// The methods whose requests the writer takes out of a cancel's reach where their params name what
+    /// [`Rules::uncancellable_param`] says. `None`: the dialect declares none, and every method's are.
+    pub exempting: Option<Vec<String>>,
 }
 
 impl Handshake {
     /// What one half of a handshake says.
     #[must_use]
     pub const fn new(handles_cancels: Option<bool>, revision: Option<String>) -> Self {
-        Self { handles_cancels, revision }
+        Self { handles_cancels, revision, exempting: None }
+    }
+
+    /// The same, with what [`exempting`](Self::exempting) says.
+    #[must_use]
+    pub fn with_exempting(self, exempting: Option<Vec<String>>) -> Self {
+        Self { exempting, ..self }
     }
 }

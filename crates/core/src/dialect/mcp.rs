@@ -55,6 +55,8 @@ static MCP_CODEC: JsonRpc = JsonRpc {
     }),
     opening: Opening::TextVersion,
     uncancellable_param: TASK,
+    // "Tasks": what was not declared for a request's type is ignored, so that request is one like any other.
+    exempting: Some("tasks"),
     batches: Batches::Read,
     ..JsonRpc::new(CANCELLED)
 };

@@ -66,7 +66,7 @@ impl Negotiation {
     /// What is wrong with a frame nobody recognised: if all agree that it is not even JSON, that.
     fn fault(&self, frame: &[u8]) -> BadMessage {
         let faults = self.offered.iter().map(|dialect| match dialect.codec().decode(frame) {
-            Incoming::Bad(why) => why,
+            Incoming::Bad(why) | Incoming::BadRequest { why, .. } => why,
             _ => BadMessage::UnknownDialect,
         });
         faults

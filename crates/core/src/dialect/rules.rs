@@ -27,7 +27,8 @@ pub struct Rules {
     pub gate: Gate,
     /// Methods no cancel message reaches, beside the handshake.
     pub uncancellable: &'static [&'static str],
-    /// A member of params that makes a request uncancellable (MCP: `task`).
+    /// A member of params that makes a request uncancellable (MCP: `task`), where its receiver declared that for the method or the
+    /// dialect has no such declaration ([`Handshake::exempting`](super::Handshake::exempting)).
     pub uncancellable_param: Option<&'static str>,
     /// Methods the serving side may end by a cancel naming the caller's own request (MCP 2026: `subscriptions/listen`).
     pub peer_may_end: &'static [&'static str],

@@ -48,6 +48,7 @@ pub use context::CallContext;
 pub use handler::{HandlerError, Stopped};
 pub use incoming::{Notification, Notifications};
 pub use load::Load;
+pub use notices::NotificationPlace;
 pub use peer::Peer;
 pub use router::Router;
 pub use server::{Server, ServerBuilder};

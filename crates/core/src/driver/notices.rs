@@ -2,19 +2,21 @@
 //!
 //! Handlers of requests are tasks beside them. One that was started before a notification came has been polled once
 //! before the notification's handler runs, so that what it did first is seen: a `session/cancel` finds the prompt the
-//! peer sent just before it.
+//! peer sent just before it. Which of the requests that run came after it, its [`NotificationPlace`] tells.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::Level;
 
+use super::context::CallContext;
 use super::log::Entry;
+use super::peer::Peer;
 use super::request::Task;
-use super::router::NotificationHandler;
+use super::router::{NotificationHandler, Told};
 use super::shared::{Core, Shared};
 use super::task::catch;
 use crate::machine::{Event, Limits};
@@ -22,14 +24,46 @@ use crate::machine::{Event, Limits};
 /// How long a notification waits for the first polls of handlers.
 const BEGIN_LIMIT: Duration = Duration::from_secs(1);
 
+/// Where a notification stood among the requests of its connection.
+///
+/// Handlers run beside one another, so when one's code runs says nothing of what came first on the wire. A notification
+/// that means the requests before it, as ACP's `session/cancel` does, asks its place and leaves the later ones alone.
+#[derive(Clone, Debug)]
+pub struct NotificationPlace {
+    connection: Weak<Shared>,
+    /// It was the connection's so many-th.
+    number: u64,
+}
+
+impl NotificationPlace {
+    /// Whether the notification came before the request, on the same connection. Between connections there is no order:
+    /// `false`. To be asked while the notification's handler runs; for a request that came after its end it is `false`
+    /// too.
+    #[must_use]
+    pub fn is_before(&self, request: &CallContext) -> bool {
+        let request = request.request();
+        std::ptr::eq(self.connection.as_ptr(), Arc::as_ptr(&request.shared))
+            && request.came_after() >= self.number
+    }
+}
+
 /// A notification that waits for its handler.
 pub(super) struct Notice {
     pub(super) handler: Arc<dyn NotificationHandler>,
     pub(super) method: Arc<str>,
     pub(super) params: Option<Bytes>,
+    number: u64,
 }
 
 impl Notice {
+    pub(super) const fn new(
+        handler: Arc<dyn NotificationHandler>,
+        method: Arc<str>,
+        params: Option<Bytes>,
+    ) -> Self {
+        Self { handler, method, params, number: 0 }
+    }
+
     fn weight(&self) -> usize {
         self.method.len() + self.params.as_ref().map_or(0, Bytes::len)
     }
@@ -40,6 +74,8 @@ impl Notice {
 pub(super) struct Notices {
     waiting: VecDeque<Notice>,
     bytes: usize,
+    /// So many were taken in.
+    number: u64,
     /// Handlers of methods that are not kept in order.
     concurrent: usize,
     /// A task works the queue off.
@@ -52,6 +88,11 @@ impl Notices {
         self.waiting.len() + self.concurrent
     }
 
+    /// The last notification of those that are not done with; a request that comes now is after it. 0: there is none.
+    pub(super) const fn last_open(&self) -> u64 {
+        if self.worked { self.number } else { 0 }
+    }
+
     fn has_room(&self, limits: &Limits, weight: usize) -> bool {
         self.len() < limits.notifications && self.bytes + weight <= limits.notification_bytes
     }
@@ -59,7 +100,7 @@ impl Notices {
 
 impl Shared {
     /// Takes in a notification for the router. Over the limits it is dropped, counted and told (I11).
-    pub(super) fn notice(self: &Arc<Self>, notice: Notice) {
+    pub(super) fn notice(self: &Arc<Self>, mut notice: Notice) {
         let keeps_order = notice.handler.keeps_order();
         let job = self.step(|core, _, deferred| {
             let weight = notice.weight();
@@ -69,6 +110,8 @@ impl Shared {
                 deferred.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
                 return Job::None;
             }
+            core.notices.number += 1;
+            notice.number = core.notices.number;
             if !keeps_order {
                 core.notices.concurrent += 1;
                 return Job::Alone(notice);
@@ -143,8 +186,10 @@ impl Drop for EndsAlone {
 }
 
 async fn handle(shared: &Arc<Shared>, notice: Notice) {
-    let Notice { handler, method, params } = notice;
-    let work = std::panic::AssertUnwindSafe(|| handler.handle(shared, &method, params));
+    let Notice { handler, method, params, number } = notice;
+    let place = NotificationPlace { connection: Arc::downgrade(shared), number };
+    let told = Told { peer: Peer::new(shared), method: Arc::clone(&method), place };
+    let work = std::panic::AssertUnwindSafe(|| handler.handle(told, params));
     let panicked = match std::panic::catch_unwind(work) {
         Ok(work) => catch(work).await.is_err(),
         Err(_) => true,

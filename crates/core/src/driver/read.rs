@@ -58,6 +58,10 @@ impl Driver {
                     self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
                 }
             }
+            Incoming::BadRequest { id, tag, why } => {
+                let origin = self.origin(inbound);
+                shared.step(|core, _, _| core.session.recv_bad_request(id, tag, why, &origin));
+            }
             Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
         }
     }
@@ -122,7 +126,9 @@ impl Driver {
                 core.session.handshake(HandshakePart::Params, said);
             }
             let exchange = inbound.exchange;
-            let arrived = Arrived { key, id, method: Arc::clone(&routed.method), exchange, progress_token };
+            let method = Arc::clone(&routed.method);
+            let after = core.notices.last_open();
+            let arrived = Arrived { key, id, method, exchange, progress_token, after };
             let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)));
             core.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
@@ -196,7 +202,7 @@ impl Driver {
             }
         }
         if let Some((method, handler)) = shared.router.route_notification(method) {
-            shared.notice(Notice { handler, method, params });
+            shared.notice(Notice::new(handler, method, params));
         }
     }
 

@@ -50,6 +50,8 @@ struct Apart {
     progress_token: Option<Box<RawValue>>,
     /// Its own name for the registry, where its exchange is the space of its id.
     scope: Option<SessionId>,
+    /// The notification it came after, among those that were not done with then; 0: there was none.
+    after: u64,
 }
 
 /// What few requests get on their way.
@@ -72,21 +74,24 @@ pub(super) struct Arrived {
     pub(super) method: Arc<str>,
     pub(super) exchange: ExchangeId,
     pub(super) progress_token: Option<Box<RawValue>>,
+    /// The last notification that is not done with; 0: there is none.
+    pub(super) after: u64,
 }
 
 impl Request {
     pub(super) fn new(shared: &Arc<Shared>, arrived: Arrived) -> Self {
-        let Arrived { key, id, method, exchange, progress_token } = arrived;
+        let Arrived { key, id, method, exchange, progress_token, after } = arrived;
         let scope = shared
             .exchange_scoped
             .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), exchange.0)));
-        let is_apart = exchange != ExchangeId::NONE || progress_token.is_some() || scope.is_some();
+        let is_apart =
+            exchange != ExchangeId::NONE || progress_token.is_some() || scope.is_some() || after > 0;
         Self {
             shared: Arc::clone(shared),
             key,
             id,
             method,
-            apart: is_apart.then(|| Box::new(Apart { exchange, progress_token, scope })),
+            apart: is_apart.then(|| Box::new(Apart { exchange, progress_token, scope, after })),
             late: OnceLock::new(),
             signal: Notify::new(),
             abort: OnceLock::new(),
@@ -104,6 +109,10 @@ impl Request {
 
     pub(super) fn progress_token(&self) -> Option<&RawValue> {
         self.apart.as_ref()?.progress_token.as_deref()
+    }
+
+    pub(super) fn came_after(&self) -> u64 {
+        self.apart.as_ref().map_or(0, |apart| apart.after)
     }
 
     pub(super) fn session(&self) -> &SessionId {

@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 
 use super::context::CallContext;
 use super::handler::{AsyncHandler, BlockingHandler, Handler, HandlerError, read_params};
+use super::notices::NotificationPlace;
 use super::peer::Peer;
-use super::shared::Shared;
 use crate::transport::BoxFuture;
 
 /// The methods this side serves.
@@ -117,7 +117,21 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.notified(Arc::from(name.as_ref()), Order::Kept, move |peer, _, params| handler(peer, params))
+        self.notified(Arc::from(name.as_ref()), Order::Kept, move |told, params| handler(told.peer, params))
+    }
+
+    /// Handles a notification, in order with the others, that must know which requests came before it: a protocol's own
+    /// "stop what runs" means those and no later one. See [`NotificationPlace`].
+    #[must_use]
+    pub fn placed_notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
+    where
+        F: Fn(Peer, NotificationPlace, P) -> Fut + Send + Sync + 'static,
+        P: DeserializeOwned + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.notified(Arc::from(name.as_ref()), Order::Kept, move |told, params| {
+            handler(told.peer, told.place, params)
+        })
     }
 
     /// Handles a notification that need not keep its place among the others: each runs as a task of its own.
@@ -128,7 +142,7 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.notified(Arc::from(name.as_ref()), Order::Free, move |peer, _, params| handler(peer, params))
+        self.notified(Arc::from(name.as_ref()), Order::Free, move |told, params| handler(told.peer, params))
     }
 
     /// Handles every notification that has no handler of its own, in order with the others.
@@ -139,7 +153,8 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let handler = TypedNotification { function: handler, order: Order::Kept, params: PhantomData };
+        let function = move |told: Told, params| handler(told.peer, told.method, params);
+        let handler = TypedNotification { function, order: Order::Kept, params: PhantomData };
         self.notification_fallback = Some(Arc::new(handler));
         self
     }
@@ -151,7 +166,7 @@ impl Router {
 
     fn notified<F, P, Fut>(mut self, name: Arc<str>, order: Order, function: F) -> Self
     where
-        F: Fn(Peer, Arc<str>, P) -> Fut + Send + Sync + 'static,
+        F: Fn(Told, P) -> Fut + Send + Sync + 'static,
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -209,15 +224,17 @@ enum Order {
     Free,
 }
 
+/// What is known of a notification beside its params.
+pub(super) struct Told {
+    pub(super) peer: Peer,
+    pub(super) method: Arc<str>,
+    pub(super) place: NotificationPlace,
+}
+
 /// A notification's handler with its types erased.
 pub(super) trait NotificationHandler: Send + Sync {
     fn keeps_order(&self) -> bool;
-    fn handle(
-        &self,
-        shared: &Arc<Shared>,
-        method: &Arc<str>,
-        params: Option<Bytes>,
-    ) -> BoxFuture<'static, ()>;
+    fn handle(&self, told: Told, params: Option<Bytes>) -> BoxFuture<'static, ()>;
 }
 
 struct TypedNotification<F, P> {
@@ -228,7 +245,7 @@ struct TypedNotification<F, P> {
 
 impl<F, P, Fut> NotificationHandler for TypedNotification<F, P>
 where
-    F: Fn(Peer, Arc<str>, P) -> Fut + Send + Sync + 'static,
+    F: Fn(Told, P) -> Fut + Send + Sync + 'static,
     P: DeserializeOwned + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
@@ -236,16 +253,11 @@ where
         self.order == Order::Kept
     }
 
-    fn handle(
-        &self,
-        shared: &Arc<Shared>,
-        method: &Arc<str>,
-        params: Option<Bytes>,
-    ) -> BoxFuture<'static, ()> {
+    fn handle(&self, told: Told, params: Option<Bytes>) -> BoxFuture<'static, ()> {
         let Ok(params) = read_params::<P>(params) else {
-            tracing::debug!(rpc.method = %method, "a notification's params do not fit its handler");
+            tracing::debug!(rpc.method = %told.method, "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));
         };
-        Box::pin((self.function)(Peer::new(shared), Arc::clone(method), params))
+        Box::pin((self.function)(told, params))
     }
 }

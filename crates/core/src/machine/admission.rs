@@ -95,7 +95,7 @@ impl Session {
         let rules = self.rules();
         if rules.handshake == Some(arrival.method) {
             Reach::Handshake
-        } else if arrival.exempt == Exempt::FromCancelMessages
+        } else if (arrival.exempt == Exempt::FromCancelMessages && self.agreement.exempts(arrival.method))
             || rules.uncancellable.contains(&arrival.method)
         {
             Reach::NoMessage

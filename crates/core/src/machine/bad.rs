@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::input::Origin;
 use super::output::{Event, Output};
 use super::{Session, lifecycle};
 use crate::dialect::Refusal;
-use crate::id::ExchangeId;
+use crate::id::{ExchangeId, RequestId};
 use crate::message::BadMessage;
 
 /// The most answers to bad frames in one go.
@@ -47,6 +48,18 @@ impl Session {
         if !is_lost && (exchange.is_peers() || self.bucket.take(now)) {
             self.push(Output::Refuse { to: None, exchange, why: Refusal::Bad(why) });
         }
+    }
+
+    /// A request of which no more than its id can be read. It is refused under that, as any request is that is not let
+    /// in; under one that is in use nothing is said of it, as that would be taken for the first one's answer (I4).
+    pub fn recv_bad_request(&mut self, id: RequestId, tag: u8, why: BadMessage, origin: &Origin) {
+        self.tell(Event::BadFrame);
+        if self.lifecycle.state() == lifecycle::State::Lost {
+            return;
+        }
+        let in_use = self.request_named(origin.scope, &id).is_some();
+        let to = (!in_use).then_some((id, tag));
+        self.push(Output::Refuse { to, exchange: origin.exchange, why: Refusal::Bad(why) });
     }
 }
 

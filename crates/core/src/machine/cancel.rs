@@ -81,8 +81,8 @@ impl Session {
         accepted
     }
 
-    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel; the handshake it does
-    /// not cancel (I9).
+    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel. It is none of
+    /// the handshake (I9).
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             match self.rules().lost_stream {

@@ -10,6 +10,9 @@ pub(super) struct Agreement {
     peers: bool,
     exchange: Exchange,
     batches: bool,
+    /// As [`Handshake::exempting`], of each side.
+    ours_exempting: Option<Vec<String>>,
+    peers_exempting: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +23,15 @@ enum Exchange {
 
 impl Agreement {
     pub(super) const fn new(role: Role, handles_cancels: bool) -> Self {
-        Self { role, ours: handles_cancels, peers: false, exchange: Exchange::Before, batches: false }
+        Self {
+            role,
+            ours: handles_cancels,
+            peers: false,
+            exchange: Exchange::Before,
+            batches: false,
+            ours_exempting: None,
+            peers_exempting: None,
+        }
     }
 
     /// Takes in one half. The result ends the exchange: for the server when the machine accepts it, for the client
@@ -32,8 +43,10 @@ impl Agreement {
         );
         if ours {
             self.ours = said.handles_cancels.unwrap_or(false);
+            self.ours_exempting.clone_from(&said.exempting);
         } else {
             self.peers = said.handles_cancels.unwrap_or(false);
+            self.peers_exempting.clone_from(&said.exempting);
         }
         match part {
             HandshakePart::Params => {}
@@ -66,6 +79,16 @@ impl Agreement {
         }
     }
 
+    /// A request the peer makes of us can be out of its cancel's reach because of its params.
+    pub(super) fn exempts(&self, method: &str) -> bool {
+        lists(self.ours_exempting.as_deref(), method)
+    }
+
+    /// The same of a request we make of the peer.
+    pub(super) fn peer_exempts(&self, method: &str) -> bool {
+        lists(self.peers_exempting.as_deref(), method)
+    }
+
     pub(super) const fn allows_batches(&self) -> bool {
         self.batches
     }
@@ -74,4 +97,8 @@ impl Agreement {
     pub(super) fn inspect(&self) -> (bool, bool, bool) {
         (self.ours, self.peers, self.is_over())
     }
+}
+
+fn lists(exempting: Option<&[String]>, method: &str) -> bool {
+    exempting.is_none_or(|methods| methods.iter().any(|listed| listed == method))
 }

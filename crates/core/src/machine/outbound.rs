@@ -140,7 +140,7 @@ impl Session {
             return Err(CallRefused::TooMany);
         }
         let rules = self.rules();
-        let untold = spec.exempt == Exempt::FromCancelMessages
+        let untold = (spec.exempt == Exempt::FromCancelMessages && self.agreement.peer_exempts(spec.method))
             || rules.handshake == Some(spec.method)
             || rules.uncancellable.contains(&spec.method)
             || (rules.cancel_from == CancelFrom::Client && self.config.role == Role::Server);

@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::jar::Jar;
 use super::peek::Message;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Reply, Requester, Urgency};
+use crate::client::{Failed, HttpClient, Reply, Requester, Urgency, refusal};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, BOTH, EVENT_STREAM, JSON};
 
@@ -35,6 +35,8 @@ use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, BOTH, EVENT_STREAM, JSON};
 const WAITING: usize = 64;
 /// Sessions with a stream of their own.
 const STREAMS: usize = 1024;
+/// Requests of the server's whose session is remembered.
+const ASKED: usize = 65_536;
 /// Before a stream that ended is asked for again.
 const RETRY: Duration = Duration::from_millis(50);
 /// The longest wait before a stream that was refused is asked for again.
@@ -117,8 +119,10 @@ struct State {
     cancels: JoinSet<()>,
     /// Done when the request of this id was taken.
     taken: HashMap<RequestId, watch::Receiver<bool>>,
-    /// The session of each request, either way, for what names it later.
+    /// The session of each request of ours, for the cancel that names it later.
     sessions_of: HashMap<RequestId, String>,
+    /// The session on whose stream each request of the server's came, for its answer.
+    asked_in: HashMap<RequestId, String>,
     closed: bool,
     driver: Option<Waker>,
 }
@@ -224,6 +228,7 @@ impl Client {
             self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
         }
         let connection = response.headers().get(ACP_CONNECTION_ID).cloned();
+        let text = refusal(status, response.headers());
         let body = Limited::new(response.into_body(), self.max_frame).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let opens = status == StatusCode::OK && connection.is_some();
@@ -239,7 +244,7 @@ impl Client {
         if answers {
             return Ok(());
         }
-        let error = TransportError::new(TransportErrorKind::Io, format!("the server answered with {status}"));
+        let error = TransportError::new(TransportErrorKind::Io, text);
         Err(Failed { sent: status.is_server_error(), error })
     }
 
@@ -255,7 +260,8 @@ impl Client {
                 named
             }
             (FrameKind::Cancel, Some(id)) => state.sessions_of.get(id).cloned(),
-            (FrameKind::Answer, _) => None,
+            (FrameKind::Answer, Some(id)) => state.asked_in.remove(id),
+            (FrameKind::Answer, None) => None,
             (_, _) => named,
         }
     }
@@ -297,7 +303,7 @@ impl Client {
                 Ok(response) if response.status() == StatusCode::OK => {
                     failed_attempts = 0;
                     refused_wait = RETRY;
-                    self.read(response.into_body()).await;
+                    self.read(response.into_body(), session.as_deref()).await;
                 }
                 // Of a session's stream it may mean that the server knows the session only once it was loaded; that the
                 // connection is gone, the connection's own stream tells.
@@ -324,7 +330,7 @@ impl Client {
         }
     }
 
-    async fn read(self: &Arc<Self>, mut body: Reply) {
+    async fn read(self: &Arc<Self>, mut body: Reply, session: Option<&str>) {
         let mut events = Events::new(self.max_frame);
         while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };
@@ -336,14 +342,21 @@ impl Client {
                         self.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
                     }
                     Read::Event(event) if event.data.is_empty() => {}
-                    Read::Event(event) => self.take(event.data).await,
+                    Read::Event(event) => self.take(event.data, session).await,
                 }
             }
         }
     }
 
-    async fn take(self: &Arc<Self>, body: Bytes) {
+    /// Takes in a message that came on the stream of this session.
+    async fn take(self: &Arc<Self>, body: Bytes, session: Option<&str>) {
         let message = Message::of(&body);
+        if let (true, Some(session), Some(id)) = (message.is_request(), session, message.id()) {
+            let mut state = self.state();
+            if state.asked_in.len() < ASKED {
+                state.asked_in.insert(id, session.to_owned());
+            }
+        }
         if message.is_answer() {
             if let Some(id) = message.id() {
                 self.forget(&id);

@@ -1,4 +1,9 @@
 //! One connection on the serving side: its streams, and which message goes by which.
+//!
+//! - D1 A request's exchange is the stream its answer goes by. A stream that loses its reader, or that has none when a
+//!   request comes, is told as closed, and as resumed with its next reader: what that means the protocol says.
+//! - D2 Messages and what happens to their streams are handed over under one lock, so that the driver hears of them in the
+//!   order in which they happened.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,14 +24,15 @@ use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Kept, Mailbox};
 
-/// The exchange of `initialize`, the only one answered on its own POST (A1). Those of other requests say which stream
-/// theirs is.
+/// The exchange of `initialize`, the only one answered on its own POST (A1).
 const OPENING: ExchangeId = ExchangeId(1);
+/// The exchange of the connection's own stream; those of the sessions follow in their order (D1).
+const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
 /// Sessions with a stream of their own; messages of more go by the connection's.
 const LANES: usize = 1024;
-/// Requests either way whose stream is remembered.
+/// Requests of ours whose stream is remembered.
 const ROUTES: usize = 65_536;
 /// What waits for all streams together, in bytes; over it the connection ends.
 const MOST: usize = 64 * 1024 * 1024;
@@ -45,10 +51,6 @@ pub(super) struct Connection {
 struct State {
     lanes: Numbered<Mailbox>,
     names: HashMap<String, u64>,
-    /// The streams on which what belongs to the client's requests is due, by their exchanges.
-    due: Numbered<u64>,
-    /// The exchange of the last request.
-    last: u64,
     /// The streams our own requests went by.
     asked: HashMap<RequestId, u64>,
     opening: Opening,
@@ -77,8 +79,6 @@ impl Connection {
         let state = State {
             lanes: Numbered::from_iter([(OWN, Mailbox::new(OWN, KEPT))]),
             names: HashMap::new(),
-            due: Numbered::default(),
-            last: OPENING.0,
             asked: HashMap::new(),
             opening: Opening::Waits(None),
             closed: false,
@@ -117,26 +117,32 @@ impl Connection {
     pub(super) fn post(
         &self,
         body: Bytes,
+        message: &Message<'_>,
         principal: Option<Principal>,
         session: Option<&str>,
     ) -> Result<(), NotTaken> {
-        let exchange = self.step(|state, _| {
-            let message = Message::of(&body);
-            let lane = session.map_or(OWN, |name| state.lane(name));
+        self.step(|state, wakes| {
+            let lane = session.filter(|_| !message.is_answered_apart()).map_or(OWN, |name| state.lane(name));
+            let mut inbound = Inbound::new(body);
+            inbound.exchange = if message.is_request() { exchange_of(lane) } else { ExchangeId::NONE };
+            inbound.principal = principal;
+            wakes.extend(self.intake.push_under_lock(inbound)?);
             if let (true, Some(id)) = (message.is_answer(), message.id()) {
                 state.asked.remove(&id);
             }
-            if !message.is_request() || state.due.len() >= ROUTES {
-                return ExchangeId::NONE;
+            // D1: nobody is there to whom an answer could be written.
+            if message.is_request() && state.lanes.get(&lane).is_some_and(|mailbox| !mailbox.has_reader()) {
+                wakes.extend(self.intake.tell_under_lock(closed(lane)));
             }
-            state.last += 1;
-            state.due.insert(state.last, lane);
-            ExchangeId(state.last)
-        });
-        let mut inbound = Inbound::new(body);
-        inbound.exchange = exchange;
-        inbound.principal = principal;
-        self.intake.push(inbound)
+            Ok(())
+        })
+    }
+
+    /// Whether an answer belongs to a session: `Some` with whether it is this one; `None`: it belongs to none.
+    pub(super) fn asked_by(&self, answer: &RequestId, session: Option<&str>) -> Option<bool> {
+        let state = self.state();
+        let lane = state.asked.get(answer).filter(|lane| **lane != OWN)?;
+        Some(session.and_then(|name| state.names.get(name)) == Some(lane))
     }
 
     /// What `initialize` is answered with. `None`: it was refused without a word, or the link has ended.
@@ -171,6 +177,7 @@ impl Connection {
                 if mailbox.has_reader() || !mailbox.drop_oldest() {
                     break;
                 }
+                self.settings.counts.notification_dropped();
             }
             let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
             if waiting > MOST {
@@ -182,12 +189,9 @@ impl Connection {
     }
 
     pub(super) fn finish(&self, exchange: ExchangeId, _: Finish) {
-        self.step(|state, wakes| {
-            state.due.remove(&exchange.0);
-            if exchange == OPENING {
-                wakes.extend(state.answer_opening(Opening::Refused));
-            }
-        });
+        if exchange == OPENING {
+            self.step(|state, wakes| wakes.extend(state.answer_opening(Opening::Refused)));
+        }
     }
 
     /// A reader for a stream: that of this session, or the connection's own. `None`: there are too many.
@@ -197,8 +201,14 @@ impl Connection {
             if session.is_some() && lane == OWN {
                 return None;
             }
-            let (token, displaced) = state.lanes.get_mut(&lane)?.attach();
+            let mailbox = state.lanes.get_mut(&lane)?;
+            let was_lost = !mailbox.has_reader();
+            let (token, displaced) = mailbox.attach();
             wakes.extend(displaced);
+            if was_lost {
+                let resumed = TransportEvent::ExchangeResumed { exchange: exchange_of(lane) };
+                wakes.extend(self.intake.tell_under_lock(resumed));
+            }
             Some((lane, token))
         })
     }
@@ -214,11 +224,11 @@ impl Connection {
         })
     }
 
-    /// A stream's response is gone. Its connection goes on, and so does what it asked for.
+    /// A stream's response is gone. Its connection goes on; what it asked for does as long as the protocol lets it (D1).
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
-            if let Some(mailbox) = state.lanes.get_mut(&lane) {
-                mailbox.detach(token);
+            if state.lanes.get_mut(&lane).is_some_and(|mailbox| mailbox.detach(token)) {
+                wakes.extend(self.intake.tell_under_lock(closed(lane)));
             }
             wakes.extend(state.driver.take());
         });
@@ -239,8 +249,10 @@ impl Connection {
     pub(super) fn cut_stalled(&self) {
         let most = self.settings.mailbox;
         self.step(|state, wakes| {
-            for mailbox in state.lanes.values_mut().filter(|mailbox| is_full(mailbox, most)) {
+            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_full(mailbox, most)) {
+                tracing::debug!(lane, "an event stream that nobody reads was cut");
                 wakes.extend(mailbox.cut());
+                wakes.extend(self.intake.tell_under_lock(closed(*lane)));
             }
         });
     }
@@ -280,6 +292,16 @@ impl Connection {
     }
 }
 
+/// The exchange of the requests whose answers go by this stream.
+const fn exchange_of(lane: u64) -> ExchangeId {
+    ExchangeId(FIRST + lane)
+}
+
+/// Nobody reads this stream any more.
+const fn closed(lane: u64) -> TransportEvent {
+    TransportEvent::ExchangeClosed { exchange: exchange_of(lane) }
+}
+
 /// Something that is read has more waiting than it should.
 fn is_full(mailbox: &Mailbox, (messages, bytes): (usize, usize)) -> bool {
     let waiting = mailbox.waiting();
@@ -307,12 +329,12 @@ impl State {
 
     fn lane_of(&mut self, out: &Outbound) -> u64 {
         let id = out.head.id.as_ref();
+        let stream = out.exchange.0.checked_sub(FIRST).unwrap_or(OWN);
         match out.head.kind {
-            FrameKind::Answer => self.due.remove(&out.exchange.0).unwrap_or(OWN),
+            FrameKind::Answer => stream,
             FrameKind::Cancel => id.and_then(|id| self.asked.get(id).copied()).unwrap_or(OWN),
             FrameKind::Request | FrameKind::Notification => {
-                let parents = self.due.get(&out.exchange.0).copied().unwrap_or(OWN);
-                let lane = Message::of(&out.body).session().map_or(parents, |name| self.lane(&name));
+                let lane = Message::of(&out.body).session().map_or(stream, |name| self.lane(&name));
                 if let (FrameKind::Request, Some(id), true) = (out.head.kind, id, self.asked.len() < ROUTES) {
                     self.asked.insert(id.clone(), lane);
                 }

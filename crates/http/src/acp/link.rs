@@ -58,6 +58,7 @@ impl Receiver for ConnectionReceiver {
             let now = Instant::now();
             match this.connection.idle_at() {
                 Some(at) if at <= now => {
+                    this.connection.settings.counts.session_idled();
                     tracing::debug!("an idle connection is ended");
                     this.connection.end();
                     return Poll::Ready(None);

@@ -5,9 +5,11 @@
 //!   whichever POST brought it, so that a cancel counts with or without a session's header.
 //! - A2 An answer goes by the stream of the session its request named, and so does what its handler says before it; a
 //!   message whose params name a session goes by that one's; a cancel goes by the stream of the request it names and
-//!   cannot overtake it. All else goes by the connection's own stream.
+//!   cannot overtake it. All else goes by the connection's own stream, and so does the answer to `session/load`.
 //! - A3 What waits for a stream is bounded: notifications give way, then its reader, then the connection.
 //! - A4 A connection is unknown to anyone but the principal who opened it.
+//! - A5 A stream that is lost is told as closed, for the requests whose answers go by it; one that comes back as resumed. A
+//!   connection ends by DELETE, with its link, or when nobody used it or read a stream of it for too long.
 
 mod client;
 mod connection;
@@ -32,6 +34,10 @@ pub(crate) type UpgradeHook =
     Arc<dyn Fn(&mut Request<()>, Option<&Principal>) -> Response<String> + Send + Sync>;
 
 /// The serving side of the binding `acp`, for an [`HttpServer`](crate::HttpServer). Its path is `/acp` by custom.
+///
+/// A request whose stream is lost, or that has none from the beginning, goes on for a while
+/// ([`Limits::detach_grace`](rescind_core::Limits::detach_grace), 30 s) and is then cancelled, unless the client opens the
+/// stream. The connection stays for as long as [`HttpServer::session_idle`](crate::HttpServer::session_idle) says.
 ///
 /// A GET for a session its connection has not heard of opens the session's stream all the same. The draft wants 404 there,
 /// and shows a client that opens the stream of a session it takes up before `session/load` names it; only one of the two

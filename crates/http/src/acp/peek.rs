@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use rescind_core::RequestId;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// Methods that mean one session, which has to be named.
@@ -19,6 +20,17 @@ const OF_A_SESSION: [&str; 10] = [
     "session/set_mode",
     "session/set_model",
 ];
+
+/// Why a body is refused before it is handed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    Empty,
+    NotUtf8,
+    NotJson,
+    /// JSON, but neither an object nor messages in an array. An array of nothing is no batch, but a message that is none.
+    NotAnObject,
+    Batch,
+}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -49,6 +61,27 @@ fn named<'a>(inner: Option<&'a RawValue>) -> Option<Cow<'a, str>> {
 impl<'a> Message<'a> {
     pub(super) fn of(body: &'a [u8]) -> Self {
         serde_json::from_slice(body).unwrap_or_default()
+    }
+
+    /// Reads what a client posts. What is an object is left to the connection to judge.
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, Unfit> {
+        let text = std::str::from_utf8(body).map_err(|_| Unfit::NotUtf8)?;
+        let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
+        match text.trim_ascii_start().as_bytes().first() {
+            None => Err(Unfit::Empty),
+            Some(b'{') => match serde_json::from_str(text) {
+                Ok(message) => Ok(message),
+                Err(error) if error.is_data() && is_json() => Ok(Self::default()),
+                Err(_) => Err(Unfit::NotJson),
+            },
+            Some(b'[') => match serde_json::from_str::<Vec<IgnoredAny>>(text) {
+                Ok(messages) if messages.is_empty() => Err(Unfit::NotAnObject),
+                Ok(_) => Err(Unfit::Batch),
+                Err(_) => Err(Unfit::NotJson),
+            },
+            Some(_) if is_json() => Err(Unfit::NotAnObject),
+            Some(_) => Err(Unfit::NotJson),
+        }
     }
 
     pub(super) fn id(&self) -> Option<RequestId> {
@@ -82,9 +115,15 @@ impl<'a> Message<'a> {
         named(self.result)
     }
 
-    /// It has to name a session, by header or params.
+    /// It belongs to a session, which its header has to name: by its method, or as its params name one.
     pub(super) fn needs_session(&self) -> bool {
         self.method.as_deref().is_some_and(|method| OF_A_SESSION.contains(&method))
+            || self.session().is_some()
+    }
+
+    /// The draft has it answered on the connection's own stream, though it names a session.
+    pub(super) fn is_answered_apart(&self) -> bool {
+        self.method.as_deref() == Some("session/load")
     }
 }
 
@@ -106,6 +145,39 @@ mod tests {
         }
         assert!(Message::of(br#"{"id":1,"method":"initialize"}"#).opens());
         assert!(!Message::of(br#"{"method":"initialize"}"#).opens());
-        assert!(Message::of(br#"{"method":"session/cancel"}"#).needs_session());
+        for (body, needs) in [
+            (r#"{"method":"session/cancel"}"#, true),
+            (r#"{"method":"_own","params":{"sessionId":"s"}}"#, true),
+            (r#"{"method":"$/cancel_request","params":{"requestId":1,"sessionId":"s"}}"#, false),
+            (r#"{"method":"session/new","params":{}}"#, false),
+            (r#"{"id":1,"result":{"sessionId":"s"}}"#, false),
+        ] {
+            assert_eq!(Message::of(body.as_bytes()).needs_session(), needs, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_unfit() {
+        let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
+        for (body, why) in [
+            ("", Unfit::Empty),
+            (" \r\n", Unfit::Empty),
+            ("{", Unfit::NotJson),
+            (r#"{"id":1} x"#, Unfit::NotJson),
+            (r#"{"method":7,}"#, Unfit::NotJson),
+            ("text", Unfit::NotJson),
+            ("[1,2", Unfit::NotJson),
+            ("7", Unfit::NotAnObject),
+            ("\"text\"", Unfit::NotAnObject),
+            (" []", Unfit::NotAnObject),
+            ("[{}]", Unfit::Batch),
+            (&deep, Unfit::Batch),
+        ] {
+            assert_eq!(Message::read(body.as_bytes()).err(), Some(why), "{body:.20}");
+        }
+        assert_eq!(Message::read(b"{\"a\":\"\xff\"}").err(), Some(Unfit::NotUtf8));
+        for body in ["{}", r#" {"method":7}"#, r#"{"id":1,"id":2}"#] {
+            assert!(Message::read(body.as_bytes()).is_ok(), "{body}");
+        }
     }
 }

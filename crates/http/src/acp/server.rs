@@ -10,10 +10,9 @@ use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, Principal};
-use serde::de::IgnoredAny;
 
 use super::connection::Connection;
-use super::peek::Message;
+use super::peek::{Message, Unfit};
 use super::{UpgradeHook, link};
 use crate::intake::NotTaken;
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
@@ -97,31 +96,32 @@ impl AcpServer {
             None => None,
         };
         let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
-        match body.trim_ascii_start().first() {
-            None => return Err(Refused::bad("the body is empty")),
-            Some(b'[') if is_batch(&body) => return Err(Refused::batch()),
-            Some(_) => {}
-        }
-        let message = Message::of(&body);
+        let message = Message::read(&body).map_err(unfit)?;
         let Some(connection) = known else {
             if message.opens() {
                 return self.open(body, principal).await;
             }
             return Err(Refused::bad("Acp-Connection-Id is required: only initialize goes without"));
         };
+        if message.opens() {
+            return Err(Refused::bad("this connection is initialized: without Acp-Connection-Id another is"));
+        }
         let told = single(&head.headers, &ACP_SESSION_ID)?;
-        let session = message.session();
-        match (told, session.as_deref()) {
+        let named = message.session();
+        match (told, named.as_deref()) {
+            (None, _) if message.needs_session() => {
+                return Err(Refused::bad("Acp-Session-Id is required: this message belongs to a session"));
+            }
             (Some(told), Some(named)) if told != named => {
                 return Err(Refused::bad("Acp-Session-Id differs from what the message names"));
             }
-            (None, None) if message.needs_session() => {
-                return Err(Refused::bad("Acp-Session-Id is required: this message means a session"));
-            }
             (_, _) => {}
         }
-        let session = session.as_deref().or(told).map(ToOwned::to_owned);
-        connection.post(body.clone(), principal, session.as_deref()).map_err(not_taken)?;
+        let answers = message.id().filter(|_| message.is_answer());
+        if answers.and_then(|id| connection.asked_by(&id, told)) == Some(false) {
+            return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
+        }
+        connection.post(body.clone(), &message, principal, told).map_err(not_taken)?;
         Ok(reply::plain(StatusCode::ACCEPTED))
     }
 
@@ -144,7 +144,12 @@ impl AcpServer {
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;
         let answer = poll_fn(|cx| connection.poll_opening(cx)).await;
-        let answer = answer.ok_or_else(|| Refused::bad("the connection was not accepted"))?;
+        let answer = answer.ok_or_else(|| {
+            if connection.is_closed() {
+                return Refused::unavailable("the connection was not accepted");
+            }
+            Refused::bad("the initialize was refused")
+        })?;
         let is_refusal = Message::of(&answer).is_refusal();
         let mut response = reply::json(StatusCode::OK, answer);
         if !is_refusal {
@@ -187,9 +192,15 @@ impl AcpServer {
     }
 }
 
-/// An array of nothing is no batch, but a message that is none.
-fn is_batch(body: &[u8]) -> bool {
-    serde_json::from_slice::<Vec<IgnoredAny>>(body).is_ok_and(|messages| !messages.is_empty())
+/// In the words a connection would have for it.
+fn unfit(why: Unfit) -> Refused {
+    match why {
+        Unfit::Empty => Refused::bad("the body is empty"),
+        Unfit::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
+        Unfit::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
+        Unfit::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
+        Unfit::Batch => Refused::batch(),
+    }
 }
 
 fn asks_for_a_websocket(headers: &HeaderMap) -> bool {
@@ -244,10 +255,13 @@ impl Responder for AcpServer {
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>> {
         Box::pin(async move {
-            self.answer(request, principal)
-                .await
-                .unwrap_or_else(|refused| refused.with_null_id().into_response())
+            let refused = |refused| self.refuse(refused);
+            Arc::clone(&self).answer(request, principal).await.unwrap_or_else(refused)
         })
+    }
+
+    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+        refused.with_null_id().into_response()
     }
 
     fn shut(&self) {

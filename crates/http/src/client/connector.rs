@@ -3,10 +3,11 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
@@ -20,6 +21,8 @@ pub(super) struct Connector {
     /// Over TLS, both sides say what they can.
     http2: bool,
     timeout: Duration,
+    /// A server that was spoken to in HTTP/2 has answered in something else.
+    misunderstood: Arc<AtomicBool>,
     #[cfg(feature = "rustls")]
     tls: Option<crate::tls::Connector>,
 }
@@ -34,9 +37,15 @@ impl Connector {
             encrypted,
             http2: client.http2,
             timeout: client.connect_timeout,
+            misunderstood: Arc::default(),
             #[cfg(feature = "rustls")]
             tls: client.tls.clone(),
         }
+    }
+
+    /// Whether a connection ended because its server does not speak HTTP/2; told once for each.
+    pub(super) fn was_misunderstood(&self) -> bool {
+        self.misunderstood.swap(false, Ordering::Relaxed)
     }
 
     /// Opens a connection, TLS included.
@@ -50,7 +59,8 @@ impl Connector {
         // Without it an HTTP/2 POST waits for the peer's delayed acknowledgement: 44 ms against 0.05.
         stream.set_nodelay(true)?;
         if !self.encrypted {
-            return Ok(Socket { http2: self.http2, stream: Stream::Plain(TokioIo::new(stream)) });
+            let (http2, misunderstood) = (self.http2, self.misunderstood);
+            return Ok(Socket::new(http2, misunderstood, Stream::Plain(TokioIo::new(stream))));
         }
         self.encrypt(stream).await
     }
@@ -63,7 +73,7 @@ impl Connector {
         };
         let stream = tls.connect(&self.host, stream).await?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        Ok(Socket { http2, stream: Stream::Encrypted(TokioIo::new(Box::new(stream))) })
+        Ok(Socket::new(http2, self.misunderstood, Stream::Encrypted(TokioIo::new(Box::new(stream)))))
     }
 
     #[cfg(not(feature = "rustls"))]
@@ -76,10 +86,17 @@ impl Connector {
 /// An open connection.
 pub(super) struct Socket {
     http2: bool,
+    /// The server has said something.
+    heard: bool,
+    misunderstood: Arc<AtomicBool>,
     stream: Stream,
 }
 
 impl Socket {
+    const fn new(http2: bool, misunderstood: Arc<AtomicBool>, stream: Stream) -> Self {
+        Self { http2, heard: false, misunderstood, stream }
+    }
+
     /// What the two sides speak on it.
     pub(super) const fn is_http2(&self) -> bool {
         self.http2
@@ -106,9 +123,24 @@ impl Read for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
+        mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        on_stream!(self, stream => Pin::new(stream).poll_read(cx, buffer))
+        if !self.http2 || self.heard {
+            return on_stream!(self, stream => Pin::new(stream).poll_read(cx, buffer));
+        }
+        let this = self.get_mut();
+        let mut first = [0; 1];
+        let mut read = ReadBuf::new(first.get_mut(..buffer.remaining().min(1)).unwrap_or_default());
+        ready!(on_stream!(Pin::new(&mut *this), stream => Pin::new(stream).poll_read(cx, read.unfilled())))?;
+        // Settings come first, a frame whose length begins with a zero; text begins otherwise.
+        if read.filled().iter().any(|byte| *byte != 0) {
+            // What waits for the connection is told that it has ended, and not why.
+            this.misunderstood.store(true, Ordering::Relaxed);
+            return Poll::Ready(Err(io::Error::other("the server does not speak HTTP/2")));
+        }
+        this.heard = true;
+        buffer.put_slice(read.filled());
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -139,5 +171,35 @@ impl Write for Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         on_stream!(self, stream => Pin::new(stream).poll_write_vectored(cx, slices))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::super::requester::Requester;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_without_http_2_is_told_from_one_that_broke() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+            let mut rest = Vec::new();
+            // The client leaves, in good order or not.
+            let _ended = socket.read_to_end(&mut rest).await;
+        });
+        let requester = Requester::new(&HttpClient::new(&url).unwrap().http2());
+        let sent = requester.send(http::Method::POST, http::HeaderMap::new(), bytes::Bytes::new()).await;
+        let Err(failed) = sent else { panic!("the server has not understood it") };
+        assert_eq!(failed.error.kind, rescind_core::TransportErrorKind::Open, "{failed:?}");
+        assert_eq!(failed.error.source.to_string(), "the server does not speak HTTP/2");
+        assert!(!failed.sent);
+        drop(requester);
+        server.await.unwrap();
     }
 }

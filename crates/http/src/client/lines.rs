@@ -84,6 +84,11 @@ impl Lines {
         Arc::new(Self { connector, state: Mutex::default() })
     }
 
+    /// Whether a connection ended because its server does not speak HTTP/2; told once for each.
+    pub(super) fn was_misunderstood(&self) -> bool {
+        self.connector.was_misunderstood()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,15 +146,19 @@ impl Lines {
     fn open_more(self: &Arc<Self>, state: &mut State) {
         let most = if state.each { OPENING } else { 1 };
         while state.opening < state.waiting.len().min(most) {
-            state.opening += 1;
-            let (lines, connector) = (Arc::downgrade(self), self.connector.clone());
-            tokio::spawn(async move {
-                let opened = open(connector).await;
-                if let Some(lines) = lines.upgrade() {
-                    lines.opened(opened);
-                }
-            });
+            self.open_one(state);
         }
+    }
+
+    fn open_one(self: &Arc<Self>, state: &mut State) {
+        state.opening += 1;
+        let (lines, connector) = (Arc::downgrade(self), self.connector.clone());
+        tokio::spawn(async move {
+            let opened = open(connector).await;
+            if let Some(lines) = lines.upgrade() {
+                lines.opened(opened);
+            }
+        });
     }
 
     fn opened(self: &Arc<Self>, opened: io::Result<Line>) {
@@ -230,13 +239,7 @@ impl Lines {
         }
         state.spare = state.free.pop().filter(is_open);
         if state.spare.is_none() && state.opening == 0 {
-            state.opening += 1;
-            let (lines, connector) = (Arc::downgrade(self), self.connector.clone());
-            tokio::spawn(async move {
-                let opened = open(connector).await;
-                let Some(lines) = lines.upgrade() else { return };
-                lines.opened(opened);
-            });
+            self.open_one(&mut state);
         }
     }
 

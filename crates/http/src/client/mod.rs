@@ -3,6 +3,7 @@
 mod connector;
 pub(crate) mod events;
 mod lines;
+mod refusal;
 mod reply;
 mod requester;
 mod resets;
@@ -15,6 +16,7 @@ use rescind_core::{TransportError, TransportErrorKind};
 
 use self::connector::Connector;
 pub(crate) use lines::Urgency;
+pub(crate) use refusal::refusal;
 pub(crate) use reply::Reply;
 pub(crate) use requester::{Failed, Leaving, Requester};
 pub(crate) use resets::Resets;

@@ -140,11 +140,19 @@ impl Requester {
                 // It was closed while nobody used it: another will do.
                 Some(back) if is_used => request = back,
                 back => {
-                    let error = TransportError::new(TransportErrorKind::Io, unsent.into_error());
-                    return Err(Failed { sent: back.is_none(), error });
+                    return Err(self.unanswered(back.is_none(), unsent.into_error()));
                 }
             }
         }
+    }
+
+    /// A server that speaks something else has not understood a request: no connection was opened to it.
+    fn unanswered(&self, sent: bool, error: hyper::Error) -> Failed {
+        if self.lines.was_misunderstood() {
+            let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");
+            return Failed { sent: false, error };
+        }
+        Failed { sent, error: TransportError::new(TransportErrorKind::Io, error) }
     }
 
     fn own(

@@ -9,12 +9,14 @@ use tokio::sync::watch;
 use super::checks::Names;
 use super::connection::Serving;
 use super::mailbox::Kept;
+use super::settings::HalfClose;
 use super::{Door, HttpListener, HttpService, ServerBinding, Settings};
 
 /// A server of one binding, before it serves: by itself with [`bind`](Self::bind), or mounted in a server of yours with
 /// [`mount`](Self::mount).
 ///
-/// Only loopback names are served and only pages of loopback origins, until others are allowed.
+/// Only loopback names are served (with [`bind`](Self::bind) to more than loopback also addresses) and only pages of
+/// loopback origins, until others are allowed.
 #[derive(Debug)]
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
@@ -51,13 +53,13 @@ impl<B: ServerBinding> HttpServer<B> {
 
     /// Serves this host name too, or `name:port`. Any other host gets 421.
     pub fn allow_host(mut self, host: &str) -> Self {
-        self.settings.hosts.add(host);
+        self.settings.hosts.names.add(host);
         self
     }
 
     /// Serves whatever host is asked for. Only behind something that checks it.
     pub fn allow_any_host(mut self) -> Self {
-        self.settings.hosts = Names::Any;
+        self.settings.hosts.names = Names::Any;
         self
     }
 
@@ -101,6 +103,13 @@ impl<B: ServerBinding> HttpServer<B> {
     /// A TCP connection without a request for so long is closed; 120 s unless said.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout = timeout;
+        self
+    }
+
+    /// What it means that a client of HTTP/1.1 closes its half of the connection early; that it has left, unless said.
+    /// Holds with [`bind`](Self::bind).
+    pub const fn half_close(mut self, meaning: HalfClose) -> Self {
+        self.settings.half_close = meaning;
         self
     }
 
@@ -166,7 +175,8 @@ impl<B: ServerBinding> HttpServer<B> {
         (service, listener)
     }
 
-    /// Listens on this address, as in `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2.
+    /// Listens on this address, as in `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2. On an address that is not loopback it
+    /// goes by any address too, but by no name that was not allowed: none can be led to it unseen.
     ///
     /// # Errors
     /// The address cannot be listened on.
@@ -178,6 +188,7 @@ impl<B: ServerBinding> HttpServer<B> {
             .await
             .map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
         let local = socket.local_addr()?;
+        self.settings.hosts.bound_to(local.ip());
         let scheme = self.scheme();
         let endpoint = Endpoint(format!("{scheme}://{local}{}", self.path));
         let serving = Serving {
@@ -207,7 +218,8 @@ impl<B: ServerBinding> HttpServer<B> {
         let (door, links) = Door::new();
         let responder = self.binding.responder(&settings, door);
         let (open, closed) = watch::channel(());
+        let counts = settings.counts.clone();
         let service = HttpService::new(Arc::clone(&responder), settings);
-        (service, HttpListener::new(links, endpoint, responder, open), closed)
+        (service, HttpListener::new(links, endpoint, responder, counts, open), closed)
     }
 }

@@ -39,8 +39,43 @@ impl Names {
     }
 }
 
+/// The hosts a server goes by.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hosts {
+    pub(crate) names: Names,
+    others: Others,
+}
+
+/// What holds for a host that is not listed.
+#[derive(Clone, Copy, Debug, Default)]
+enum Others {
+    /// None but loopback.
+    #[default]
+    Refused,
+    /// Any address is a host: no name can be led to one that is spelled out.
+    Addresses,
+}
+
+impl Hosts {
+    /// The server listens on this address: beyond loopback it has addresses it cannot know.
+    pub(crate) fn bound_to(&mut self, address: IpAddr) {
+        if !address.to_canonical().is_loopback() {
+            self.others = Others::Addresses;
+        }
+    }
+
+    fn has(&self, authority: &str) -> bool {
+        let name = without_port(authority);
+        let by_kind = match self.others {
+            Others::Refused => false,
+            Others::Addresses => name.parse::<IpAddr>().is_ok(),
+        };
+        by_kind || is_loopback(name) || self.names.has(name) || self.names.has(authority)
+    }
+}
+
 /// Refuses a host this server is not (DNS rebinding): 400 without a host, else 421.
-pub(crate) fn host(uri: &Uri, headers: &HeaderMap, allowed: &Names) -> Result<(), Refused> {
+pub(crate) fn host(uri: &Uri, headers: &HeaderMap, allowed: &Hosts) -> Result<(), Refused> {
     let mut values = headers.get_all(HOST).iter();
     let value = match (uri.authority(), values.next()) {
         (Some(authority), _) => authority.as_str(),
@@ -50,11 +85,7 @@ pub(crate) fn host(uri: &Uri, headers: &HeaderMap, allowed: &Names) -> Result<()
     if values.next().is_some() {
         return Err(Refused::bad("there is more than one Host"));
     }
-    let name = without_port(value);
-    if is_loopback(name) || allowed.has(name) || allowed.has(value) {
-        return Ok(());
-    }
-    Err(Refused::misdirected())
+    if allowed.has(value) { Ok(()) } else { Err(Refused::misdirected()) }
 }
 
 /// Refuses a browser's page of another origin: 403. What is no browser sends no Origin. An origin that is the host
@@ -148,7 +179,7 @@ fn without_port(authority: &str) -> &str {
 
 fn is_loopback(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        || name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
@@ -167,22 +198,38 @@ mod tests {
 
     #[test]
     fn only_loopback_hosts_and_listed_ones_are_served() {
-        let listed = Names::Also(vec!["agent.example".to_owned()]);
-        for (value, names, passes) in [
-            ("localhost", &Names::Loopback, true),
-            ("LOCALHOST:80", &Names::Loopback, true),
-            ("127.0.0.1:8080", &Names::Loopback, true),
-            ("[::1]:8080", &Names::Loopback, true),
-            ("evil.example", &Names::Loopback, false),
-            ("localhost.evil.example", &Names::Loopback, false),
-            ("127.0.0.1.evil.example", &Names::Loopback, false),
+        let loopback = Hosts::default();
+        let named = |names| Hosts { names, ..Hosts::default() };
+        let (listed, any) = (named(Names::Also(vec!["agent.example".to_owned()])), named(Names::Any));
+        let bound = |address: &str| {
+            let mut hosts = Hosts::default();
+            hosts.bound_to(address.parse().unwrap());
+            hosts
+        };
+        for (value, hosts, passes) in [
+            ("localhost", &loopback, true),
+            ("LOCALHOST:80", &loopback, true),
+            ("127.0.0.1:8080", &loopback, true),
+            ("[::1]:8080", &loopback, true),
+            ("[::ffff:127.0.0.1]:8080", &loopback, true),
+            ("192.0.2.7:8080", &loopback, false),
+            ("192.0.2.7:8080", &bound("127.0.0.1"), false),
+            ("192.0.2.7:8080", &bound("0.0.0.0"), true),
+            ("[2001:db8::2]", &bound("::"), true),
+            ("[::]:8080", &bound("::"), true),
+            ("localhost", &bound("::"), true),
+            ("evil.example", &bound("::"), false),
+            ("192.0.2.7.evil.example", &bound("192.0.2.7"), false),
+            ("evil.example", &loopback, false),
+            ("localhost.evil.example", &loopback, false),
+            ("127.0.0.1.evil.example", &loopback, false),
             ("agent.example:443", &listed, true),
             ("other.example", &listed, false),
-            ("other.example", &Names::Any, true),
+            ("other.example", &any, true),
         ] {
-            assert_eq!(host(&path(), &with(HOST, value), names).is_ok(), passes, "{value}");
+            assert_eq!(host(&path(), &with(HOST, value), hosts).is_ok(), passes, "{value} {hosts:?}");
         }
-        assert!(host(&path(), &HeaderMap::new(), &Names::Any).is_err());
+        assert!(host(&path(), &HeaderMap::new(), &any).is_err());
     }
 
     #[test]

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::refusal::Refused;
+use super::settings::HalfClose;
 use super::stall::Stalling;
 use super::{HttpService, ReplyBody, Settings};
 
@@ -104,6 +105,7 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
+        .half_close(settings.half_close == HalfClose::Waits)
         .header_read_timeout(settings.header_timeout)
         .max_buf_size(64 * 1024)
         .max_headers(64);
@@ -179,7 +181,7 @@ fn respond(
 ) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
     if path != "/" && request.uri().path() != path {
         let refused = Refused::not_found("nothing is served under this path");
-        return Box::pin(std::future::ready(refused.into_response()));
+        return Box::pin(std::future::ready(service.refuse(refused)));
     }
     service.respond(request.map(|body| body.map_err(Into::into).boxed_unsync()))
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use rescind_core::{Endpoint, Link, Listener, TransportError};
 use tokio::sync::{mpsc, watch};
 
-use super::Responder;
+use super::{HttpCounts, Responder};
 
 /// So many links wait to be accepted.
 const BACKLOG: usize = 1024;
@@ -37,6 +37,7 @@ pub struct HttpListener {
     links: mpsc::Receiver<Link>,
     endpoint: Endpoint,
     responder: Arc<dyn Responder>,
+    counts: HttpCounts,
     /// Closes with the listener, and the tasks that serve with it.
     _open: watch::Sender<()>,
 }
@@ -46,9 +47,16 @@ impl HttpListener {
         links: mpsc::Receiver<Link>,
         endpoint: Endpoint,
         responder: Arc<dyn Responder>,
+        counts: HttpCounts,
         open: watch::Sender<()>,
     ) -> Self {
-        Self { links, endpoint, responder, _open: open }
+        Self { links, endpoint, responder, counts, _open: open }
+    }
+
+    /// What the server has given up so far; what is returned goes on counting.
+    #[must_use]
+    pub fn counts(&self) -> HttpCounts {
+        self.counts.clone()
     }
 }
 

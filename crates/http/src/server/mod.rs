@@ -10,6 +10,7 @@ pub(crate) mod body;
 mod builder;
 pub(crate) mod checks;
 mod connection;
+mod counts;
 pub(crate) mod events;
 mod listener;
 pub(crate) mod mailbox;
@@ -25,15 +26,19 @@ use http::{Request, Response};
 use rescind_core::BoxFuture;
 
 pub use builder::HttpServer;
+pub use counts::HttpCounts;
 pub use listener::HttpListener;
 pub use reply::ReplyBody;
 pub use service::HttpService;
+pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;
 pub(crate) use listener::Door;
 pub(crate) use settings::Settings;
 
 use rescind_core::Principal;
+
+use self::refusal::Refused;
 
 /// The serving side of a binding, as the shared part sees it.
 pub(crate) trait Responder: Send + Sync + 'static {
@@ -43,6 +48,11 @@ pub(crate) trait Responder: Send + Sync + 'static {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>>;
+
+    /// What a request is answered with that is refused before it comes here, in this binding's form.
+    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+        refused.into_response()
+    }
 
     /// The listener is gone: every link ends.
     fn shut(&self);

@@ -17,17 +17,29 @@ pub(crate) struct Refused {
     status: StatusCode,
     text: Cow<'static, str>,
     header: Option<(HeaderName, HeaderValue)>,
+    code: i32,
     null_id: bool,
 }
 
+const PARSE_ERROR: i32 = -32700;
+const INVALID_REQUEST: i32 = -32600;
+const INTERNAL_ERROR: i32 = -32603;
+
 impl Refused {
     pub(crate) fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, text: text.into(), header: None, null_id: false }
+        let own = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
+        let code = if own { INTERNAL_ERROR } else { INVALID_REQUEST };
+        Self { status, text: text.into(), header: None, code, null_id: false }
     }
 
     /// 400: the request cannot be understood.
     pub(crate) fn bad(text: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// 400: the body is no JSON.
+    pub(crate) fn unreadable(text: &'static str) -> Self {
+        Self { code: PARSE_ERROR, ..Self::bad(text) }
     }
 
     /// 401: the auth hook does not know who asks.
@@ -119,13 +131,8 @@ impl Refused {
 
     /// A JSON-RPC error without an id, as MCP's document has it for refusals, or with the id `null`.
     pub(crate) fn into_response(self) -> Response<ReplyBody> {
-        let own = self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED;
-        let code = if own { -32603 } else { -32600 };
-        let refusal = Told {
-            jsonrpc: "2.0",
-            id: self.null_id.then_some(()),
-            error: Error { code, message: &self.text },
-        };
+        let error = Error { code: self.code, message: &self.text };
+        let refusal = Told { jsonrpc: "2.0", id: self.null_id.then_some(()), error };
         let body = serde_json::to_vec(&refusal).unwrap_or_default();
         let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
         *response.status_mut() = self.status;

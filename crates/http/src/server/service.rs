@@ -36,9 +36,14 @@ impl HttpService {
     pub(super) fn respond(&self, request: Request<RequestBody>) -> BoxFuture<'static, Response<ReplyBody>> {
         let principal = match self.checked(&request) {
             Ok(principal) => principal,
-            Err(refused) => return Box::pin(std::future::ready(refused.into_response())),
+            Err(refused) => return Box::pin(std::future::ready(self.refuse(refused))),
         };
         Arc::clone(&self.responder).respond(request, principal)
+    }
+
+    /// The answer to a request that no binding sees.
+    pub(super) fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+        self.responder.refuse(refused)
     }
 
     fn checked<B>(&self, request: &Request<B>) -> Result<Option<rescind_core::Principal>, Refused> {

@@ -5,15 +5,30 @@ use std::time::Duration;
 use http::HeaderMap;
 use rescind_core::Principal;
 
-use super::checks::Names;
+use super::checks::{Hosts, Names};
+use super::counts::HttpCounts;
 use super::mailbox::Kept;
 
 type AuthHook = Arc<dyn Fn(&HeaderMap) -> Option<Principal> + Send + Sync>;
 
+/// What it means that a client of HTTP/1.1 closes its half of the connection before its answer has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HalfClose {
+    /// It has left: its requests are given up at once. A client that closes all of its connection looks the same until
+    /// something is written to it, and leaving has to be noticed where it is a cancel (MCP 2026-07-28).
+    #[default]
+    Leaves,
+    /// It waits for its answer and gets it. That a client has left is noticed when something is written, at the latest
+    /// with the second [keep-alive comment](super::HttpServer::keep_alive) of its stream, and of a request without a
+    /// stream not before its answer.
+    Waits,
+}
+
 /// What holds for every binding of a server.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub(crate) hosts: Names,
+    pub(crate) hosts: Hosts,
     pub(crate) origins: Names,
     pub(crate) auth: Option<AuthHook>,
     /// The largest message either way, in bytes.
@@ -23,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) body_timeout: Duration,
     /// A TCP connection without a request for so long is closed.
     pub(crate) idle_timeout: Duration,
+    pub(crate) half_close: HalfClose,
     /// An event stream gets a comment after so long a silence.
     pub(crate) keep_alive: Duration,
     /// TCP connections at a time.
@@ -36,18 +52,20 @@ pub(crate) struct Settings {
     /// An event stream whose reader takes nothing for so long is cut.
     pub(crate) stall_timeout: Duration,
     pub(crate) kept: Kept,
+    pub(crate) counts: HttpCounts,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            hosts: Names::Loopback,
+            hosts: Hosts::default(),
             origins: Names::Loopback,
             auth: None,
             max_frame: 16 * 1024 * 1024,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(120),
+            half_close: HalfClose::default(),
             keep_alive: Duration::from_secs(15),
             connections: 10_000,
             sessions: 1024,
@@ -55,6 +73,7 @@ impl Default for Settings {
             mailbox: (1024, 1024 * 1024),
             stall_timeout: Duration::from_secs(30),
             kept: Kept { events: 256, bytes: 64 * 1024 },
+            counts: HttpCounts::default(),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use super::envelope::Envelope;
 use super::mirror::Mirrors;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Reply, Requester, Resets};
+use crate::client::{Failed, HttpClient, Reply, Requester, Resets, refusal};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{BOTH, EVENT_STREAM, JSON};
 use crate::numbers::Numbered;
@@ -295,31 +295,32 @@ impl Client {
 
     async fn read(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<(), Failed> {
         let status = response.status();
+        let text = refusal(status, response.headers());
         let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
         let answered = if media.eq_ignore_ascii_case(EVENT_STREAM) {
             self.read_events(exchange, response).await
         } else if media.eq_ignore_ascii_case(JSON) {
-            self.read_one(exchange, response).await
+            self.read_one(exchange, response).await?
         } else {
             false
         };
-        if answered || status == http::StatusCode::ACCEPTED {
+        // A request is not answered by being taken.
+        let asks = self.state().flights.get(&exchange.0).is_some_and(|flight| flight.asks);
+        if answered || (status == http::StatusCode::ACCEPTED && !asks) {
             return Ok(());
         }
-        let text = format!("the server gave no answer, and the status {status}");
         Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
     }
 
-    async fn read_one(&self, exchange: ExchangeId, response: Response<Reply>) -> bool {
+    async fn read_one(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<bool, Failed> {
         match Limited::new(response.into_body(), self.max_frame).collect().await {
             Ok(body) => {
                 let body = body.to_bytes();
-                !body.is_empty() && self.take(exchange, body).await
+                Ok(!body.is_empty() && self.take(exchange, body).await)
             }
             Err(error) => {
-                tracing::debug!(%error, "an answer could not be read");
-                false
+                Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, error) })
             }
         }
     }

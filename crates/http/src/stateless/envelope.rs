@@ -193,10 +193,12 @@ impl<'a> Envelope<'a> {
         if meta.version.is_some_and(|told| told != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
-        if single(headers, &MCP_METHOD).map_err(mismatch)? != method {
+        // The document asks for these two on requests, and leaves open what a notification has; what is there must fit.
+        let is_asked = |name: &HeaderName| kind == Kind::Request || headers.contains_key(name);
+        if is_asked(&MCP_METHOD) && single(headers, &MCP_METHOD).map_err(mismatch)? != method {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
         }
-        if let Some(name) = self.name() {
+        if let Some(name) = self.name().filter(|_| is_asked(&MCP_NAME)) {
             let told = single(headers, &MCP_NAME).map_err(mismatch)?;
             if decode(told).as_deref() != Some(&*name) {
                 return Err(mismatch(format!(

@@ -131,6 +131,7 @@ impl Hub {
                     let dropped = post.waiting.pop_front().map_or(0, |body| body.len());
                     post.bytes -= dropped;
                     state.bytes -= dropped;
+                    self.settings.counts.notification_dropped();
                 }
             }
             if out.last {

@@ -2,7 +2,8 @@
 //!
 //! One lock, held for one step; nothing is woken, sent or dropped under it that could take it again.
 //! - C1 An exchange is answered once: by its verdict, or on its stream.
-//! - C2 A stream that loses its reader before its end is told as closed, one that gets a reader again as resumed.
+//! - C2 A stream that loses its reader before its end is told as closed, one that gets a reader again as resumed, both under
+//!   the lock: told in another order, a stream that is read would count as lost.
 //! - C3 What is held is bounded: for streams that are read by [`has_room`](Conversation::has_room), for the others by the
 //!   mailbox's bound, and what was answered and may be asked for again by the settings of the resume buffer.
 
@@ -125,7 +126,7 @@ impl Conversation {
             let mut mailbox = Mailbox::new(stream, self.settings.kept);
             let (token, _) = mailbox.attach();
             let exchange = Exchange { head: Head::Undecided(None), mailbox, fault: None, read: state.used };
-            state.exchanges.insert(stream, exchange);
+            state.exchanges.insert(stream, Box::new(exchange));
             Ok((stream, token))
         })?;
         let exchange = ExchangeId(stream);
@@ -197,7 +198,7 @@ impl Conversation {
 
     /// A reader of a stream that was cut after event `last`.
     pub(super) fn resume(&self, stream: u64, last: u64) -> Result<u64, NotResumed> {
-        let (token, live) = self.step(|state, wakes| {
+        self.step(|state, wakes| {
             state.used = Instant::now();
             if state.closed {
                 return Err(NotResumed::Forgotten);
@@ -209,12 +210,13 @@ impl Conversation {
                 return Err(NotResumed::Over);
             }
             state.update_held(stream, held);
-            Ok((state.attach(stream, wakes), state.exchanges.contains_key(&stream)))
-        })?;
-        if live {
-            self.intake.tell(TransportEvent::ExchangeResumed { exchange: ExchangeId(stream) });
-        }
-        Ok(token)
+            let token = state.attach(stream, wakes);
+            if state.exchanges.contains_key(&stream) {
+                let resumed = TransportEvent::ExchangeResumed { exchange: ExchangeId(stream) };
+                wakes.add(self.intake.tell_under_lock(resumed));
+            }
+            Ok(token)
+        })
     }
 
     /// The next event of a stream.
@@ -233,30 +235,29 @@ impl Conversation {
 
     /// A response is gone, or the future of one.
     pub(super) fn left(&self, stream: u64, token: u64) {
-        let closed = self.step(|state, wakes| {
+        self.step(|state, wakes| {
             state.used = Instant::now();
-            let Some(held) = state.held_of(stream) else { return false };
-            let Some(mailbox) = state.mailbox(stream) else { return false };
+            let Some(held) = state.held_of(stream) else { return };
+            let Some(mailbox) = state.mailbox(stream) else { return };
             if !mailbox.detach(token) {
-                return false;
+                return;
             }
             let ended = mailbox.is_ended();
             state.update_held(stream, held);
             wakes.add(state.driver.take());
             let kept = self.settings.mailbox.1;
-            let Some(open) = state.exchanges.get_mut(&stream) else { return false };
+            let Some(open) = state.exchanges.get_mut(&stream) else { return };
             match open.head {
                 Head::Undecided(_) | Head::Decided(_) => open.head = Head::Gone,
                 Head::Stream | Head::Gone => {}
             }
             if ended {
                 state.retire(stream, kept);
+            } else {
+                let closed = TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) };
+                wakes.add(self.intake.tell_under_lock(closed));
             }
-            !ended
         });
-        if closed {
-            self.intake.tell(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) });
-        }
     }
 
     // What the driver does.
@@ -295,12 +296,15 @@ impl Conversation {
                     wakes.add(mailbox.cut());
                 }
                 state.update_held(*stream, held);
+                if *stream != OWN {
+                    let closed = TransportEvent::ExchangeClosed { exchange: ExchangeId(*stream) };
+                    wakes.add(self.intake.tell_under_lock(closed));
+                }
             }
             cut
         });
         for stream in cut.into_iter().filter(|stream| *stream != OWN) {
             tracing::debug!(stream, "an event stream that nobody reads was cut");
-            self.intake.tell(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) });
         }
     }
 
@@ -316,14 +320,13 @@ impl Conversation {
             if state.closed {
                 return Err(TransportError::new(TransportErrorKind::Closed, "the session has ended"));
             }
-            let bounds = self.settings.mailbox;
             let stream = state.stream_for(&out);
             let Some(open) = state.exchanges.get_mut(&stream) else {
                 // What answers an exchange that is over has nowhere to go.
                 return if out.head.kind == FrameKind::Answer {
                     Ok(())
                 } else {
-                    state.put(OWN, out, bounds, wakes)
+                    state.put(OWN, out, &self.settings, wakes)
                 };
             };
             match (&open.head, out.last) {
@@ -340,9 +343,9 @@ impl Conversation {
                 (Head::Decided(_) | Head::Stream | Head::Gone, _) => {}
             }
             let last = out.last;
-            let done = state.put(stream, out, bounds, wakes);
+            let done = state.put(stream, out, &self.settings, wakes);
             if last {
-                state.end(stream, bounds.1, wakes);
+                state.end(stream, self.settings.mailbox.1, wakes);
             }
             done
         })

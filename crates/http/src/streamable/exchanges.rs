@@ -9,6 +9,7 @@ use rescind_core::{ExchangeId, Fault, FrameKind, Outbound, TransportError, Trans
 use tokio::time::Instant;
 
 use crate::numbers::Numbered;
+use crate::server::Settings;
 use crate::server::mailbox::Mailbox;
 
 /// The stream that no request of the peer opened.
@@ -17,7 +18,8 @@ pub(super) const OWN: u64 = 0;
 const ENDED: usize = 16;
 
 pub(super) struct State {
-    pub(super) exchanges: Numbered<Exchange>,
+    /// Boxed: the map keeps its room for a few when they have gone.
+    pub(super) exchanges: Numbered<Box<Exchange>>,
     pub(super) own: Mailbox,
     /// When the own stream's reader last took something.
     pub(super) own_read: Instant,
@@ -130,9 +132,10 @@ impl State {
         &mut self,
         stream: u64,
         out: Outbound,
-        (messages, bytes): (usize, usize),
+        settings: &Settings,
         wakes: &mut Wakes,
     ) -> Result<(), TransportError> {
+        let (messages, bytes) = settings.mailbox;
         let before = self.held_of(stream).unwrap_or(0);
         let Some(mailbox) = self.mailbox(stream) else { return Ok(()) };
         let droppable = out.head.kind == FrameKind::Notification;
@@ -143,11 +146,15 @@ impl State {
         // A stream that is read holds bulk back by itself.
         if !mailbox.has_reader() {
             while over(mailbox) && mailbox.drop_oldest() {
+                settings.counts.notification_dropped();
                 tracing::debug!(stream, "a notification was given up: nobody reads its stream");
             }
             if over(mailbox) && mailbox.waiting().0 > 0 {
                 match out.head.kind {
-                    FrameKind::Notification => return Ok(()),
+                    FrameKind::Notification => {
+                        settings.counts.notification_dropped();
+                        return Ok(());
+                    }
                     FrameKind::Request | FrameKind::Cancel => return Err(unread(out.exchange)),
                     FrameKind::Answer => {}
                 }

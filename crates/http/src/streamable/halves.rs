@@ -59,6 +59,7 @@ impl Receiver for ServerReceiver {
             let now = Instant::now();
             match this.conversation.idle_at() {
                 Some(at) if at <= now => {
+                    this.conversation.settings.counts.session_idled();
                     tracing::debug!("an idle session is ended");
                     return Poll::Ready(None);
                 }

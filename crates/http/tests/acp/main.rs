@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
+mod loss;
 mod status;
 mod streams;
 mod support;

@@ -1,6 +1,6 @@
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::{JSON, ask, hello, open, post, request, serve};
+use crate::support::{JSON, ask, hello, open, post, prompt, request, serve};
 
 #[tokio::test]
 async fn every_refusal_has_its_status() {
@@ -11,32 +11,63 @@ async fn every_refusal_has_its_status() {
     let known = ("Acp-Connection-Id", id.as_str());
     let unknown = ("Acp-Connection-Id", "0123456789abcdef0123456789abcdef");
     let new = request(1, "session/new", &json!({}));
-    let prompt = request(1, "session/prompt", &json!({}));
-    let elsewhere = request(1, "session/prompt", &json!({"sessionId": "s1"}));
+    let bare = request(1, "session/prompt", &json!({}));
+    let of_s1 = prompt(1, "s1");
+    let stop =
+        json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}}).to_string();
+    let own = request(1, "_own/method", &json!({"sessionId": "s1"}));
     let long = format!("{new}{}", " ".repeat(70_000));
+    let again = hello();
+    let batch = format!("[{new}]");
     let events = ("Accept", "text/event-stream");
-    for (what, method, headers, body, status) in [
-        ("text", "POST", vec![("Content-Type", "text/plain"), known], new.as_str(), 415),
-        ("no connection", "POST", vec![JSON], &new, 400),
-        ("unknown connection", "POST", vec![JSON, unknown], &new, 404),
-        ("no session", "POST", vec![JSON, known], &prompt, 400),
-        ("two sessions", "POST", vec![JSON, known, ("Acp-Session-Id", "s2")], &elsewhere, 400),
-        ("a batch", "POST", vec![JSON, known], r#"[{"jsonrpc":"2.0","method":"x"}]"#, 501),
-        ("an array of nothing, which is no batch", "POST", vec![JSON, known], "[]", 202),
-        ("an empty body", "POST", vec![JSON, known], "", 400),
-        ("too long", "POST", vec![JSON, known], &long, 413),
-        ("a stream of JSON", "GET", vec![("Accept", "application/json"), known], "", 406),
-        ("a stream of nothing", "GET", vec![events], "", 400),
-        ("a stream of an unknown", "GET", vec![events, unknown], "", 404),
-        ("ending nothing", "DELETE", vec![], "", 400),
-        ("ending an unknown", "DELETE", vec![unknown], "", 404),
-        ("put", "PUT", vec![JSON, known], &new, 405),
-        ("a page", "POST", vec![JSON, known, ("Origin", "https://evil.example")], &new, 403),
-        ("taken", "POST", vec![JSON, known], &new, 202),
-        ("no longer", "DELETE", vec![known], "", 202),
-        ("gone", "POST", vec![JSON, known], &new, 404),
+    let s1 = ("Acp-Session-Id", "s1");
+    for (what, method, headers, body, status, code) in [
+        ("text", "POST", vec![("Content-Type", "text/plain"), known], new.as_str(), 415, -32600),
+        ("no connection", "POST", vec![JSON], &new, 400, -32600),
+        ("unknown connection", "POST", vec![JSON, unknown], &new, 404, -32600),
+        ("no session", "POST", vec![JSON, known], &bare, 400, -32600),
+        ("a session in the body alone", "POST", vec![JSON, known], &of_s1, 400, -32600),
+        ("that of a notification", "POST", vec![JSON, known], &stop, 400, -32600),
+        ("that of a method of one's own", "POST", vec![JSON, known], &own, 400, -32600),
+        ("two sessions", "POST", vec![JSON, known, ("Acp-Session-Id", "s2")], &of_s1, 400, -32600),
+        ("initialize once more", "POST", vec![JSON, known], &again, 400, -32600),
+        ("a batch", "POST", vec![JSON, known], &batch, 501, -32600),
+        ("a batch that opens nothing", "POST", vec![JSON], &batch, 501, -32600),
+        ("an array of nothing, which is no batch", "POST", vec![JSON, known], "[]", 400, -32600),
+        ("a number", "POST", vec![JSON, known], "7", 400, -32600),
+        ("half an object", "POST", vec![JSON, known], "{", 400, -32700),
+        ("half an object that opens nothing", "POST", vec![JSON], "{", 400, -32700),
+        ("half an array", "POST", vec![JSON, known], "[1,", 400, -32700),
+        ("an empty body", "POST", vec![JSON, known], "", 400, -32600),
+        ("too long", "POST", vec![JSON, known], &long, 413, -32600),
+        ("a stream of JSON", "GET", vec![("Accept", "application/json"), known], "", 406, -32600),
+        ("a stream of nothing", "GET", vec![events], "", 400, -32600),
+        ("a stream of an unknown", "GET", vec![events, unknown], "", 404, -32600),
+        ("ending nothing", "DELETE", vec![], "", 400, -32600),
+        ("ending an unknown", "DELETE", vec![unknown], "", 404, -32600),
+        ("put", "PUT", vec![JSON, known], &new, 405, -32600),
+        ("a page", "POST", vec![JSON, known, ("Origin", "https://evil.example")], &new, 403, -32600),
+        ("a stranger", "POST", vec![JSON, known, ("X-User", "nobody")], &new, 401, -32600),
+        ("another host", "POST", vec![JSON, known, ("Host", "evil.example")], &new, 421, -32600),
     ] {
-        assert_eq!(ask(address, method, &headers, body).await.status, status, "{what}");
+        let got = ask(address, method, &headers, body).await;
+        assert_eq!(got.status, status, "{what}: {}", got.body);
+        let told: Value = serde_json::from_str(&got.body).unwrap();
+        assert_eq!(
+            (&told["error"]["code"], told.get("id")),
+            (&json!(code), Some(&Value::Null)),
+            "{what}: {told}"
+        );
+        assert!(told["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{what}: {told}");
+    }
+    // The connection goes on, and ends but once.
+    for (method, headers, body, status) in [
+        ("POST", vec![JSON, known], new.as_str(), 202),
+        ("POST", vec![JSON, known, s1], &of_s1, 202),
+        ("DELETE", vec![known], "", 202),
+        ("POST", vec![JSON, known], &new, 404),
+    ] {
+        assert_eq!(ask(address, method, &headers, body).await.status, status, "{method} {body}");
     }
 }
 

@@ -7,7 +7,9 @@ use rescind_core::{CallContext, Outcome, Peer, Router};
 use rescind_http::{AcpTransport, HttpClient};
 use serde_json::{Value, json};
 
-use crate::support::{in_time, listen, open, post, read_until, request, serve, server, stream};
+use crate::support::{
+    cancel, in_time, listen, open, post, prompt, read_until, request, serve, server, stream,
+};
 
 #[tokio::test]
 async fn a_cancel_counts_with_or_without_its_sessions_header() {
@@ -18,18 +20,16 @@ async fn a_cancel_counts_with_or_without_its_sessions_header() {
     let known = ("Acp-Connection-Id", id.as_str());
     let mut own = stream(&address, &[known]).await;
     let mut of_session = stream(&address, &[known, ("Acp-Session-Id", "s1")]).await;
-    let cancel =
-        |id: u64| json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
     assert_eq!(post(&address, &[known], &request(1, "session/new", &json!({}))).await.status, 202);
     read_until(&mut own, "\"sessionId\":\"s1\"").await;
     for (number, header) in
         [(2, None), (3, Some(("Acp-Session-Id", "s1"))), (4, Some(("Acp-Session-Id", "s2")))]
     {
-        let prompt = request(number, "session/prompt", &json!({"sessionId": "s1"}));
-        assert_eq!(post(&address, &[known], &prompt).await.status, 202);
+        let of_s1 = [known, ("Acp-Session-Id", "s1")];
+        assert_eq!(post(&address, &of_s1, &prompt(number, "s1")).await.status, 202);
         served.hears("started").await;
         let headers: Vec<_> = std::iter::once(known).chain(header).collect();
-        assert_eq!(post(&address, &headers, &cancel(number).to_string()).await.status, 202);
+        assert_eq!(post(&address, &headers, &cancel(number)).await.status, 202);
         served.hears("peer").await;
         let said = read_until(&mut of_session, &format!("\"id\":{number}")).await;
         assert!(said.contains("session/update"), "what was said before comes before, on one stream: {said}");
@@ -43,11 +43,10 @@ async fn another_connections_cancel_is_for_nothing() {
     let mut served = serve().await;
     let address = served.address().to_owned();
     let (one, two) = (open(&address, &[]).await, open(&address, &[]).await);
-    let prompt = request(7, "session/prompt", &json!({"sessionId": "s1"}));
-    post(&address, &[("Acp-Connection-Id", &one)], &prompt).await;
+    let of_s1 = [("Acp-Connection-Id", one.as_str()), ("Acp-Session-Id", "s1")];
+    assert_eq!(post(&address, &of_s1, &prompt(7, "s1")).await.status, 202);
     served.hears("started").await;
-    let cancel =
-        json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 7}}).to_string();
+    let cancel = cancel(7);
     assert_eq!(post(&address, &[("Acp-Connection-Id", &two)], &cancel).await.status, 202);
     assert_eq!(post(&address, &[("Acp-Connection-Id", &one)], &cancel).await.status, 202);
     served.hears("peer").await;
@@ -105,6 +104,7 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
         .bind("127.0.0.1:0")
         .await
         .unwrap();
+    let counts = listener.counts();
     let mut served = crate::support::listen(listener);
     let id = open(served.address(), &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
@@ -112,6 +112,7 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
     // A stream that is open keeps it; once that is gone, it ends.
     drop(stream(served.address(), &[known]).await);
     let _ = in_time("the end of an idle connection", peer.closed()).await;
+    assert_eq!(counts.idle_sessions(), 1);
     assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
 }
 
@@ -145,4 +146,30 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
     assert!(matches!(&outcome, Outcome::Completed(_)), "{outcome:?}");
     assert!(refused.load(Ordering::SeqCst) >= 3, "refused twice, then taken");
     serving.abort();
+}
+
+#[tokio::test]
+async fn an_answer_goes_with_the_session_that_asked_and_loading_one_is_answered_on_the_connections_stream() {
+    //
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let id = open(&address, &[]).await;
+    let known = ("Acp-Connection-Id", id.as_str());
+    let of_s1 = [known, ("Acp-Session-Id", "s1")];
+    let (mut own, mut of_session) = (stream(&address, &[known]).await, stream(&address, &of_s1).await);
+    let asks = request(2, "session/prompt", &json!({"sessionId": "s1", "asks": true}));
+    assert_eq!(post(&address, &of_s1, &asks).await.status, 202);
+    served.hears("started").await;
+    let asked = read_until(&mut of_session, "session/request_permission").await;
+    let asked = asked.lines().rev().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let asked: Value = serde_json::from_str(asked).unwrap();
+    let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"granted": true}}).to_string();
+    for headers in [&[known][..], &[known, ("Acp-Session-Id", "s2")]] {
+        assert_eq!(post(&address, headers, &answer).await.status, 400, "{headers:?}");
+    }
+    assert_eq!(post(&address, &of_s1, &answer).await.status, 202);
+    read_until(&mut of_session, "\"granted\":true").await;
+    let load = request(3, "session/load", &json!({"sessionId": "s1"}));
+    assert_eq!(post(&address, &of_s1, &load).await.status, 202);
+    read_until(&mut own, "\"id\":3").await;
 }

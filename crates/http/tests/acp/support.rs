@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rescind_core::dialect::ACP;
-use rescind_core::{CallContext, Listener, Peer, Principal, Router, Server};
+use rescind_core::{CallContext, Limits, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,7 +46,7 @@ impl Drop for Served {
 pub(crate) fn server() -> HttpServer<Acp> {
     HttpServer::new(Acp::new()).path("/acp").max_frame(64 * 1024).auth(|headers| {
         let name = headers.get("x-user").and_then(|name| name.to_str().ok()).unwrap_or("anyone");
-        Some(Principal(name.into()))
+        Some(Principal(name.into())).filter(|_| name != "nobody")
     })
 }
 
@@ -55,6 +55,10 @@ pub(crate) async fn serve() -> Served {
 }
 
 pub(crate) fn listen(listener: HttpListener) -> Served {
+    listen_with(listener, Limits::default())
+}
+
+pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
     let url = listener.endpoint().to_string();
     let (tell, told) = mpsc::unbounded_channel();
     let router = Router::new()
@@ -65,6 +69,7 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
             Err(rescind_core::ErrorObject::invalid_params("only version 1 is spoken").into())
         })
         .method("session/new", |_: CallContext, _: Value| async move { Ok(json!({"sessionId": "s1"})) })
+        .method("session/load", |_: CallContext, _: Value| async move { Ok(json!({})) })
         .method("session/prompt", move |ctx: CallContext, params: Value| {
             let tell = tell.clone();
             async move {
@@ -76,20 +81,36 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
                         .await?;
                     return Ok(asked);
                 }
+                for _ in 0..params["floods"].as_u64().unwrap_or(0) {
+                    let filler = "x".repeat(32 * 1024);
+                    ctx.notify_when_room("session/update", &json!({"sessionId": "s1", "filler": filler}))
+                        .await?;
+                }
                 let cause = ctx.cancelled().await;
                 let _ = tell.send(cause.kind().name().to_owned());
                 ctx.stopped::<Value>(cause)
             }
         });
     let (met, peers) = mpsc::unbounded_channel();
-    let server =
-        Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer))).listen(listener);
+    let server = Server::builder([ACP])
+        .limits(limits)
+        .serve(router)
+        .on_peer(move |peer| drop(met.send(peer)))
+        .listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
     Served { url, told, peers, serving }
 }
 
 pub(crate) fn request(id: u64, method: &str, params: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+}
+
+pub(crate) fn prompt(id: u64, session: &str) -> String {
+    request(id, "session/prompt", &json!({"sessionId": session}))
+}
+
+pub(crate) fn cancel(id: u64) -> String {
+    json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}}).to_string()
 }
 
 pub(crate) fn hello() -> String {
@@ -99,7 +120,10 @@ pub(crate) fn hello() -> String {
 /// Writes one request; the connection is left open if the response is a stream.
 pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let mut text = format!("{method} /acp HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let mut text = format!("{method} /acp HTTP/1.1\r\nConnection: close\r\n");
+    if headers.iter().all(|(name, _)| *name != "Host") {
+        let _ = write!(text, "Host: {address}\r\n");
+    }
     for (name, value) in headers {
         let _ = write!(text, "{name}: {value}\r\n");
     }
@@ -110,14 +134,17 @@ pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)],
 
 /// Reads until this has come.
 pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
-    let mut text = String::new();
-    let mut buffer = [0; 1024];
-    while !text.contains(wanted) {
-        let count = in_time(wanted, stream.read(&mut buffer)).await.unwrap();
-        assert!(count > 0, "it ended before `{wanted}`: {text}");
-        text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
-    }
-    text
+    let reading = async {
+        let mut text = String::new();
+        let mut buffer = [0; 1024];
+        while !text.contains(wanted) {
+            let count = stream.read(&mut buffer).await.unwrap();
+            assert!(count > 0, "it ended before `{wanted}`: {text}");
+            text.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        text
+    };
+    in_time(wanted, reading).await
 }
 
 pub(crate) struct Got {
@@ -155,6 +182,11 @@ pub(crate) async fn stream(address: &str, headers: &[(&str, &str)]) -> TcpStream
     let headers: Vec<_> =
         std::iter::once(("Accept", "text/event-stream")).chain(headers.iter().copied()).collect();
     let mut stream = begin(address, "GET", &headers, "").await;
-    assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    // Byte by byte: what follows the head is for who reads the stream.
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(in_time("the head of a stream", stream.read_u8()).await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
     stream
 }

@@ -122,15 +122,22 @@ impl Raw {
         }
     }
 
-    /// The body behind a head with a length.
+    /// The body behind a head, whole: a busy machine's answer may come as a stream.
     pub(crate) async fn body(&mut self, head: &Head) -> String {
+        if head.header("transfer-encoding") == "chunked" {
+            let mut body = String::new();
+            while let Some(chunk) = self.chunk().await {
+                body.push_str(&chunk);
+            }
+            return body;
+        }
         let length = head.header("content-length").parse().unwrap_or(0);
         let mut body = vec![0; length];
         in_time("a body", self.stream.read_exact(&mut body)).await.unwrap();
         String::from_utf8(body).unwrap()
     }
 
-    /// A request and its whole response, which is no stream.
+    /// A request and its whole response, which is no stream without an end.
     pub(crate) async fn ask(&mut self, ask: &Ask) -> (Head, String) {
         self.send(ask).await;
         let head = self.head().await;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rescind_core::dialect::{ACP, MCP};
 use rescind_core::{Listener, Outcome, Peer};
-use rescind_http::{HttpServer, Streamable};
+use rescind_http::{HalfClose, HttpServer, Streamable};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::raw::{Ask, Raw, cancel, open, request};
+use crate::raw::{Ask, Raw, cancel, initialize, open, request};
 use crate::support::{Seen, client, in_time, listen, mcp, serve, server, transport};
 
 const NEWEST: &str = "2025-11-25";
@@ -285,6 +285,7 @@ async fn what_nobody_reads_is_bounded_and_requests_fail() {
         last = parsed(&raw.event().await.unwrap().1);
     }
     assert_eq!(last["params"]["n"], 99, "the newest are kept");
+    assert_eq!(served.counts.dropped_notifications(), 93, "what was given up is counted");
     let mut other = Raw::connect(&served.url).await;
     let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"n": 0}});
     assert_eq!(other.ask(&Ask::post(answer.to_string()).of(&session)).await.0.status, 202);
@@ -314,6 +315,7 @@ async fn an_idle_session_is_ended_and_unknown_afterwards() {
     theirs.closed().await.unwrap();
     let took = since.elapsed().as_secs();
     assert!((290..=601).contains(&took), "{took} s");
+    assert_eq!((served.counts.idle_sessions(), served.counts.dropped_notifications()), (1, 0));
     let mut raw = Raw::connect(&served.url).await;
     let (head, _) = raw.ask(&request(1, "echo", &json!({})).of(&session)).await;
     assert_eq!(head.status, 404);
@@ -397,4 +399,26 @@ async fn a_service_is_mounted_beside_routes_of_ones_own() {
     })
     .await;
     serving.abort();
+}
+
+#[tokio::test]
+async fn a_client_that_closes_its_half_is_answered_where_that_is_no_leaving() {
+    let mut served = serve(server().half_close(HalfClose::Waits), MCP).await;
+    let mut raw = Raw::connect(&served.url).await;
+    raw.send(&initialize()).await;
+    raw.end().await;
+    let head = raw.head().await;
+    assert_eq!(head.status, 200);
+    assert!(raw.body(&head).await.contains("protocolVersion"));
+    raw.is_closed().await;
+    // One whose answer takes its time, on an event stream.
+    let session = head.header("mcp-session-id").to_owned();
+    let mut raw = Raw::connect(&served.url).await;
+    raw.send(&request(1, "gate", &json!({})).of(&session)).await;
+    raw.end().await;
+    started(&mut served).await;
+    let head = raw.head().await;
+    assert_eq!(head.header("content-type"), "text/event-stream");
+    served.gate.notify_one();
+    assert!(raw.event().await.unwrap().1.contains("\"id\":1"));
 }

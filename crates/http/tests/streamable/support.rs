@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, MCP};
 use rescind_core::{CallContext, Listener, Peer, Router, Server};
-use rescind_http::{HttpClient, HttpListener, HttpServer, Streamable, StreamableTransport};
+use rescind_http::{HttpClient, HttpCounts, HttpListener, HttpServer, Streamable, StreamableTransport};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -34,6 +34,7 @@ pub(crate) struct Served {
     pub(crate) gate: Arc<Notify>,
     pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
     pub(crate) running: Arc<AtomicUsize>,
+    pub(crate) counts: HttpCounts,
     serving: JoinHandle<()>,
 }
 
@@ -68,7 +69,7 @@ pub(crate) async fn serve(server: HttpServer<Streamable>, dialect: Dialect) -> S
 }
 
 pub(crate) fn listen(listener: HttpListener, dialect: Dialect) -> Served {
-    let url = listener.endpoint().to_string();
+    let (url, counts) = (listener.endpoint().to_string(), listener.counts());
     let (saw, seen) = mpsc::unbounded_channel();
     let (met, peers) = mpsc::unbounded_channel();
     let gate = Arc::new(Notify::new());
@@ -81,7 +82,7 @@ pub(crate) fn listen(listener: HttpListener, dialect: Dialect) -> Served {
         })
         .listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
-    Served { url, seen, gate, peers, running, serving }
+    Served { url, seen, gate, peers, running, counts, serving }
 }
 
 fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<AtomicUsize>) -> Router {

@@ -10,6 +10,7 @@ use super::handler::{Handler, Job};
 use super::outgoing::OwnCall;
 use crate::options::{LocalCancel, Options};
 use crate::runner::{Ended, Seen};
+use crate::sessions::Sessions;
 
 /// One connection.
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub(super) struct Connection {
     pub(super) session: Session,
     pub(super) dialect: Dialect,
     pub(super) handles_cancels: bool,
+    pub(super) declares_tasks: bool,
     pub(super) drain: std::time::Duration,
     pub(super) local_cancel: Option<LocalCancel>,
     /// Requests that have a slot and have not been started.
@@ -32,7 +34,7 @@ pub(super) struct Connection {
     pub(super) outcomes: BTreeMap<String, Ended>,
     pub(super) out: VecDeque<String>,
     pub(super) end: End,
-    pub(super) sessions: u64,
+    pub(super) sessions: Sessions,
     pub(super) stats_served: u64,
     pub(super) all_stats: Vec<(Stats, u64)>,
 }
@@ -45,10 +47,12 @@ pub(super) enum End {
 }
 
 impl Connection {
-    pub(super) fn new(config: SessionConfig, options: &Options) -> Self {
+    /// The fixture's so many-th, from 1.
+    pub(super) fn new(number: usize, config: SessionConfig, options: &Options) -> Self {
         Self {
             dialect: config.dialect.clone(),
             handles_cancels: config.handles_cancels,
+            declares_tasks: options.declares_tasks(),
             drain: config.limits.drain_deadline,
             session: Session::new(config),
             local_cancel: options.local_cancel.clone(),
@@ -61,7 +65,7 @@ impl Connection {
             outcomes: BTreeMap::new(),
             out: VecDeque::new(),
             end: End::Open,
-            sessions: 0,
+            sessions: Sessions::of(number),
             stats_served: 0,
             all_stats: Vec::new(),
         }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use rescind_core::{HandlerEnd, OutboundKey, Work};
+use rescind_core::{ErrorObject, HandlerEnd, OutboundKey, Work};
 use serde_json::{Value, json};
 
 use crate::action::{self, Action};
+use crate::meta;
 
 /// A request of one of the fixture's methods.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,18 +26,21 @@ pub(super) struct Job {
 pub(super) enum Task {
     /// One of the abilities the fixture has in every protocol.
     Act(Action),
-    /// Its params are not what the ability takes; the words say why.
-    Refuse(String),
+    /// Its params are not what the ability takes, or not what the dialect demands.
+    Refuse(ErrorObject),
     Answer(Value),
     NewSession,
 }
 
 impl Job {
     /// The fixture's handshake answers.
-    pub(super) fn handshake(params: &Value) -> Self {
+    pub(super) fn handshake(params: &Value, declares_tasks: bool) -> Self {
         let version = params.get("protocolVersion").cloned().unwrap_or(json!(1));
-        let result = json!({"protocolVersion": version, "capabilities": {}, "sessionId": "session-1",
+        let mut result = json!({"protocolVersion": version, "capabilities": {}, "sessionId": "session-1",
             "serverInfo": {"name": "rescind-fixture", "version": env!("CARGO_PKG_VERSION")}});
+        if declares_tasks {
+            meta::declare_tasks(&mut result);
+        }
         Self::plain("initialize", Task::Answer(result))
     }
 
@@ -65,6 +69,11 @@ impl Job {
         Some(Self { token, ..job })
     }
 
+    /// The same request, refused before it does anything; what a prompt or a tool puts around its answer is left out.
+    pub(super) fn refused(self, why: ErrorObject) -> Self {
+        Self { task: Task::Refuse(why), prompt: None, tool: false, ..self }
+    }
+
     pub(super) fn work(&self) -> Work {
         match self.task {
             Task::Act(Action::Block { .. }) => Work::Blocking,
@@ -76,7 +85,10 @@ impl Job {
 impl Task {
     /// `None`: there is no ability of this name.
     fn read(name: &str, params: &Value) -> Option<Self> {
-        action::ALL.contains(&name).then(|| Action::parse(name, params).map_or_else(Self::Refuse, Self::Act))
+        action::ALL.contains(&name).then(|| {
+            let refuse = |why| Self::Refuse(ErrorObject::invalid_params(why));
+            Action::parse(name, params).map_or_else(refuse, Self::Act)
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::connection::{Connection, End};
 use super::handler::Job;
+use crate::meta;
 
 /// What an answer says, kept until the session has settled its call.
 #[derive(Clone, Debug)]
@@ -59,6 +60,9 @@ impl Connection {
             Incoming::Batch(_) => {
                 self.session.recv_bad(now, BadMessage::BatchNotAllowed, ExchangeId::NONE);
             }
+            Incoming::BadRequest { id, tag, why } => {
+                self.session.recv_bad_request(id, tag, why, &Origin::STREAM);
+            }
             Incoming::Bad(why) => self.session.recv_bad(now, why, ExchangeId::NONE),
             // An error about a frame of ours is never answered; nor is a shape this model does not know.
             _ => {}
@@ -66,7 +70,12 @@ impl Connection {
     }
 
     fn recv_request(&mut self, now: Instant, request: &IncomingRequest<'_>) {
-        let job = Job::read(&request.method, &value_of(request.params), token(request));
+        let params = value_of(request.params);
+        let job = Job::read(&request.method, &params, token(request));
+        let job = job.map(|job| match self.check(&request.method, &params) {
+            Ok(()) => job,
+            Err(why) => job.refused(why),
+        });
         let rules = self.dialect.rules();
         let is_handshake = rules.handshake == Some(&*request.method);
         let reserved = rules.reserved_prefix.is_some_and(|prefix| request.method.starts_with(prefix));
@@ -95,7 +104,18 @@ impl Connection {
                 self.session.handshake(HandshakePart::Params, &said);
             }
             self.ids.insert(request.id.clone(), key);
-            self.waiting.insert(key, job.unwrap_or_else(|| Job::handshake(&value_of(request.params))));
+            self.waiting.insert(key, job.unwrap_or_else(|| Job::handshake(&params, self.declares_tasks)));
+        }
+    }
+}
+
+impl Connection {
+    /// What the fixture demands of a request's params, whatever it asks for.
+    fn check(&self, method: &str, params: &Value) -> Result<(), ErrorObject> {
+        match (self.dialect.name(), method) {
+            ("mcp-2026", _) => meta::check(params),
+            (_, "session/prompt") => self.sessions.check(params).map(drop),
+            _ => Ok(()),
         }
     }
 }

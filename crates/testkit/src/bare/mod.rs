@@ -129,7 +129,8 @@ impl Subject for BareMachine {
         let mut config = SessionConfig::new(self.dialect.clone(), self.role);
         config.limits = self.options.limits.over_defaults();
         config.handles_cancels = self.options.declares_cancel();
-        self.connections.push(Connection::new(config, &self.options));
+        let number = self.connections.len() + 1;
+        self.connections.push(Connection::new(number, config, &self.options));
         self.share_stats();
         Ok(Line(self.connections.len() - 1))
     }

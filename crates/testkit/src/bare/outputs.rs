@@ -105,9 +105,8 @@ impl Connection {
                     Some((HandlerEnd::Value, value)) => {
                         self.reply_value(&mut frame, &to, &value, is_handshake);
                     }
-                    Some((HandlerEnd::Error, Value::String(why))) => {
-                        let error = ErrorObject::invalid_params(why);
-                        codec.encode_error(rules, &mut frame, &to, &error);
+                    Some((HandlerEnd::Error, refused @ Value::Object(_))) => {
+                        codec.encode_error(rules, &mut frame, &to, &error_of(&refused));
                     }
                     // A panic is the machine's to answer; a stop is a cancelled reply.
                     Some((HandlerEnd::Error | HandlerEnd::Stopped | HandlerEnd::Panicked, _)) | None => {
@@ -151,5 +150,16 @@ impl Connection {
         let mut frame = Vec::new();
         dialect.codec().encode_notification(dialect.rules(), &mut frame, method, raw(params).as_deref());
         self.write(&frame);
+    }
+}
+
+/// The error a request was refused with, as its handler left it.
+fn error_of(refused: &Value) -> ErrorObject {
+    let code = refused.get("code").and_then(Value::as_i64).map_or(ErrorCode::INTERNAL_ERROR, ErrorCode);
+    let message = refused.get("message").and_then(Value::as_str).unwrap_or_default();
+    let error = ErrorObject::new(code, message);
+    match refused.get("data").filter(|data| !data.is_null()) {
+        Some(data) => error.with_data(data),
+        None => error,
     }
 }

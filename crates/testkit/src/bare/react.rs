@@ -65,10 +65,14 @@ impl Connection {
         }
         let end = match &handler.job.task {
             Task::Answer(value) => (HandlerEnd::Value, value.clone()),
-            Task::Refuse(why) => (HandlerEnd::Error, json!(why)),
+            Task::Refuse(why) => {
+                let data = why.data.as_ref().and_then(|data| serde_json::from_str::<Value>(data.get()).ok());
+                let error = json!({"code": why.code.0, "message": why.message, "data": data});
+                (HandlerEnd::Error, error)
+            }
             Task::NewSession => {
-                self.sessions += 1;
-                (HandlerEnd::Value, json!({"sessionId": format!("session-{}", self.sessions)}))
+                let session = self.sessions.add();
+                (HandlerEnd::Value, json!({"sessionId": session}))
             }
             Task::Act(action) => match action {
                 Action::Echo(value) | Action::Sleep { value, .. } => {

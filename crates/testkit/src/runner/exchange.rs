@@ -82,7 +82,8 @@ impl Exchanging {
                 }
                 Some(Ok(TransportEvent::Message(inbound))) => {
                     let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
-                    if sketch.kind == FrameKind::Answer {
+                    // Under no id nothing is answered.
+                    if sketch.kind == FrameKind::Answer && sketch.id.is_some() {
                         take(&mut self.asked, |(_, on)| *on == inbound.exchange);
                     }
                 }
@@ -96,6 +97,11 @@ impl Exchanging {
     /// The runner's request that went out on this exchange.
     pub(super) fn asked_on(&mut self, exchange: ExchangeId) -> Value {
         take(&mut self.asked, |(_, on)| *on == exchange).map_or(Value::Null, |(id, _)| id)
+    }
+
+    /// Whether a request of this id is open.
+    pub(super) fn asks(&self, id: &Value) -> bool {
+        self.asked.iter().any(|(asked, _)| asked == id)
     }
 
     /// The subject's request that came on this exchange.

@@ -15,6 +15,8 @@ pub(crate) struct LineState {
     /// Frames that came while something else was waited for.
     pub(crate) inbox: VecDeque<Value>,
     pub(crate) closed: Closed,
+    /// Requests that cannot be answered any more, and what the wire says of that. `null`: it is not known which.
+    pub(crate) unanswered: Vec<(Value, String)>,
 }
 
 /// Whether a connection can still be asked.
@@ -30,6 +32,12 @@ pub(crate) enum Closed {
 
 impl LineState {
     pub(crate) fn new(name: &str, line: Line) -> Self {
-        Self { name: name.to_owned(), line, inbox: VecDeque::new(), closed: Closed::No }
+        Self {
+            name: name.to_owned(),
+            line,
+            inbox: VecDeque::new(),
+            closed: Closed::No,
+            unanswered: Vec::new(),
+        }
     }
 }

@@ -228,7 +228,15 @@ impl Subject for LinkSubject {
                 if error.kind == TransportErrorKind::Open {
                     self.unreached = Some(chain(&*error.source));
                 }
-                Seen::Unanswered(self.about(line, |open| open.asked_on(exchange)).await)
+                let why = chain(&*error.source);
+                match self.link(line).await {
+                    Ok(open) => {
+                        let id = open.asked_on(exchange);
+                        let why = (!open.asks(&id)).then_some(why);
+                        Seen::Unanswered { id, why }
+                    }
+                    Err(_) => Seen::Unanswered { id: Value::Null, why: Some(why) },
+                }
             }
             Ok(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
                 Seen::GivenUp(self.about(line, |open| open.served_on(exchange)).await)

@@ -31,12 +31,29 @@ impl<S: Subject> Play<'_, S> {
             return Ok(());
         }
         if let Some((method, params)) = speech.opening() {
-            self.request(method, params).await?;
+            self.accepted(method, params).await?;
         }
         if let Some(method) = speech.opened() {
             self.send(vec![speech.notification(method, json!({}))]).await?;
         }
         Ok(())
+    }
+
+    /// The answer to a request of the opening. Without the session nothing a vector says can be asked.
+    async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
+        let answer = self.request(method, params).await?;
+        if self.speech()?.is_refusal(&answer) {
+            return Err(Stop::Broke(format!("`{method}` was refused: {answer}")));
+        }
+        let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
+            return Ok(answer);
+        };
+        if method == "initialize" && follow(&answer, path).is_none() {
+            let why =
+                format!("it is for peers whose answer to `initialize` has `{path}`, and this one's has not");
+            return Err(Stop::NotAsked(why));
+        }
+        Ok(answer)
     }
 
     /// The subject is the client: it is told to open the session, and answered.
@@ -61,7 +78,7 @@ impl<S: Subject> Play<'_, S> {
         self.subject.call(line, &call).await?;
         let wanted = method.to_owned();
         let is_it = move |frame: &Value| matches!(speech.shape(frame), Shape::Request { method, .. } if method == wanted);
-        let frame = self.wait_for(name, is_it).await?;
+        let frame = self.wait_for(name, &[], is_it).await?;
         let id = frame.get("id").cloned().unwrap_or_default();
         self.send(vec![speech.answer(&id, method, &value)]).await?;
         match self.subject.outcome(name, self.settings.deadline).await? {
@@ -74,7 +91,7 @@ impl<S: Subject> Play<'_, S> {
     async fn profile_step(&mut self, step: &HandshakeStep) -> Result<(), Stop> {
         let params = self.bindings.fill(&step.params);
         if let Some(method) = &step.method {
-            let answer = self.request(method, params).await?;
+            let answer = self.accepted(method, params).await?;
             for (name, path) in &step.bind {
                 match follow(&answer, path) {
                     Some(value) => self.bindings.bind(name, value.clone()),

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use super::lines::{Closed, LineState};
 use super::outcomes::Outcomes;
 use super::subject::{Abilities, Seen, Subject, Trouble};
-use super::translate::Translator;
+use super::translate::{Translator, without_what_is_null};
 use super::verdict::{Direction, Played, TraceLine, Verdict};
 use super::{Settings, work};
+use crate::asks::Asks;
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
 use crate::speech::{Shape, Speech};
@@ -58,6 +59,12 @@ pub(crate) struct Play<'a, S> {
     until: Instant,
     pub(crate) cancel_at: Option<Instant>,
     pub(crate) cancel: Option<Duration>,
+    /// What the vector asks, read once.
+    pub(super) asks: Asks,
+    /// Requests of a foreign peer's own that were refused.
+    pub(super) refused: Vec<Value>,
+    /// Requests that were cancelled and owe silence.
+    pub(super) silenced: Vec<Value>,
 }
 
 impl<'a, S: Subject> Play<'a, S> {
@@ -81,6 +88,9 @@ impl<'a, S: Subject> Play<'a, S> {
             baseline: Work::default(),
             cancel_at: None,
             cancel: None,
+            asks: scenario.vector.asks(scenario.dialect),
+            refused: Vec::new(),
+            silenced: Vec::new(),
         }
     }
 
@@ -200,9 +210,8 @@ impl<'a, S: Subject> Play<'a, S> {
         self.send_as(frame).await?;
         let speech = self.speech()?;
         let id = Value::from(id);
-        let is_it =
-            move |frame: &Value| matches!(speech.shape(frame), Shape::Answer { id: found } if found == id);
-        self.wait_for(&format!("the answer to `{method}`"), is_it).await
+        let is_it = |frame: &Value| matches!(speech.shape(frame), Shape::Answer { id: found } if found == id);
+        self.wait_for(&format!("the answer to `{method}`"), std::slice::from_ref(&id), is_it).await
     }
 
     async fn send_as(&mut self, frame: Value) -> Result<(), Stop> {
@@ -296,8 +305,14 @@ impl<'a, S: Subject> Play<'a, S> {
         for text in &texts {
             self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
             let Ok(frame) = serde_json::from_str(text) else { continue };
-            let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) else { continue };
+            let (Some(speech), Some(on)) = (self.speech, self.lines.get_mut(self.current)) else { continue };
             self.outcomes.sent(&on.name, speech, &frame);
+            match speech.shape(&frame) {
+                Shape::Cancel { key } => self.silenced.push(key),
+                // It is asked anew.
+                Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
+                Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
+            }
             if let (true, Shape::Cancel { key }) = (closes, speech.shape(&frame)) {
                 let said = format!("(stream closed: that is how the cancel of {key} is said here)");
                 self.trace.push(TraceLine::new(Direction::Sent, said));
@@ -307,12 +322,13 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(self.subject.send(line, texts).await?)
     }
 
-    /// The next frame that came, kept or new. `None`: nothing within the deadline.
-    pub(crate) async fn next(&mut self) -> Result<Next, Stop> {
+    /// The next frame that came, kept or new. Those awaited are the requests without whose answers `what` cannot come.
+    pub(crate) async fn next(&mut self, what: &str, awaited: &[Value]) -> Result<Next, Stop> {
         if let Some(frame) = self.line_mut()?.inbox.pop_front() {
             return Ok(Next::Frame(frame));
         }
         loop {
+            self.can_come(what, awaited)?;
             match self.receive(self.until).await? {
                 Next::Silence => {}
                 next => return Ok(next),
@@ -333,9 +349,11 @@ impl<'a, S: Subject> Play<'a, S> {
         let seen = self.subject.recv(line, within).await;
         let text = match seen {
             Seen::Frame(text) => text,
-            Seen::Unanswered(id) => {
-                let text = format!("(stream closed: that of {id} ended without an answer)");
+            Seen::Unanswered { id, why } => {
+                let told = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("(stream closed: that of {id} ended without an answer{told})");
                 self.trace.push(TraceLine::new(Direction::Received, text));
+                self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
                 return Ok(Next::Silence);
             }
             Seen::GivenUp(id) => {
@@ -358,22 +376,30 @@ impl<'a, S: Subject> Play<'a, S> {
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        let frame: Value = serde_json::from_str(&text)
+        let mut frame: Value = serde_json::from_str(&text)
             .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        if self.is_foreign() {
+            without_what_is_null(&mut frame);
+        }
         if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
             self.outcomes.received(&on.name, speech, &frame);
+        }
+        if self.spells_silence(&frame)? {
+            return Ok(Next::Silence);
         }
         Ok(Next::Frame(frame))
     }
 
-    /// Waits for one frame and keeps the others.
+    /// Waits for one frame and keeps the others. Those awaited are as in [`Self::next`].
     pub(super) async fn wait_for(
         &mut self,
         what: &str,
+        awaited: &[Value],
         is_it: impl Fn(&Value) -> bool,
     ) -> Result<Value, Stop> {
         let until = self.subject.now() + self.settings.deadline;
         loop {
+            self.can_come(what, awaited)?;
             match self.receive(until).await? {
                 Next::Silence => {}
                 Next::Frame(frame) if is_it(&frame) => return Ok(frame),
@@ -384,24 +410,11 @@ impl<'a, S: Subject> Play<'a, S> {
         }
     }
 
-    /// A foreign peer may ask things no vector knows of: they are refused, so that it can go on.
     async fn keep(&mut self, frame: Value) -> Result<(), Stop> {
-        let speech = self.speech()?;
-        let expects_requests =
-            self.scenario.vector.asks(self.scenario.dialect).methods.contains("test/nested");
-        match speech.shape(&frame) {
-            Shape::Request { id, .. } if self.is_foreign() && !expects_requests => {
-                self.send(vec![speech.refusal(&id)]).await
-            }
-            _ => {
-                self.line_mut()?.inbox.push_back(frame);
-                Ok(())
-            }
+        if !self.is_the_peers_own_affair(&frame).await? {
+            self.line_mut()?.inbox.push_back(frame);
         }
-    }
-
-    pub(crate) fn timed_out(&self, what: &str) -> Stop {
-        Stop::Broke(format!("waited {:?} for {what}, and it did not come", self.settings.deadline))
+        Ok(())
     }
 
     pub(crate) fn is_foreign(&self) -> bool {

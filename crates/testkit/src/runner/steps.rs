@@ -93,8 +93,9 @@ impl<S: Subject> Play<'_, S> {
 
     async fn expect(&mut self, pattern: &Value) -> Result<(), Stop> {
         let choices = self.choices(pattern);
+        let awaited = self.answered_by([pattern])?;
         loop {
-            let frame = self.next_for(pattern).await?;
+            let frame = self.next_for(pattern, &awaited).await?;
             match self.match_one(&choices, &frame) {
                 Ok(()) => return Ok(()),
                 Err(why) if !self.passes_over(&frame).await? => {
@@ -107,8 +108,9 @@ impl<S: Subject> Play<'_, S> {
 
     async fn expect_through(&mut self, through: &Through) -> Result<(), Stop> {
         let (frame, skipping) = (self.choices(&through.frame), self.choices(&through.skipping));
+        let awaited = self.answered_by([&through.frame])?;
         loop {
-            let came = self.next_for(&through.frame).await?;
+            let came = self.next_for(&through.frame, &awaited).await?;
             match self.match_one(&frame, &came) {
                 Ok(()) => return Ok(()),
                 Err(why) => {
@@ -125,9 +127,13 @@ impl<S: Subject> Play<'_, S> {
 
     async fn expect_any_order(&mut self, patterns: &[Value]) -> Result<(), Stop> {
         let mut came = Vec::new();
+        let mut awaited = self.answered_by(patterns)?;
         while came.len() < patterns.len() {
             let wanted = Value::Array(patterns.to_vec());
-            let frame = self.next_for(&wanted).await?;
+            let frame = self.next_for(&wanted, &awaited).await?;
+            if let Shape::Answer { id } = self.speech()?.shape(&frame) {
+                awaited.retain(|of| *of != id);
+            }
             let known = patterns.iter().any(|pattern| {
                 let choices = self.choices(pattern);
                 choices.iter().any(|choice| matches(choice, &frame, &mut self.bindings.clone()).is_ok())
@@ -181,7 +187,7 @@ impl<S: Subject> Play<'_, S> {
     async fn expect_closed(&mut self) -> Result<(), Stop> {
         let foreign = self.is_foreign();
         loop {
-            match self.next().await? {
+            match self.next("the end of the connection", &[]).await? {
                 Next::Closed(_) => {
                     self.line_mut()?.closed = Closed::Yes;
                     return Ok(());
@@ -257,27 +263,22 @@ impl<S: Subject> Play<'_, S> {
         Err(first.unwrap_or_default())
     }
 
-    async fn next_for(&mut self, wanted: &Value) -> Result<Value, Stop> {
-        match self.next().await? {
-            Next::Frame(frame) => Ok(frame),
-            Next::Closed(how) => Err(closed(&wanted.to_string(), how)),
-            Next::Silence | Next::Nothing => Err(self.timed_out(&wanted.to_string())),
-        }
+    /// The requests that these patterns want the answers of.
+    fn answered_by<'v>(&self, patterns: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Value>, Stop> {
+        let speech = self.speech()?;
+        let answered = |pattern: &Value| match speech.shape(&self.bindings.fill(pattern)) {
+            Shape::Answer { id } => Some(id),
+            Shape::Request { .. } | Shape::Notification { .. } | Shape::Cancel { .. } | Shape::Other => None,
+        };
+        Ok(patterns.into_iter().filter_map(answered).collect())
     }
 
-    /// A foreign peer may notify and ask what it likes beside the vector.
-    async fn passes_over(&mut self, frame: &Value) -> Result<bool, Stop> {
-        let speech = self.speech()?;
-        if !self.is_foreign() {
-            return Ok(false);
-        }
-        match speech.shape(frame) {
-            Shape::Notification { .. } => Ok(true),
-            Shape::Request { id, .. } => {
-                self.send(vec![speech.refusal(&id)]).await?;
-                Ok(true)
-            }
-            Shape::Answer { .. } | Shape::Cancel { .. } | Shape::Other => Ok(false),
+    async fn next_for(&mut self, wanted: &Value, awaited: &[Value]) -> Result<Value, Stop> {
+        let what = wanted.to_string();
+        match self.next(&what, awaited).await? {
+            Next::Frame(frame) => Ok(frame),
+            Next::Closed(how) => Err(closed(&what, how)),
+            Next::Silence | Next::Nothing => Err(self.timed_out(&what)),
         }
     }
 }

@@ -18,8 +18,13 @@ pub enum Seen {
     Frame(String),
     /// Something that is no frame; the words say what.
     Noise(String),
-    /// On a wire of exchanges, what this request came on has ended without an answer. `null`: it carried no request.
-    Unanswered(Value),
+    /// On a wire of exchanges, what a request went out on has ended without an answer.
+    Unanswered {
+        /// The request. `null`: it carried none, or one that was answered.
+        id: Value,
+        /// What the wire says of that. `None`: a request of the same id is still open.
+        why: Option<String>,
+    },
     /// On a wire of exchanges, the subject has given up the exchange of this request. `null`: it carried none.
     GivenUp(Value),
     /// The subject closed the line; the words say how, if it was not in good order.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::asks::Asks;
 use crate::pattern::Bindings;
 use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
 use crate::speech::{Shape, Speech};
@@ -68,28 +69,47 @@ impl<'a> Translator<'a> {
                     None => answers(pattern, None, Words::Vectors),
                 }
             }
-            Shape::Request { id, .. } => {
-                if self
-                    .sent
-                    .iter()
-                    .any(|(_, kind, words)| *kind == RequestKind::Nested && *words == Words::Vectors)
-                {
-                    return vec![subset(pattern)];
-                }
-                let child = self.request(RequestKind::Nested).and_then(|request| request.child.as_ref());
-                match child {
-                    Some(child) => vec![json!({"id": id, "method": child.method, "...": true})],
-                    None => vec![pattern.clone()],
-                }
-            }
-            Shape::Notification { .. } => {
+            Shape::Request { id, .. } => match self.child() {
+                Some(child) => vec![json!({"id": id, "method": child, "...": true})],
+                None => vec![subset(pattern)],
+            },
+            Shape::Notification { method } => {
                 let named = self.request(RequestKind::Progress).and_then(|it| it.notification.as_ref());
-                named.map_or_else(|| vec![pattern.clone()], |name| vec![json!({"method": name, "...": true})])
+                match named {
+                    Some(name) if PROGRESS.contains(&method.as_str()) => {
+                        vec![json!({"method": name, "...": true})]
+                    }
+                    _ => vec![subset(pattern)],
+                }
             }
-            Shape::Cancel { .. } | Shape::Other => vec![subset(pattern)],
+            Shape::Cancel { .. } | Shape::Other => vec![subset(&by_code(pattern))],
+        }
+    }
+
+    /// What the peer's own nested request asks of its client, where that was sent in place of the vector's.
+    fn child(&self) -> Option<&'a str> {
+        let was_sent = self
+            .sent
+            .iter()
+            .any(|(_, kind, words)| (*kind, *words) == (RequestKind::Nested, Words::Profiles));
+        let child = self.request(RequestKind::Nested)?.child.as_ref()?;
+        was_sent.then_some(child.method.as_str())
+    }
+
+    /// Whether the vector waits for requests with this method: others are the peer's own affair.
+    pub(crate) fn waits_for(&self, method: &str, asks: &Asks) -> bool {
+        let nested = asks.methods.contains("test/nested");
+        match self.child() {
+            Some(child) => child == method,
+            None => {
+                asks.children.contains(method) || (nested && ["test/wait", "test/nested"].contains(&method))
+            }
         }
     }
 }
+
+/// What the fixture's `test/progress` notifies, in any dialect.
+const PROGRESS: [&str; 3] = ["test/tick", "notifications/progress", "progress"];
 
 fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> Vec<Value> {
     let id = pattern.get("id").cloned().unwrap_or_default();
@@ -119,18 +139,50 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> V
             vec![with("result", request.result.as_ref().map_or_else(|| json!("$any"), subset))]
         }
         _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
-        _ => vec![subset(pattern)],
+        _ => vec![subset(&by_code(pattern))],
     }
+}
+
+/// The pattern that asks for an error's code, and for some message in place of the fixture's.
+fn by_code(pattern: &Value) -> Value {
+    let mut pattern = pattern.clone();
+    for place in ["/error/message", "/payload/error/message"] {
+        if let Some(message) = pattern.pointer_mut(place) {
+            *message = json!("$string");
+        }
+    }
+    // What may be asked again is the peer's own opinion.
+    if let Some(error) = pattern.pointer_mut("/payload/error").and_then(Value::as_object_mut) {
+        error.remove("retryable");
+    }
+    pattern
+}
+
+/// What a peer says beside a result or an error that is not there.
+pub(crate) fn without_what_is_null(frame: &mut Value) {
+    let Some(members) = frame.as_object_mut() else { return };
+    let is_null = |name: &str| members.get(name).is_some_and(Value::is_null);
+    let spare = match (members.contains_key("result"), is_null("result"), members.contains_key("error")) {
+        (true, _, true) if is_null("error") => "error",
+        (true, true, true) => "result",
+        _ => return,
+    };
+    members.remove(spare);
 }
 
 /// The pattern that asks for these members and allows others.
 pub(crate) fn subset(value: &Value) -> Value {
     match value {
+        Value::Object(members) if members.contains_key("$one_of") => {
+            let one_of = members.iter().map(|(name, value)| (name.clone(), subset(value)));
+            Value::Object(one_of.collect())
+        }
         Value::Object(members) if members.keys().any(|name| name.starts_with('$')) => value.clone(),
         Value::Object(members) => {
             let inner = members.iter().map(|(name, value)| (name.clone(), subset(value)));
             Value::Object(inner.chain([("...".to_owned(), Value::Bool(true))]).collect())
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => value.clone(),
+        Value::Array(items) => Value::Array(items.iter().map(subset).collect()),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.clone(),
     }
 }

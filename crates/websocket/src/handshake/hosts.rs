@@ -72,7 +72,7 @@ fn bare(host: &str) -> &str {
 /// Whether a name can mean this machine only.
 fn is_loopback_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
-        || bare(name).parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        || bare(name).parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 #[cfg(test)]
@@ -92,6 +92,7 @@ mod tests {
             ("127.0.0.1:9", [true, true, true]),
             ("127.8.9.1", [true, true, true]),
             ("[::1]:9", [true, true, true]),
+            ("[::ffff:127.0.0.1]:9", [true, true, true]),
             ("192.0.2.7:9", [false, true, true]),
             ("[2001:db8::2]", [false, true, true]),
             ("agent.example", [true, true, true]),

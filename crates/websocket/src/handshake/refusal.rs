@@ -3,18 +3,7 @@ use http::header::{
 };
 use http::{Response, StatusCode};
 
-/// Why a request does not become a connection: an HTTP status and a sentence for its body.
-///
-/// | status | when |
-/// |---|---|
-/// | 400 | `Host` is missing, double or no host; the key is missing or malformed |
-/// | 401, 403 | the auth hook says so |
-/// | 403 | the `Origin` is not allowed |
-/// | 404 | another path |
-/// | 405 | the method is not GET |
-/// | 421 | the host is not allowed |
-/// | 426 | no upgrade to `websocket` is asked for, or another version than 13 |
-/// | 503 | too many handshakes at once, or nobody accepts |
+#[doc = include_str!("../refusals.md")]
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{} ({status})", text.trim_end())]
 pub struct Refusal {

@@ -31,7 +31,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
             progress_token: None,
             tag: TAG_INITIALIZE,
         })),
-        CALL => read_call(text_id(id)?, payload),
+        CALL => Ok(read_call(text_id(id)?, payload)),
         CANCEL => Ok(Incoming::Cancel(read_cancel(text_id(id)?, payload))),
         CANCEL_RESULT => Ok(read_ack(id, payload)),
         NOTIFICATION => read_notification(payload),
@@ -81,7 +81,30 @@ fn text_key(key: &RawValue) -> Result<RequestId, InvalidId> {
     RequestId::text(&json::string(key).ok_or(InvalidId::NotAnId)?)
 }
 
-fn read_call(id: RequestId, payload: Option<&RawValue>) -> Result<Incoming<'_>, BadMessage> {
+/// A call that cannot be read is refused under its envelope id.
+fn read_call(id: RequestId, payload: Option<&RawValue>) -> Incoming<'_> {
+    match call_of(payload) {
+        Ok(Called { cancel_key, method, params, progress_token }) => Incoming::Request(IncomingRequest {
+            id,
+            cancel_key,
+            method,
+            params,
+            exempt: Exempt::No,
+            progress_token,
+            tag: TAG_CALL,
+        }),
+        Err(why) => Incoming::BadRequest { id, tag: TAG_CALL, why },
+    }
+}
+
+struct Called<'a> {
+    cancel_key: CancelKey,
+    method: Cow<'a, str>,
+    params: Option<&'a RawValue>,
+    progress_token: Option<&'a RawValue>,
+}
+
+fn call_of(payload: Option<&RawValue>) -> Result<Called<'_>, BadMessage> {
     let Picked { values: [capability, params, options, outer], .. } =
         Picked::of(payload, ["capability", "params", "options", "callId"]);
     let Picked { values: [inner, token], .. } = Picked::of(options, ["callId", "progressToken"]);
@@ -90,17 +113,13 @@ fn read_call(id: RequestId, payload: Option<&RawValue>) -> Result<Incoming<'_>, 
     if method == INITIALIZE {
         return Err(BadMessage::InvalidMethod);
     }
-    // Starter apps and agents write an empty callId for "none".
-    let call_id = json::present(inner).or(outer).filter(|key| key.get() != r#""""#);
-    Ok(Incoming::Request(IncomingRequest {
-        id,
-        cancel_key: call_id.and_then(|key| text_key(key).ok()).map_or(CancelKey::None, CancelKey::Named),
-        method,
-        params: json::present(params),
-        exempt: Exempt::No,
-        progress_token: json::present(token),
-        tag: TAG_CALL,
-    }))
+    // 004-11: a call may come without a callId; one that no cancel could name is an error of its caller.
+    let cancel_key = match json::present(inner).or(json::present(outer)) {
+        None => CancelKey::None,
+        Some(key) if key.get() == r#""""# => return Err(BadMessage::InvalidId(InvalidId::NotAnId)),
+        Some(key) => CancelKey::Named(text_key(key).map_err(BadMessage::InvalidId)?),
+    };
+    Ok(Called { cancel_key, method, params: json::present(params), progress_token: json::present(token) })
 }
 
 fn read_cancel(ack: RequestId, payload: Option<&RawValue>) -> IncomingCancel {

@@ -12,7 +12,7 @@ use crate::dialect::json::{self, Picked, push, push_json, push_number, push_stri
 use crate::dialect::rules::Refusal;
 use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
-use crate::message::ErrorObject;
+use crate::message::{BadMessage, ErrorObject};
 
 pub(super) fn request(out: &mut Vec<u8>, call: &CallFrame<'_>) {
     let params = json::present(call.params);
@@ -133,6 +133,13 @@ pub(super) fn refusal(out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal)
     let Some(to) = to else { return false };
     let (code, message) = match why {
         Refusal::DuplicateId => return false,
+        Refusal::Bad(BadMessage::InvalidMethod) => {
+            (word::INVALID_PARAMS, "The call's payload names no capability".to_owned())
+        }
+        Refusal::Bad(BadMessage::InvalidId(_)) => {
+            let most = crate::id::MAX_ID_BYTES;
+            (word::INVALID_PARAMS, format!("A callId is a string of 1 to {most} bytes"))
+        }
         Refusal::Bad(why) => (word::INVALID_PARAMS, format!("Invalid message: {why}")),
         Refusal::Overloaded(limit) => (word::RATE_LIMITED, format!("Overloaded: {limit}")),
         Refusal::MethodNotFound => (word::UNKNOWN_CAPABILITY, "Unknown capability".to_owned()),

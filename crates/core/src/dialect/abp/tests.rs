@@ -139,7 +139,7 @@ fn an_ack_is_read_in_all_its_forms_and_paired_by_the_envelope_alone() {
 }
 
 #[test]
-fn a_call_without_a_usable_call_id_is_served_and_cannot_be_named() {
+fn a_call_without_a_call_id_is_served_and_cannot_be_named() {
     let key = |payload: Value| {
         let frame = json!({"type": "capabilities/call", "id": "1", "payload": payload}).to_string();
         match ABP.codec().decode(frame.as_bytes()) {
@@ -151,9 +151,43 @@ fn a_call_without_a_usable_call_id_is_served_and_cannot_be_named() {
     assert_eq!(key(json!({"capability": "a", "options": {"callId": "k"}, "callId": "top"})), named("k"));
     assert_eq!(key(json!({"capability": "a", "options": {}, "callId": "top"})), named("top"));
     assert_eq!(key(json!({"capability": "a"})), CancelKey::None);
-    assert_eq!(key(json!({"capability": "a", "options": {"callId": ""}})), CancelKey::None);
-    assert_eq!(key(json!({"capability": "a", "options": {"callId": 7}})), CancelKey::None);
-    assert_eq!(key(json!({"capability": "a", "options": {"callId": "k".repeat(257)}})), CancelKey::None);
+    assert_eq!(key(json!({"capability": "a", "options": {"callId": null}})), CancelKey::None);
+}
+
+#[test]
+fn a_call_that_cannot_be_read_is_refused_under_its_id() {
+    let not_an_id = BadMessage::InvalidId(InvalidId::NotAnId);
+    for (payload, expected, says) in [
+        (json!({}), BadMessage::InvalidMethod, "names no capability"),
+        (json!({"capability": 5}), BadMessage::InvalidMethod, "names no capability"),
+        (json!({"capability": "initialize"}), BadMessage::InvalidMethod, "names no capability"),
+        (json!("x"), BadMessage::InvalidMethod, "names no capability"),
+        (Value::Null, BadMessage::InvalidMethod, "names no capability"),
+        (json!({"capability": "a", "options": {"callId": ""}}), not_an_id, "1 to 256 bytes"),
+        (json!({"capability": "a", "options": {"callId": 7}}), not_an_id, "1 to 256 bytes"),
+        (
+            json!({"capability": "a", "options": {"callId": "k".repeat(257)}}),
+            BadMessage::InvalidId(InvalidId::TooLong),
+            "1 to 256 bytes",
+        ),
+    ] {
+        let frame = json!({"type": "capabilities/call", "id": "1", "payload": payload}).to_string();
+        match ABP.codec().decode(frame.as_bytes()) {
+            Incoming::BadRequest { id, why, .. } => {
+                assert_eq!((id, why), (RequestId::text("1").unwrap(), expected), "{frame}");
+            }
+            other => panic!("{frame}: {other:?}"),
+        }
+        let id = RequestId::text("1").unwrap();
+        let abp = ABP;
+        let (codec, rules) = (abp.codec(), abp.rules());
+        let text = written(|out| {
+            assert!(codec.encode_refusal(rules, out, Some(&to(&id)), Refusal::Bad(expected)));
+        });
+        let error = &serde_json::from_str::<Value>(&text).unwrap()["payload"]["error"];
+        assert_eq!(error["code"], json!("INVALID_PARAMS"), "{frame}");
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    }
 }
 
 #[test]
@@ -277,10 +311,6 @@ fn a_bad_envelope_is_named_for_what_is_wrong_with_it() {
         (r#"{"type":"initialize"}"#, not_an_id),
         (r#"{"type":"initialize","id":"1","payload":[]}"#, BadMessage::InvalidParams),
         (r#"{"type":"capabilities/call","id":1.0,"payload":{"capability":"a"}}"#, not_an_id),
-        (r#"{"type":"capabilities/call","id":"1","payload":{}}"#, BadMessage::InvalidMethod),
-        (r#"{"type":"capabilities/call","id":"1","payload":{"capability":"initialize"}}"#, {
-            BadMessage::InvalidMethod
-        }),
         (r#"{"type":"capabilities/cancel","id":9,"payload":{"callId":"k"}}"#, not_an_id),
     ] {
         match ABP.codec().decode(frame.as_bytes()) {

@@ -16,6 +16,12 @@ use crate::message::{
 /// many times its size.
 const MAX_BATCH: usize = 1024;
 
+/// Whether a version is "2.0", however that string is written.
+fn is_two(version: &str) -> bool {
+    version == "\"2.0\""
+        || (version.contains('\\') && serde_json::from_str::<String>(version).is_ok_and(|text| text == "2.0"))
+}
+
 impl JsonRpc {
     pub(super) fn read<'a>(&self, frame: &'a [u8]) -> Result<Incoming<'a>, BadMessage> {
         let text = json::text(frame)?;
@@ -25,7 +31,7 @@ impl JsonRpc {
             Shape::Other => return Err(json::not_an_object(text)),
         }
         let [version, method, params, id, result, error] = envelope(text)?;
-        if version.map(Part::get) != Some("\"2.0\"") {
+        if !version.is_some_and(|version| is_two(version.get())) {
             return Err(BadMessage::WrongVersion);
         }
         match (method, result, error) {

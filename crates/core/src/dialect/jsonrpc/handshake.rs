@@ -1,5 +1,8 @@
 //! What a handshake says of cancelling, and how the first message is recognised.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use serde_json::value::RawValue;
 
 use super::{Declaration, JsonRpc, Opening};
@@ -14,6 +17,9 @@ const REQUEST: &str = "request";
 const PROSE_NAME: &str = "supportsRequestCancellation";
 const CANCELLATION: &str = "cancellation";
 const VERSION: &str = "protocolVersion";
+const CAPABILITIES: &str = "capabilities";
+/// The most methods of a declaration that are kept; protocols have a handful.
+const MOST_DECLARED: usize = 64;
 
 impl JsonRpc {
     pub(super) fn handshake(&self, part: HandshakePart, body: &RawValue) -> Handshake {
@@ -24,7 +30,8 @@ impl JsonRpc {
         });
         // Nothing said means the default, which is false (000-14).
         let handles_cancels = self.declaration.map(|place| declared_flag(place, part, body).unwrap_or(false));
-        Handshake::new(handles_cancels, revision)
+        let exempting = self.exempting.map(|name| declared_requests(name, body));
+        Handshake::new(handles_cancels, revision).with_exempting(exempting)
     }
 
     pub(super) fn declared(
@@ -101,6 +108,21 @@ fn declared_flag(place: Declaration, part: HandshakePart, body: &RawValue) -> Op
     let Picked { values: [request, inside], .. } = Picked::of(cancellation, [REQUEST, PROSE_NAME]);
     let first = [request, inside, beside, outermost].into_iter().find_map(json::present)?;
     Some(first.get() == "true")
+}
+
+/// The methods a capability lists as `requests.GROUP.NAME`; a member that is no object lists nothing.
+fn declared_requests(capability: &str, body: &RawValue) -> Vec<String> {
+    type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+    fn members(of: &RawValue) -> Members<'_> {
+        serde_json::from_str(of.get()).unwrap_or_default()
+    }
+    let capability = json::member(json::member(Some(body), CAPABILITIES), capability);
+    let groups = json::member(capability, "requests").map(members).unwrap_or_default();
+    let named = groups.iter().flat_map(|(group, names)| {
+        let said = members(names).into_iter().filter(|(_, said)| json::present(Some(said)).is_some());
+        said.map(move |(name, _)| format!("{group}/{name}"))
+    });
+    named.take(MOST_DECLARED).collect()
 }
 
 /// The client's half names cancelling at all, even to deny it.

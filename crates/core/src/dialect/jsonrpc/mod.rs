@@ -43,6 +43,9 @@ pub struct JsonRpc {
     pub not_initialized: ErrorCode,
     /// As [`Rules::uncancellable_param`], which the builder copies here.
     pub uncancellable_param: Option<&'static str>,
+    /// The member of each side's `capabilities` that lists, under `requests`, for which of them that param counts (MCP:
+    /// `tasks.requests.tools.call`). Without it: for all.
+    pub exempting: Option<&'static str>,
     /// What becomes of a JSON array.
     pub batches: Batches,
 }
@@ -138,6 +141,7 @@ impl JsonRpc {
             overloaded: ErrorCode::INTERNAL_ERROR,
             not_initialized: ErrorCode::INVALID_REQUEST,
             uncancellable_param: None,
+            exempting: None,
             batches: Batches::Refused,
         }
     }

@@ -34,6 +34,17 @@ fn reply(id: &RequestId) -> ReplyTo<'_> {
 }
 
 #[test]
+fn a_version_is_a_string_however_it_is_written() {
+    for version in [r#""2.0""#, r#""2.\u0030""#, r#""\u0032.0""#] {
+        let frame = format!(r#"{{"jsonrpc":{version},"id":1,"method":"m"}}"#);
+        let read = LSP.codec().decode(frame.as_bytes());
+        assert!(matches!(read, Incoming::Request(_)), "{version}: {read:?}");
+    }
+    let other = br#"{"jsonrpc":"2.\u0031","id":1,"method":"m"}"#;
+    assert_eq!(bad(&LSP, other), Some(BadMessage::WrongVersion));
+}
+
+#[test]
 fn a_frame_that_is_no_message_is_named_for_what_is_wrong_with_it() {
     let not_an_id = BadMessage::InvalidId(InvalidId::NotAnId);
     let cases: &[(&[u8], BadMessage)] = &[
@@ -476,6 +487,34 @@ fn the_draft_declares_where_the_user_said_nothing() {
         assert!(ACP.codec().declare(HandshakePart::Params, raw(body), true).is_none());
     }
     assert_eq!(declare(r#"{"clientCapabilities":{"cancellation":{"request":false}}}"#), None);
+}
+
+#[test]
+fn the_requests_with_tasks_are_read_from_either_half() {
+    let listed = |dialect: &Dialect, body: &str| {
+        let of = |part| dialect.codec().read_handshake(part, raw(body)).exempting;
+        assert_eq!(of(HandshakePart::Params), of(HandshakePart::Result), "{body}");
+        of(HandshakePart::Result)
+    };
+    for (tasks, expected) in [
+        (r#"{"cancel":{},"requests":{"tools":{"call":{}}}}"#, &["tools/call"][..]),
+        (
+            r#"{"requests":{"sampling":{"createMessage":{}},"elicitation":{"create":{},"x":null}}}"#,
+            &["elicitation/create", "sampling/createMessage"],
+        ),
+        (r#"{"requests":{"tools":true}}"#, &[]),
+        (r#"{"requests":[]}"#, &[]),
+        ("{}", &[]),
+        ("null", &[]),
+    ] {
+        let body = format!(r#"{{"capabilities":{{"tasks":{tasks}}}}}"#);
+        assert_eq!(listed(&MCP, &body).unwrap(), expected, "{body}");
+        assert_eq!(listed(&ACP, &body), None);
+    }
+    assert_eq!(listed(&MCP, "{}").unwrap(), [""; 0]);
+    let many: Vec<_> = (0..100).map(|number| format!(r#""m{number}":{{}}"#)).collect();
+    let body = format!(r#"{{"capabilities":{{"tasks":{{"requests":{{"tools":{{{}}}}}}}}}}}"#, many.join(","));
+    assert_eq!(listed(&MCP, &body).unwrap().len(), 64, "a peer cannot have more of them kept");
 }
 
 #[test]

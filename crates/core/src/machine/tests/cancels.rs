@@ -1,6 +1,6 @@
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
+use crate::dialect::{ABP, ACP, ACP_DRAFT, AnswerAfterCancel, CancelFrom, Handshake, LSP, MCP, MCP_2026};
 use crate::id::ExchangeId;
 
 #[test]
@@ -152,6 +152,26 @@ fn a_task_augmented_request_is_out_of_a_messages_reach() {
 }
 
 #[test]
+fn a_task_that_the_server_did_not_declare_is_a_request_like_any_other() {
+    // MCP 2025-11-25, "Tasks": receivers ignore what they did not declare for the request's type
+    let mut bench = Bench::new(MCP);
+    let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
+    bench.session.handshake(HandshakePart::Result, &declared);
+    for (id, method, in_reach) in [(1, "tools/call", false), (2, "tools/list", true)] {
+        let task = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(id, method) };
+        let key = bench.session.recv_request(bench.now, task).unwrap();
+        let _ = bench.outputs();
+        let outputs = bench.cancel(id);
+        assert_eq!(outputs == [Output::Event(Event::IgnoredCancel)], !in_reach, "{method}: {outputs:?}");
+        assert_eq!(
+            outputs.contains(&Output::Signal { key, cause: peer() }),
+            in_reach,
+            "{method}: {outputs:?}"
+        );
+    }
+}
+
+#[test]
 fn a_cancel_of_another_principal_is_for_an_unknown_id() {
     // I4
     let mut bench = Bench::new(ACP);
@@ -186,6 +206,20 @@ fn ids_of_two_exchanges_never_meet_where_the_exchange_is_the_scope() {
     let outputs = bench.outputs();
     assert!(outputs.contains(&Output::Signal { key: second, cause: peer() }));
     assert_eq!(signals(&outputs), 1, "I4");
+}
+
+#[test]
+fn a_handshake_is_not_cancelled_by_the_end_of_its_stream() {
+    // I9; found by exhaustive search
+    let mut bench = Bench::with(ABP, |config| config.ordered = false);
+    let exchange = ExchangeId(7);
+    let at =
+        |id, method| Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(id, method) };
+    let hello = bench.session.recv_request(bench.now, at(1, "initialize")).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    assert_eq!(bench.outputs(), []);
+    assert!(bench.session.may_notify(hello));
 }
 
 #[test]

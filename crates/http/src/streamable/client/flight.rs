@@ -14,7 +14,7 @@ use rescind_core::{
 use super::state::{Client, Flight, Standing, State};
 use super::stream;
 use super::{Order, listen};
-use crate::client::{Failed, Reply, Urgency};
+use crate::client::{Failed, Reply, Urgency, refusal};
 use crate::names::{EVENT_STREAM, JSON, MCP_SESSION_ID};
 use crate::streamable::peek;
 
@@ -209,6 +209,7 @@ async fn take(
     let client = &place.client;
     let status = response.status();
     let media = response.headers().get(CONTENT_TYPE).map(media_of);
+    let text = refusal(status, response.headers());
     let asked = place.kind == FrameKind::Request;
     match (status, media) {
         (StatusCode::OK, Some(Media::Events)) => {
@@ -225,7 +226,7 @@ async fn take(
         }
         (StatusCode::NOT_FOUND, _) if client.state().id.is_some() => {
             client.lose("the server does not know the session any more");
-            Err(refused(status, false))
+            Err(refused(text, false))
         }
         (status, media) => {
             // What was wrong is the driver's to read; under no id it answers no call.
@@ -240,7 +241,7 @@ async fn take(
                 }
             }
             let sent = !status.is_client_error() && status != StatusCode::SERVICE_UNAVAILABLE;
-            Err(refused(status, sent))
+            Err(refused(text, sent))
         }
     }
 }
@@ -282,8 +283,7 @@ async fn whole(client: &Client, exchange: ExchangeId, response: Response<Reply>)
     })
 }
 
-fn refused(status: StatusCode, sent: bool) -> Failed {
-    let text = format!("the server answered with {status}");
+fn refused(text: String, sent: bool) -> Failed {
     Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) }
 }
 

@@ -1,0 +1,38 @@
+//! What a server gives up on its own account, counted: a protocol's own statistics know nothing of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a server has given up since it was made. It can be asked for as long as it is kept, also when the listener is gone.
+#[derive(Clone, Debug, Default)]
+pub struct HttpCounts(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    dropped_notifications: AtomicU64,
+    idle_sessions: AtomicU64,
+}
+
+impl HttpCounts {
+    /// Notifications that were given up because a stream was not read, or not fast enough, and its bound was reached
+    /// ([`HttpServer::mailbox`](crate::HttpServer::mailbox)).
+    #[must_use]
+    pub fn dropped_notifications(&self) -> u64 {
+        self.0.dropped_notifications.load(Ordering::Relaxed)
+    }
+
+    /// Sessions and connections that were ended because nobody used them for
+    /// [`HttpServer::session_idle`](crate::HttpServer::session_idle).
+    #[must_use]
+    pub fn idle_sessions(&self) -> u64 {
+        self.0.idle_sessions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn notification_dropped(&self) {
+        self.0.dropped_notifications.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn session_idled(&self) {
+        self.0.idle_sessions.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,96 @@
+//! What a stream that is lost means, and what none at all.
+
+use std::time::Duration;
+
+use rescind_core::Limits;
+use serde_json::json;
+
+use crate::support::{
+    Served, cancel, listen_with, open, post, prompt, read_until, request, serve, server, stream,
+};
+
+/// Waits on the paused clock until the prompt that runs hears this, and says after how long.
+async fn heard(served: &mut Served, what: &str) -> u64 {
+    tokio::time::pause();
+    let since = tokio::time::Instant::now();
+    let told = tokio::time::timeout(Duration::from_secs(120), served.told.recv()).await;
+    assert_eq!(told.unwrap_or_else(|_| panic!("never: {what}")).as_deref(), Some(what));
+    since.elapsed().as_secs()
+}
+
+#[tokio::test]
+async fn a_request_whose_stream_stays_lost_is_cancelled_after_its_grace() {
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let id = open(&address, &[]).await;
+    let known = ("Acp-Connection-Id", id.as_str());
+    let of_s1 = [known, ("Acp-Session-Id", "s1")];
+    let own = stream(&address, &[known]).await;
+    let of_session = stream(&address, &of_s1).await;
+    assert_eq!(post(&address, &of_s1, &prompt(2, "s1")).await.status, 202);
+    served.hears("started").await;
+    // The connection's own stream is read all the while: the answer would not go by it.
+    drop(of_session);
+    let after = heard(&mut served, "disconnected").await;
+    assert!((29..45).contains(&after), "{after} s");
+    drop(own);
+}
+
+#[tokio::test]
+async fn a_request_whose_client_opens_no_stream_is_cancelled_after_the_same_grace() {
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let id = open(&address, &[]).await;
+    let of_s1 = [("Acp-Connection-Id", id.as_str()), ("Acp-Session-Id", "s1")];
+    assert_eq!(post(&address, &of_s1, &prompt(2, "s1")).await.status, 202);
+    served.hears("started").await;
+    let after = heard(&mut served, "disconnected").await;
+    assert!((29..45).contains(&after), "{after} s");
+}
+
+#[tokio::test]
+async fn a_stream_taken_up_within_its_grace_costs_nothing() {
+    let mut limits = Limits::default();
+    limits.detach_grace = Duration::from_millis(200);
+    let mut served = listen_with(server().bind("127.0.0.1:0").await.unwrap(), limits);
+    let address = served.address().to_owned();
+    let (id, other) = (open(&address, &[]).await, open(&address, &[]).await);
+    let of_s1 = [("Acp-Connection-Id", id.as_str()), ("Acp-Session-Id", "s1")];
+    let of_other = [("Acp-Connection-Id", other.as_str()), ("Acp-Session-Id", "s1")];
+    // Begun before there is a stream; then one that is lost; then one that another displaces.
+    assert_eq!(post(&address, &of_s1, &prompt(2, "s1")).await.status, 202);
+    served.hears("started").await;
+    let mut first = stream(&address, &of_s1).await;
+    read_until(&mut first, "session/update").await;
+    drop(first);
+    let displaced = stream(&address, &of_s1).await;
+    let mut last = stream(&address, &of_s1).await;
+    drop(displaced);
+    // The grace of a request that began later is over: the first one's would have been.
+    assert_eq!(post(&address, &of_other, &prompt(3, "s1")).await.status, 202);
+    served.hears("started").await;
+    served.hears("disconnected").await;
+    assert_eq!(post(&address, &of_s1, &cancel(2)).await.status, 202);
+    served.hears("peer").await;
+    let said = read_until(&mut last, "\"id\":2").await;
+    assert!(said.contains("-32800"), "{said}");
+    // The answer of the other waits for whoever comes back.
+    let said = read_until(&mut stream(&address, &of_other).await, "\"id\":3").await;
+    assert!(said.contains("-32800"), "{said}");
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_takes_from_is_cut_and_counts_as_lost() {
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let id = open(&address, &[]).await;
+    let of_s1 = [("Acp-Connection-Id", id.as_str()), ("Acp-Session-Id", "s1")];
+    let unread = stream(&address, &of_s1).await;
+    // More than the sockets between them hold.
+    let flood = request(2, "session/prompt", &json!({"sessionId": "s1", "floods": 800}));
+    assert_eq!(post(&address, &of_s1, &flood).await.status, 202);
+    served.hears("started").await;
+    let after = heard(&mut served, "disconnected").await;
+    assert!((58..80).contains(&after), "30 s until it is cut, and the grace: {after} s");
+    drop(unread);
+}

@@ -1,0 +1,255 @@
+//! A server of any binding, and requests written line by line.
+
+use std::time::Duration;
+
+use rescind_core::dialect::Dialect;
+use rescind_core::{
+    CallContext, ErrorCode, ErrorObject, Limits, Listener, Principal, Router, Server, ServerLimits,
+};
+use rescind_http::{HttpListener, HttpServer, ServerBinding};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinHandle;
+
+/// A header put in, in place of one of the same name; an empty value takes it out. `:method` and `:path` are of the line.
+pub(crate) type Change<'a> = (&'a str, &'a str);
+
+/// A binding, and its place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Column {
+    Streamable = 2,
+    Stateless = 3,
+    Acp = 4,
+}
+
+/// The id of a refusal that belongs to no request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Id {
+    Null,
+    Absent,
+}
+
+impl Id {
+    pub(crate) fn fits(self, refusal: &Value) -> bool {
+        match self {
+            Self::Null => refusal.get("id") == Some(&Value::Null),
+            Self::Absent => refusal.get("id").is_none(),
+        }
+    }
+}
+
+pub(crate) struct Served {
+    pub(crate) address: String,
+    column: Column,
+    begun: Mutex<mpsc::UnboundedReceiver<()>>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    let waited = tokio::time::timeout(Duration::from_secs(30), wait).await;
+    waited.unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+pub(crate) async fn serve<B: ServerBinding>(
+    http: HttpServer<B>,
+    dialects: &[Dialect],
+    column: Column,
+) -> Served {
+    serve_with(http, dialects, column, Limits::default(), ServerLimits::default()).await
+}
+
+pub(crate) async fn serve_with<B: ServerBinding>(
+    http: HttpServer<B>,
+    dialects: &[Dialect],
+    column: Column,
+    limits: Limits,
+    server_limits: ServerLimits,
+) -> Served {
+    let listener = common(http).bind("127.0.0.1:0").await.unwrap();
+    listen(listener, dialects, column, limits, server_limits)
+}
+
+/// A server on another address than the usual.
+pub(crate) async fn serve_on<B: ServerBinding>(
+    http: HttpServer<B>,
+    dialects: &[Dialect],
+    column: Column,
+    address: &str,
+) -> Served {
+    let listener = common(http).bind(address).await.unwrap();
+    let mut served = listen(listener, dialects, column, Limits::default(), ServerLimits::default());
+    served.address = served.address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]");
+    served
+}
+
+fn common<B: ServerBinding>(server: HttpServer<B>) -> HttpServer<B> {
+    server.path("/here").max_frame(4096).auth(|headers| {
+        let name = headers.get("x-user").and_then(|name| name.to_str().ok()).unwrap_or("anna");
+        Some(Principal(name.into())).filter(|_| name != "nobody")
+    })
+}
+
+fn listen(
+    listener: HttpListener,
+    dialects: &[Dialect],
+    column: Column,
+    limits: Limits,
+    server_limits: ServerLimits,
+) -> Served {
+    let url = listener.endpoint().to_string();
+    let address = url.trim_start_matches("http://").trim_end_matches("/here").to_owned();
+    let (tell, begun) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("initialize", |_: CallContext, _: Value| async {
+            Ok(json!({"protocolVersion": 1, "capabilities": {}}))
+        })
+        .method("tools/list", |_: CallContext, _: Value| async { Ok(json!({"tools": []})) })
+        .method("picky", |_: CallContext, _: Value| async {
+            Err::<Value, _>(ErrorObject::new(ErrorCode(-32021), "sampling is required").into())
+        })
+        .method("wait", move |ctx: CallContext, _: Value| {
+            let tell = tell.clone();
+            async move {
+                let _ = tell.send(());
+                let cause = ctx.cancelled().await;
+                ctx.stopped::<Value>(cause)
+            }
+        });
+    let server = Server::builder(dialects.to_vec()).limits(limits).server_limits(server_limits).serve(router);
+    let server = server.listen(listener);
+    let serving = tokio::spawn(async move { server.run().await.unwrap() });
+    Served { address, column, begun: Mutex::new(begun), serving }
+}
+
+impl Served {
+    /// `wait` runs.
+    pub(crate) async fn started(&self) {
+        in_time("the start", async { self.begun.lock().await.recv().await }).await.unwrap();
+    }
+
+    /// The body of a request that is taken.
+    pub(crate) fn good(&self) -> String {
+        good(self.column)
+    }
+
+    pub(crate) fn request(&self, changes: &[Change<'_>], body: Option<&str>) -> String {
+        request(self.column, &self.address, changes, body)
+    }
+
+    /// Opens a session or connection, and gives its id.
+    pub(crate) async fn open(&self, header: &str) -> String {
+        let mut socket = begin(&self.address, &self.request(&[], None)).await;
+        let head = head_of(&mut socket).await;
+        let line = head.lines().find_map(|line| line.strip_prefix(header));
+        line.unwrap_or_else(|| panic!("no {header}: {head}")).trim_start_matches(": ").to_owned()
+    }
+
+    /// Asks for what is refused: with a reason, in JSON.
+    pub(crate) async fn refused(&self, changes: &[Change<'_>], body: Option<&str>) -> Got {
+        refused(self.column, &self.address, changes, body).await
+    }
+}
+
+/// The status for a new request of a server whose listener is gone, under a route of axum.
+pub(crate) async fn ended<B: ServerBinding>(server: HttpServer<B>, column: Column) -> u16 {
+    let (service, listener) = common(server).mount();
+    drop(listener);
+    let app = axum::Router::new().route_service("/here", service);
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    let serving = tokio::spawn(async { axum::serve(socket, app).await.unwrap() });
+    let got = refused(column, &address, &[], None).await;
+    serving.abort();
+    assert!(got.head.contains("retry-after: 1"), "{}", got.head);
+    got.status
+}
+
+async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Option<&str>) -> Got {
+    let mut socket = begin(address, &request(column, address, changes, body)).await;
+    let head = head_of(&mut socket).await;
+    let mut rest = Vec::new();
+    in_time("the end", socket.read_to_end(&mut rest)).await.unwrap();
+    let body = String::from_utf8(rest).unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(status >= 400, "{changes:?} {head}");
+    assert!(head.contains("content-type: application/json"), "{changes:?} {head}");
+    let told: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{changes:?} {head} {body}"));
+    assert!(told["error"]["code"].is_i64() && told["error"]["message"].is_string(), "{changes:?} {told}");
+    let id = if column == Column::Acp { Id::Null } else { Id::Absent };
+    // What the protocol itself refuses has its id, or the one its envelope has for none.
+    let is_ours = id.fits(&told) || (column != Column::Acp && matches!(status, 400 | 404 | 409 | 429));
+    assert!(is_ours, "{changes:?} {status} {told}");
+    Got { status, head, body }
+}
+
+fn good(column: Column) -> String {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let (method, params) = match column {
+        Column::Streamable => ("initialize", json!({"protocolVersion": "2025-11-25", "capabilities": {}})),
+        Column::Stateless => ("tools/list", json!({"_meta": meta})),
+        Column::Acp => ("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})),
+    };
+    json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}).to_string()
+}
+
+fn request(column: Column, address: &str, changes: &[Change<'_>], body: Option<&str>) -> String {
+    let body = body.map_or_else(|| good(column), ToOwned::to_owned);
+    let length = body.len().to_string();
+    let mut lines = vec![
+        (":method", "POST"),
+        (":path", "/here"),
+        ("Host", address),
+        ("Connection", "close"),
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json, text/event-stream"),
+        ("Content-Length", &length),
+    ];
+    if column == Column::Stateless {
+        lines.extend([("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/list")]);
+    }
+    lines.retain(|(name, _)| changes.iter().all(|(changed, _)| changed != name));
+    lines.extend(changes.iter().copied().filter(|(_, value)| !value.is_empty()));
+    let of_line = |name: &str| lines.iter().find(|(known, _)| *known == name).unwrap().1;
+    let head = format!("{} {} HTTP/1.1\r\n", of_line(":method"), of_line(":path"));
+    let fields: Vec<String> = lines
+        .iter()
+        .filter(|(name, _)| !name.starts_with(':'))
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    // A body without a length is none.
+    let body =
+        if fields.iter().any(|field| field.starts_with("Content-Length")) { body } else { String::new() };
+    format!("{head}{}\r\n{body}", fields.concat())
+}
+
+pub(crate) async fn begin(address: &str, request: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    socket
+}
+
+/// The head of a response, in lower case.
+pub(crate) async fn head_of(socket: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(in_time("a head", socket.read_u8()).await.unwrap());
+    }
+    String::from_utf8(head).unwrap().to_ascii_lowercase()
+}

@@ -1,0 +1,106 @@
+//! What is a foreign peer's own affair: what it asks and notifies beside the vector, and how it spells a silence.
+
+use serde_json::Value;
+
+use super::lines::Closed;
+use super::play::{Play, Stop};
+use super::subject::{Abilities, Subject};
+use crate::speech::Shape;
+
+impl<S: Subject> Play<'_, S> {
+    /// A foreign peer may notify and ask what it likes beside the vector.
+    pub(super) async fn passes_over(&mut self, frame: &Value) -> Result<bool, Stop> {
+        let speech = self.speech()?;
+        if !self.is_foreign() {
+            return Ok(false);
+        }
+        match speech.shape(frame) {
+            Shape::Notification { .. } => Ok(true),
+            Shape::Request { id, .. } => {
+                self.refuse(id).await?;
+                Ok(true)
+            }
+            Shape::Cancel { .. } => self.is_the_peers_own_affair(frame).await,
+            Shape::Answer { .. } | Shape::Other => Ok(false),
+        }
+    }
+
+    /// A foreign peer may ask things no vector knows of: they are refused, so that it can go on.
+    pub(super) async fn is_the_peers_own_affair(&mut self, frame: &Value) -> Result<bool, Stop> {
+        let speech = self.speech()?;
+        let Some(translator) = self.translator.as_ref().filter(|translator| translator.is_foreign()) else {
+            return Ok(false);
+        };
+        match speech.shape(frame) {
+            Shape::Request { id, method } => {
+                self.refused.retain(|refused| *refused != id);
+                if translator.waits_for(&method, &self.asks) {
+                    return Ok(false);
+                }
+                self.refuse(id).await?;
+                Ok(true)
+            }
+            Shape::Cancel { key } => Ok(self.refused.contains(&key)),
+            Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => Ok(false),
+        }
+    }
+
+    /// Once our half is closed there is no way left to say no.
+    async fn refuse(&mut self, id: Value) -> Result<(), Stop> {
+        if self.line()?.closed == Closed::No {
+            let refusal = self.speech()?.refusal(&id);
+            self.send(vec![refusal]).await?;
+        }
+        self.refused.push(id);
+        Ok(())
+    }
+
+    /// A POST that is answered in JSON cannot end in silence: -32800 is how a cancelled one says it, once.
+    pub(super) fn spells_silence(&mut self, frame: &Value) -> Result<bool, Stop> {
+        let speech = self.speech()?;
+        let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
+        // The wire of exchanges in a session.
+        let by_post = !ordered && !exchange_scoped;
+        let code = frame.pointer("/error/code").and_then(Value::as_i64);
+        if !(by_post && self.is_foreign() && speech.owes_silence() && code == Some(-32800)) {
+            return Ok(false);
+        }
+        let cancelled = self.silenced.iter().position(|key| frame.get("id") == Some(key));
+        if let Some(index) = cancelled {
+            self.silenced.remove(index);
+        }
+        Ok(cancelled.is_some())
+    }
+
+    /// What may be the answer that is waited for, under another id or in another form.
+    fn came_meanwhile(&self) -> String {
+        let (Some(speech), Ok(line)) = (self.speech, self.line()) else { return String::new() };
+        let is_answer = |frame: &&Value| matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Other);
+        // The latest is the likeliest.
+        line.inbox
+            .iter()
+            .rfind(is_answer)
+            .map_or_else(String::new, |frame| format!("; meanwhile this came: {frame}"))
+    }
+
+    /// Breaks at once where the wire has told that one of these requests will not be answered.
+    pub(super) fn can_come(&self, what: &str, awaited: &[Value]) -> Result<(), Stop> {
+        // Under no id answers come to requests that were not understood, each on an exchange of its own.
+        let mut known = self.line()?.unanswered.iter().filter(|(id, _)| !id.is_null());
+        match known.find(|(id, _)| awaited.contains(id)) {
+            Some((_, why)) => Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.came_meanwhile()))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn timed_out(&self, what: &str) -> Stop {
+        let deadline = self.settings.deadline;
+        let mut came = self.came_meanwhile();
+        if let (true, Some((_, why))) =
+            (came.is_empty(), self.line().ok().and_then(|line| line.unanswered.last()))
+        {
+            came = format!("; meanwhile an exchange ended without an answer: {why}");
+        }
+        Stop::Broke(format!("waited {deadline:?} for {what}, and it did not come{came}"))
+    }
+}
