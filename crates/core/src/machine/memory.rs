@@ -99,6 +99,20 @@ impl Memory {
         self.incomplete_until.is_none_or(|until| until <= now)
     }
 
+    /// What is remembered, the eldest first; without an end where a younger entry has taken its place.
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> impl Iterator<Item = (&Name, Option<Settled>, Instant)> {
+        self.order.iter().map(|entry| {
+            let known = self.known.get(&entry.name).filter(|known| known.number == entry.number);
+            (&entry.name, known.map(|known| known.settled), entry.at)
+        })
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) const fn incomplete_until(&self) -> Option<Instant> {
+        self.incomplete_until
+    }
+
     fn forget_old(&mut self, now: Instant) {
         while self.order.front().is_some_and(|first| now.saturating_duration_since(first.at) >= self.longest)
         {
