@@ -307,10 +307,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn is_held(row: &Row) -> Result<(), libtest_mimic::Failed> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for (file, tests) in row.tests {
-        let text = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
-        for test in *tests {
-            if !is_there(&text, test) {
+    for (file, names) in row.tests {
+        let source = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
+        for test in *names {
+            if !is_there(&source, test) {
                 let why = format!("{file} has no test `{test}` any more, which holds: {}", row.must_hold);
                 return Err(why.into());
             }
@@ -320,11 +320,11 @@ fn is_held(row: &Row) -> Result<(), libtest_mimic::Failed> {
 }
 
 /// A function that is marked as a test, or is one for anyone's wire; or a trial's name, as it is written.
-fn is_there(text: &str, test: &str) -> bool {
+fn is_there(source: &str, test: &str) -> bool {
     if test.contains("::") {
-        return text.contains(&format!("\"{test}"));
+        return source.contains(&format!("\"{test}"));
     }
-    let Some((before, _)) = text.split_once(&format!("fn {test}")) else { return false };
+    let Some((before, _)) = source.split_once(&format!("fn {test}")) else { return false };
     let near: Vec<_> = before.lines().rev().take(6).collect();
     near.iter().any(|line| line.contains("test") || line.contains("pub async"))
 }
