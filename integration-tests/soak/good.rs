@@ -37,6 +37,14 @@ pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed:
     }
 }
 
+/// One connection with one round, before anything is looked at.
+pub(crate) async fn first(wire: Wire, connect: &Connect, tally: &Arc<Tally>) {
+    if let Some(peer) = open(wire, connect, tally).await {
+        round(wire, &peer, tally, &mut Random::new(0)).await;
+        peer.shutdown(Duration::ZERO).await;
+    }
+}
+
 /// A connection that stays for all of the run, and is left open.
 pub(crate) async fn stay(wire: Wire, peer: Peer, tally: Arc<Tally>, seed: u64) {
     let mut random = Random::new(seed);

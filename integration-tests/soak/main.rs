@@ -141,6 +141,10 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
         None
     };
     let child = lasting.as_ref().map(|(_, child)| child.pid());
+    if wire == Wire::Stateless {
+        // One link is all of its clients, and is there from the first one on.
+        good::first(wire, &connect, tally).await;
+    }
     let begun = Instant::now();
     let look = || Sample::now(begun.elapsed(), metrics.num_alive_tasks(), tally.slots(), child);
     let before = look();

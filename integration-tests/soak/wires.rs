@@ -140,9 +140,9 @@ async fn http<B: ServerBinding>(
     transport: impl Fn(HttpClient) -> Box<dyn Transport> + Send + Sync + 'static,
 ) -> Result<Door, Failure> {
     // What bad peers leave behind is over soon.
-    let soon = Duration::from_secs(2);
+    let soon = Duration::from_secs(5);
     let http = HttpServer::new(binding).path(path).session_idle(soon).header_timeout(soon).body_timeout(soon);
-    let listener = http.keep_alive(soon).idle_timeout(soon).bind("127.0.0.1:0").await?;
+    let listener = http.keep_alive(soon).idle_timeout(2 * soon).bind("127.0.0.1:0").await?;
     let url = listener.endpoint().0;
     let address = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
     let connect: Connect = Arc::new(move || Ok(transport(HttpClient::new(&url)?)));
