@@ -31,6 +31,11 @@ impl Index {
         }
     }
 
+    #[cfg(feature = "verify")]
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()

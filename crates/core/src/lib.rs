@@ -30,6 +30,8 @@ pub use id::{
     CallKey, CallNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey, Principal, RequestId,
     Scope,
 };
+#[cfg(feature = "verify")]
+pub use machine::inspect;
 pub use machine::{
     AckStatus, AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, CloseCause, Event,
     ForeignChild, HandlerEnd, Limits, Lost, Origin, Output, Reply, ReplyBody, Session, SessionConfig,

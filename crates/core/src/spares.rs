@@ -4,6 +4,7 @@
 const MOST: usize = 64;
 
 #[derive(Debug)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub(crate) struct Spares<T>(Vec<Box<T>>);
 
 impl<T: Default> Spares<T> {

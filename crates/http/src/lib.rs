@@ -68,6 +68,7 @@ mod tls;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
+mod whole;
 
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;

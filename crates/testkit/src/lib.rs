@@ -20,6 +20,8 @@ mod speech;
 mod step;
 mod tuned;
 mod vector;
+#[cfg(feature = "verify")]
+pub mod verify;
 #[cfg(feature = "wires")]
 pub mod wires;
 

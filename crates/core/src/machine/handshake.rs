@@ -92,6 +92,11 @@ impl Agreement {
     pub(super) const fn allows_batches(&self) -> bool {
         self.batches
     }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> (bool, bool, bool) {
+        (self.ours, self.peers, self.is_over())
+    }
 }
 
 fn lists(exempting: Option<&[String]>, method: &str) -> bool {

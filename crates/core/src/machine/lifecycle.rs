@@ -87,6 +87,12 @@ impl Lifecycle {
     pub(super) const fn ignores_shields(&self) -> bool {
         self.ignores_shields
     }
+
+    /// When the next step is due, when a drain ends, whether shields are ignored and values waited for.
+    #[cfg(feature = "verify")]
+    pub(super) const fn inspect(&self) -> (Option<Instant>, Option<Instant>, bool, bool) {
+        (self.due, self.drained_by, self.ignores_shields, self.waits_for_values)
+    }
 }
 
 impl Session {

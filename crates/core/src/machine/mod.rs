@@ -35,6 +35,8 @@ mod cancel;
 mod handshake;
 mod inbound;
 mod input;
+#[cfg(feature = "verify")]
+pub mod inspect;
 mod lifecycle;
 mod limits;
 mod memory;
@@ -102,6 +104,7 @@ impl SessionConfig {
 
 /// One connection's state. See the [module's docs](self) for its shape and invariants.
 #[derive(Debug)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,

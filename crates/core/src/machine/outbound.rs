@@ -14,6 +14,7 @@ use crate::spares::Spares;
 
 /// A call of ours. One stands for each in flight, so it is small.
 #[derive(Debug)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Call {
     number: CallNumber,
     /// While it is staged or written, its deadline; while it is cancelling, the end of the wait for the peer.
@@ -28,6 +29,7 @@ pub(super) struct Call {
 
 /// What a call needs that is cancelled or has a parent.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Extras {
     /// The first cancel asked.
     cause: Option<Cause>,
@@ -82,6 +84,34 @@ impl Call {
     fn set_cancel(&mut self, cancel: CancelFrame) {
         if let Some(extras) = self.extras_if_any() {
             extras.cancel = cancel;
+        }
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn next_sibling(&self) -> Option<OutboundKey> {
+        self.extras.as_ref()?.next
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn view(&self, key: OutboundKey, now: Instant) -> super::inspect::CallView {
+        use super::inspect::{CallState, CallView};
+        CallView {
+            key,
+            number: self.number,
+            state: match self.state {
+                State::Staged => CallState::Staged,
+                State::Written => CallState::Written,
+                State::Cancelling => CallState::Cancelling,
+                State::Leaving => CallState::Leaving,
+            },
+            cause: self.cause().map(Cause::kind),
+            cancel: match self.cancel() {
+                CancelFrame::None => None,
+                CancelFrame::Waiting(number) => Some((number, false)),
+                CancelFrame::Written(number) => Some((number, true)),
+            },
+            parent: self.extras.as_ref().and_then(|extras| extras.parent),
+            alarm: self.alarm.map(|at| at.saturating_duration_since(now)),
         }
     }
 

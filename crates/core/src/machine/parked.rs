@@ -54,6 +54,11 @@ impl Parked {
         Some(early.cause)
     }
 
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> impl Iterator<Item = (&Name, Instant)> {
+        self.order.iter().map(|((name, _), at)| (name, *at))
+    }
+
     fn forget_old(&mut self, now: Instant) {
         while let Some((wanted, at)) = self.order.front() {
             if now.saturating_duration_since(*at) < self.longest {

@@ -39,6 +39,11 @@ impl Permits {
     pub(super) const fn held(self) -> usize {
         self.tasks + self.blocking
     }
+
+    #[cfg(feature = "verify")]
+    pub(super) const fn inspect(self) -> (usize, usize) {
+        (self.tasks, self.blocking)
+    }
 }
 
 /// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up.
@@ -73,6 +78,11 @@ impl Queue {
         if let Some(place) = line.iter().position(|waiting| *waiting == key) {
             line.remove(place);
         }
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> impl Iterator<Item = InboundKey> {
+        self.tasks.iter().chain(&self.blocking).copied()
     }
 
     const fn line(&mut self, work: Work) -> &mut VecDeque<InboundKey> {

@@ -13,6 +13,7 @@ use crate::spares::Spares;
 
 /// A request of the peer.
 #[derive(Debug)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Request {
     pub(super) id: RequestId,
     /// Where it came from; `None`: as all do on a byte stream without an auth hook.
@@ -30,6 +31,7 @@ pub(super) struct Request {
 
 /// What few requests need.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Extras {
     /// What a cancel names it by, if that is not its id.
     name: Option<RequestId>,

@@ -58,6 +58,11 @@ impl Timers {
         self.0.pop_first().map(|(_, timer)| timer)
     }
 
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> impl Iterator<Item = (Instant, Timer)> {
+        self.0.iter().copied()
+    }
+
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()

@@ -17,6 +17,7 @@ use crate::id::{InboundKey, OutboundKey};
 
 /// The cascades under way, and the children that live on other connections.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Cascades {
     parents: VecDeque<InboundKey>,
     foreign: BTreeSet<(InboundKey, ForeignChild)>,
@@ -25,6 +26,16 @@ pub(super) struct Cascades {
 impl Cascades {
     pub(super) fn has_foreign(&self, parent: InboundKey) -> bool {
         self.first_foreign(parent).is_some()
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(&self) -> impl Iterator<Item = InboundKey> {
+        self.parents.iter().copied()
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect_foreign(&self) -> impl Iterator<Item = (InboundKey, u64)> {
+        self.foreign.iter().map(|(parent, child)| (*parent, child.0))
     }
 
     fn first_foreign(&self, parent: InboundKey) -> Option<ForeignChild> {

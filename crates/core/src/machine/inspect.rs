@@ -1,0 +1,294 @@
+//! A look at everything a session holds, for engines that prove things about it. Behind the feature `verify`.
+
+use std::time::{Duration, Instant};
+
+use super::lifecycle;
+use super::memory::Settled;
+use super::request::State;
+use super::timers::Timer;
+use super::{Session, outbound};
+use crate::cause::CauseKind;
+use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId, Scope};
+
+/// Everything that decides what a session does next, with times counted from the moment of the look: two sessions whose
+/// inspections are equal do the same from here on, but for the names of slots to come. Counters are left out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Where the connection stands.
+    pub standing: Standing,
+    /// Its own timer, the end of a shutdown's drain, whether shields are ignored and values are waited for.
+    pub lifecycle: (Option<Duration>, Option<Duration>, bool, bool),
+    /// The capabilities agreed so far, and whether the handshake is over.
+    pub agreement: (bool, bool, bool),
+    /// Every request that has a slot, in the order of their slots.
+    pub requests: Vec<RequestView>,
+    /// Every call that has a slot, in the order of their slots.
+    pub calls: Vec<CallView>,
+    /// How many of them are not settled, by the machine's own count.
+    pub open_calls: usize,
+    /// Permits out, of tasks and of blocking work.
+    pub permits: (usize, usize),
+    /// The requests that wait for a permit, in order.
+    pub queue: Vec<InboundKey>,
+    /// What is due, how long from now, soonest first.
+    pub timers: Vec<(Duration, TimerView)>,
+    /// Early cancels that wait, eldest first, each with its age.
+    pub parked: Vec<(Scope, RequestId, Duration)>,
+    /// Settled keys that are remembered, eldest first: whether it was cancelled, and its age.
+    pub remembered: Vec<(Scope, RequestId, Option<bool>, Duration)>,
+    /// How long the memory is incomplete.
+    pub incomplete: Option<Duration>,
+    /// The highest numeric id seen.
+    pub highest_id: Option<i64>,
+    /// The requests whose children a cascade walks, in order.
+    pub cascades: Vec<InboundKey>,
+    /// The children on other connections.
+    pub foreign: Vec<(InboundKey, u64)>,
+    /// Exchanges and the requests that came on them.
+    pub exchanges: Vec<(ExchangeId, InboundKey)>,
+    /// Keys cancels name requests by, where those are not their ids.
+    pub cancel_keys: Vec<(Scope, RequestId, InboundKey)>,
+    /// Cancels of ours that may still be acknowledged.
+    pub cancels: Vec<(CallNumber, OutboundKey)>,
+    /// How many names the two indexes hold: requests, calls.
+    pub indexed: (usize, usize),
+    /// The number the next call or cancel takes.
+    pub next_number: u64,
+    /// Outputs that were not polled.
+    pub outputs: usize,
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Both ways are open.
+    Open,
+    /// The input has ended.
+    HalfClosed,
+    /// A shutdown lets handlers end by themselves.
+    Draining,
+    /// A shutdown has signalled them.
+    Grace,
+    /// `Close` was output.
+    Closed,
+    /// The connection is lost.
+    Lost,
+}
+
+/// Where a request of the peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestState {
+    /// It waits for a permit.
+    Queued,
+    /// Its handler runs.
+    Running,
+    /// A cancel was accepted and a shield holds.
+    Held,
+    /// Its handler was signalled.
+    Cancelling,
+    /// It is settled, and its task runs; `true`: the signal is still owed.
+    Draining(bool),
+    /// Its task is gone.
+    Ended,
+}
+
+/// Where a call of ours stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallState {
+    /// It was not written.
+    Staged,
+    /// It was written.
+    Written,
+    /// It is cancelled, and the caller waits.
+    Cancelling,
+    /// It is settled; its cancel waits to be written.
+    Leaving,
+}
+
+/// A request of the peer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct RequestView {
+    /// Its key.
+    pub key: InboundKey,
+    /// Its id, in its space.
+    pub id: (Scope, RequestId),
+    /// Where it stands.
+    pub state: RequestState,
+    /// The first cancel that counted.
+    pub cause: Option<CauseKind>,
+    /// Whether cancel messages reach it.
+    pub cancellable: bool,
+    /// Critical sections entered.
+    pub shields: u32,
+    /// Acknowledgements held back.
+    pub held_acks: usize,
+    /// Its task was told to end.
+    pub aborted: bool,
+    /// Its children on this connection, the eldest first.
+    pub children: Vec<OutboundKey>,
+}
+
+/// A call of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct CallView {
+    /// Its key.
+    pub key: OutboundKey,
+    /// Its number.
+    pub number: CallNumber,
+    /// Where it stands.
+    pub state: CallState,
+    /// Why it was cancelled.
+    pub cause: Option<CauseKind>,
+    /// Its cancel: the number, and whether it was written.
+    pub cancel: Option<(CallNumber, bool)>,
+    /// The request it belongs to.
+    pub parent: Option<InboundKey>,
+    /// Its alarm.
+    pub alarm: Option<Duration>,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimerView {
+    /// A request's time in the queue.
+    Queue(InboundKey),
+    /// A signalled handler's grace.
+    Grace(InboundKey),
+    /// A shield's longest time.
+    Shield(InboundKey),
+    /// A lost stream's time to be taken up again.
+    Detach(InboundKey),
+    /// A call's deadline.
+    Deadline(OutboundKey),
+    /// The wait for the answer to a cancelled call.
+    PeerWait(OutboundKey),
+    /// The connection's own.
+    Lifecycle,
+}
+
+impl From<Timer> for TimerView {
+    fn from(timer: Timer) -> Self {
+        match timer {
+            Timer::Queue(key) => Self::Queue(key),
+            Timer::Grace(key) => Self::Grace(key),
+            Timer::Shield(key) => Self::Shield(key),
+            Timer::Detach(key) => Self::Detach(key),
+            Timer::Deadline(key) => Self::Deadline(key),
+            Timer::PeerWait(key) => Self::PeerWait(key),
+            Timer::Lifecycle => Self::Lifecycle,
+        }
+    }
+}
+
+impl From<State> for RequestState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Queued => Self::Queued,
+            State::Running => Self::Running,
+            State::Held => Self::Held,
+            State::Cancelling => Self::Cancelling,
+            State::Draining { owes_signal } => Self::Draining(owes_signal),
+            State::Ended => Self::Ended,
+        }
+    }
+}
+
+impl From<lifecycle::State> for Standing {
+    fn from(state: lifecycle::State) -> Self {
+        match state {
+            lifecycle::State::Open => Self::Open,
+            lifecycle::State::HalfClosed => Self::HalfClosed,
+            lifecycle::State::Shutdown(lifecycle::Step::Drain) => Self::Draining,
+            lifecycle::State::Shutdown(lifecycle::Step::Grace) => Self::Grace,
+            lifecycle::State::Closed => Self::Closed,
+            lifecycle::State::Lost => Self::Lost,
+        }
+    }
+}
+
+impl Session {
+    /// Everything it holds, as it is at `now`. It changes nothing.
+    #[must_use]
+    pub fn inspect(&self, now: Instant) -> Inspection {
+        let until = |at: Instant| at.saturating_duration_since(now);
+        let age = |at: Instant| now.saturating_duration_since(at);
+        let (due, drained_by, ignores_shields, waits) = self.lifecycle.inspect();
+        let mut cancel_keys: Vec<_> =
+            self.cancel_keys.iter().map(|((scope, id), key)| (*scope, id.clone(), *key)).collect();
+        cancel_keys.sort_unstable();
+        let mut cancels: Vec<_> = self.cancels.iter().map(|(number, key)| (*number, *key)).collect();
+        cancels.sort_unstable();
+        Inspection {
+            standing: self.lifecycle.state().into(),
+            lifecycle: (due.map(until), drained_by.map(until), ignores_shields, waits),
+            agreement: self.agreement.inspect(),
+            requests: self.requests.iter().map(|(key, _)| self.view(InboundKey(key))).collect(),
+            calls: self.calls.iter().map(|(key, call)| call.view(OutboundKey(key), now)).collect(),
+            open_calls: self.open_calls,
+            permits: self.permits.inspect(),
+            queue: self.queue.inspect().collect(),
+            timers: self.timers.inspect().map(|(at, timer)| (until(at), timer.into())).collect(),
+            parked: self.parked.inspect().map(|((scope, id), at)| (*scope, id.clone(), age(at))).collect(),
+            remembered: self
+                .memory
+                .inspect()
+                .map(|((scope, id), settled, at)| {
+                    let cancelled = settled.map(|settled| settled == Settled::Cancelled);
+                    (*scope, id.clone(), cancelled, age(at))
+                })
+                .collect(),
+            incomplete: self.memory.incomplete_until().map(until).filter(|left| !left.is_zero()),
+            highest_id: self.highest_id,
+            cascades: self.tree.inspect().collect(),
+            foreign: self.tree.inspect_foreign().collect(),
+            exchanges: self.exchanges.iter().copied().collect(),
+            cancel_keys,
+            cancels,
+            indexed: (self.ids.len(), self.numbers.len()),
+            next_number: self.next_number,
+            outputs: self.outputs.len(),
+        }
+    }
+
+    fn view(&self, key: InboundKey) -> RequestView {
+        let nothing = RequestView {
+            key,
+            id: (Scope::Session, RequestId::number(0)),
+            state: RequestState::Ended,
+            cause: None,
+            cancellable: false,
+            shields: 0,
+            held_acks: 0,
+            aborted: false,
+            children: Vec::new(),
+        };
+        let Some(request) = self.requests.get(key.0) else { return nothing };
+        let extras = request.extras();
+        let (scope, id) = request.scoped_id();
+        RequestView {
+            id: (scope, id.clone()),
+            state: request.state.into(),
+            cause: request.cause().map(crate::cause::Cause::kind),
+            cancellable: request.reach == super::request::Reach::All,
+            shields: extras.shields,
+            held_acks: extras.held_acks.len(),
+            aborted: request.aborted,
+            children: self.children_of(extras.first_child),
+            ..nothing
+        }
+    }
+
+    fn children_of(&self, first: Option<OutboundKey>) -> Vec<OutboundKey> {
+        let next = |child: &OutboundKey| self.calls.get(child.0).and_then(outbound::Call::next_sibling);
+        std::iter::successors(first, next).take(self.calls.len() + 1).collect()
+    }
+
+    /// A key that nothing has: of this place, before it was used for the first time.
+    #[must_use]
+    pub const fn key_of_nothing(slot: u32) -> InboundKey {
+        InboundKey(CallKey { slot, generation: u32::MAX })
+    }
+}

@@ -1,0 +1,149 @@
+//! What must hold after every step, whoever drives the machine: the session held against the account of it.
+//!
+//! Each violation names the invariant.
+
+use std::fmt;
+
+use rescind_core::inspect::{CallState, Inspection, RequestState, TimerView};
+use rescind_core::{InboundKey, Limits, OutboundKey, Session};
+
+use super::ledger::Ledger;
+
+/// An invariant that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Its number.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is broken: {}", self.invariant, self.what)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Says that an invariant is broken unless the condition holds.
+pub(super) fn holds(
+    condition: bool,
+    invariant: &'static str,
+    what: impl FnOnce() -> String,
+) -> Result<(), Broken> {
+    if condition { Ok(()) } else { Err(Broken { invariant, what: what() }) }
+}
+
+impl Ledger {
+    /// Holds the session against the account, when all outputs of a step were taken in.
+    ///
+    /// # Errors
+    /// An invariant is broken.
+    pub fn check(&mut self, session: &Session, seen: &Inspection) -> Result<(), Broken> {
+        self.made.retain(|key, made| session.call_number(*key).is_some() || !made.settled);
+        for (key, made) in &self.made {
+            let known = session.call_number(*key).is_some();
+            holds(known, "I13", || format!("{key:?} is forgotten, and its caller waits: {made:?}"))?;
+        }
+        check_residue(seen)?;
+        check_children(session, seen)?;
+        for (key, request) in &self.served {
+            let is_open = request.started && !request.is_settled();
+            let wrong = session.may_notify(*key) && request.is_settled();
+            holds(!wrong, "I2", || format!("{key:?} may write, and is settled"))?;
+            let tracked = seen.requests.iter().any(|view| view.key == *key);
+            holds(tracked || !is_open, "I3", || format!("{key:?} runs and has no slot"))?;
+        }
+        let alive = self.served.values().filter(|request| request.started).count();
+        let running = seen
+            .requests
+            .iter()
+            .filter(|view| !matches!(view.state, RequestState::Queued | RequestState::Ended))
+            .count();
+        let out = seen.permits.0 + seen.permits.1;
+        holds(out == running, "I10", || format!("{out} permits are out, and {running} tasks run"))?;
+        holds(out <= alive, "I10", || format!("{out} permits are out, and {alive} tasks were started"))?;
+        check_bounds(session.limits(), seen)
+    }
+}
+
+/// I3: nothing refers to what is gone.
+fn check_residue(seen: &Inspection) -> Result<(), Broken> {
+    let request = |key: &InboundKey| seen.requests.iter().find(|view| view.key == *key);
+    let call = |key: &OutboundKey| seen.calls.iter().any(|view| view.key == *key);
+    for (_, timer) in &seen.timers {
+        let known = match timer {
+            TimerView::Queue(key) => request(key).is_some_and(|view| view.state == RequestState::Queued),
+            TimerView::Grace(key) | TimerView::Shield(key) | TimerView::Detach(key) => request(key).is_some(),
+            TimerView::Deadline(key) | TimerView::PeerWait(key) => call(key),
+            TimerView::Lifecycle => true,
+        };
+        holds(known, "I3", || format!("a timer is left: {timer:?}"))?;
+    }
+    for key in &seen.queue {
+        let queued = request(key).is_some_and(|view| view.state == RequestState::Queued);
+        holds(queued, "I3", || format!("{key:?} is in the queue and does not wait"))?;
+    }
+    let waits = seen.requests.iter().filter(|view| view.state == RequestState::Queued).count();
+    holds(waits == seen.queue.len(), "I3", || {
+        format!("{waits} wait, and the queue has {}", seen.queue.len())
+    })?;
+    let links = seen.exchanges.iter().map(|(_, key)| key);
+    let links = links.chain(seen.cancel_keys.iter().map(|(_, _, key)| key)).chain(&seen.cascades);
+    for key in links.chain(seen.foreign.iter().map(|(key, _)| key)) {
+        holds(request(key).is_some(), "I3", || format!("something refers to {key:?}, which is gone"))?;
+    }
+    let alive = seen.requests.iter().filter(|view| view.state != RequestState::Ended).count();
+    holds(seen.indexed.0 == alive, "I3", || format!("{} ids are taken by {alive} requests", seen.indexed.0))?;
+    holds(seen.indexed.1 == seen.calls.len(), "I3", || {
+        format!("{} numbers are taken by {} calls", seen.indexed.1, seen.calls.len())
+    })?;
+    let open = seen.calls.iter().filter(|view| view.state != CallState::Leaving).count();
+    holds(seen.open_calls == open, "I3", || {
+        format!("{} calls are said to be open: {open}", seen.open_calls)
+    })?;
+    for (number, key) in &seen.cancels {
+        holds(call(key), "I3", || format!("the cancel {number:?} is kept for {key:?}, which is gone"))?;
+    }
+    Ok(())
+}
+
+/// I5: a live child has a live parent, unless a cascade is on its way to it.
+fn check_children(session: &Session, seen: &Inspection) -> Result<(), Broken> {
+    for view in &seen.requests {
+        for child in &view.children {
+            let back = seen.calls.iter().find(|call| call.key == *child).and_then(|call| call.parent);
+            holds(back == Some(view.key), "I3", || {
+                format!("{child:?} is a child of {:?} and {back:?}", view.key)
+            })?;
+        }
+    }
+    for call in &seen.calls {
+        let Some(parent) = call.parent else { continue };
+        let parent = seen.requests.iter().find(|view| view.key == parent);
+        let listed = parent.is_some_and(|parent| parent.children.contains(&call.key));
+        holds(listed, "I3", || format!("{:?} has a parent that does not know it", call.key))?;
+        let live = parent.is_some_and(|parent| {
+            matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::Held)
+        });
+        holds(live || session.has_work(), "I5", || format!("{:?} outlives its cancelled parent", call.key))?;
+    }
+    Ok(())
+}
+
+/// I11: every map and queue is bounded.
+fn check_bounds(limits: &Limits, seen: &Inspection) -> Result<(), Broken> {
+    let bounds = [
+        ("the queue", seen.queue.len(), limits.queued),
+        ("early cancels", seen.parked.len(), limits.parked),
+        ("remembered ids", seen.remembered.len(), limits.remembered),
+        ("calls", seen.calls.len(), limits.calls),
+        ("permits", seen.permits.0 + seen.permits.1, limits.running),
+        ("held acknowledgements", seen.requests.iter().map(|view| view.held_acks).sum(), limits.parked),
+    ];
+    for (what, is, may) in bounds {
+        holds(is <= may, "I11", || format!("{what}: {is}, where {may} may be"))?;
+    }
+    Ok(())
+}

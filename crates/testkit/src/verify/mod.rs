@@ -1,0 +1,16 @@
+//! Engines that prove things about the machine, and the invariants they share. Behind the feature `verify`.
+
+mod act;
+mod class;
+mod input;
+mod invariants;
+mod ledger;
+mod reach;
+pub mod search;
+mod world;
+
+pub use class::Class;
+pub use input::Input;
+pub use invariants::Broken;
+pub use ledger::Ledger;
+pub use world::World;
