@@ -23,7 +23,7 @@ pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
     }
     if is_json && !matches!(message, Incoming::Bad(BadMessage::TooDeep)) {
         let value = serde_json::from_slice::<Value>(frame).ok();
-        agrees_with_values(&message, value.as_ref());
+        agrees_with_values(dialect, &message, value.as_ref());
         both_framings(dialect, frame, &message);
         the_long_way(dialect, frame, &message);
     }
@@ -39,7 +39,7 @@ pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
 }
 
 /// What a generic reader of JSON finds in the same place.
-fn agrees_with_values(message: &Incoming<'_>, value: Option<&Value>) {
+fn agrees_with_values(dialect: &Dialect, message: &Incoming<'_>, value: Option<&Value>) {
     // A number beyond a float is JSON, and no such value.
     let Some(value) = value else { return };
     let is_error = |error: Option<&Value>| {
@@ -48,31 +48,30 @@ fn agrees_with_values(message: &Incoming<'_>, value: Option<&Value>) {
                 && (error["code"].is_i64() || error["code"].is_string() || error["code"].is_u64())
         })
     };
-    let (json_rpc, abp) = (value.get("jsonrpc").is_some(), value.get("type").is_some());
+    let is_json_rpc = dialect.codec().as_json_rpc().is_some();
     match message {
-        Incoming::Request(request) if json_rpc => {
+        _ if !is_json_rpc => {
+            let has_type = value.get("type").is_some_and(Value::is_string);
+            assert!(has_type || matches!(message, Incoming::Bad(_)), "{message:?} says no type");
+        }
+        Incoming::Request(request) => {
             assert_eq!(value["method"].as_str(), Some(&*request.method), "the method");
             assert!(value["id"].is_string() || value["id"].is_i64(), "an id that is none");
             assert!(value.get("result").is_none() && value.get("error").is_none(), "a request is no answer");
             let params = request.params.map(|params| serde_json::from_str::<Value>(params.get()).ok());
             assert_eq!(params.flatten().as_ref(), value.get("params").filter(|params| !params.is_null()));
         }
-        Incoming::Notification { method, .. } if json_rpc => {
+        Incoming::Notification { method, .. } => {
             assert_eq!(value["method"].as_str(), Some(&**method), "the method");
             assert_eq!(value.get("id"), None, "what has an id is no notification");
         }
         Incoming::Answer { body: AnswerBody::Error(_) | AnswerBody::Cancelled, .. }
-        | Incoming::PeerError(_)
-            if json_rpc =>
-        {
+        | Incoming::PeerError(_) => {
             assert!(is_error(value.get("error")), "{message:?} has no error");
             assert_eq!(value.get("method"), None, "an answer has no method");
         }
-        Incoming::Answer { body: AnswerBody::Value(_), .. } if json_rpc => {
+        Incoming::Answer { body: AnswerBody::Value(_), .. } => {
             assert!(value.get("result").is_some(), "{message:?} has no result");
-        }
-        Incoming::Request(_) | Incoming::Answer { .. } | Incoming::Ack { .. } => {
-            assert!(abp, "{message:?} says no type");
         }
         _ => {}
     }
