@@ -54,6 +54,7 @@
 
 mod acp;
 mod client;
+mod given;
 mod intake;
 mod names;
 mod numbers;
@@ -67,6 +68,8 @@ mod tls;
 
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
+#[cfg(feature = "verify")]
+pub use given::GivenStream;
 pub use revisions::McpRevisions;
 pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};

@@ -16,7 +16,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use super::refusal::Refused;
 use super::settings::HalfClose;
 use super::stall::Stalling;
 use super::{HttpService, ReplyBody, Settings};
+use crate::given::{Accepted, Source};
 
 /// After the listener is gone, what is being written has so long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -36,7 +37,7 @@ const RESETS: usize = 4096;
 
 /// A socket and what is served on it.
 pub(super) struct Serving {
-    pub(super) socket: TcpListener,
+    pub(super) source: Source,
     pub(super) path: String,
     #[cfg(feature = "rustls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
@@ -44,7 +45,7 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Serves until the listener is dropped, then lets connections say their last words.
-    pub(super) async fn run(self, service: HttpService, mut open: watch::Receiver<()>) {
+    pub(super) async fn run(mut self, service: HttpService, mut open: watch::Receiver<()>) {
         let settings = Arc::clone(service.settings());
         let places = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
         let builder = Arc::new(builder(&settings));
@@ -57,11 +58,11 @@ impl Serving {
             };
             let accepted = tokio::select! {
                 _ = open.changed() => break,
-                accepted = self.socket.accept() => accepted,
+                accepted = self.source.accept() => accepted,
             };
             while tasks.try_join_next().is_some() {}
             let stream = match accepted {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "a connection could not be accepted");
                     // Out of descriptors, say: there is nothing to wait for but time.
@@ -79,6 +80,11 @@ impl Serving {
             let tls = self.tls.clone();
             tasks.spawn(async move {
                 let _place = place;
+                let stream = match stream {
+                    Accepted::Socket(stream) => stream,
+                    #[cfg(feature = "verify")]
+                    Accepted::Given(stream) => return one.serve(stream).await,
+                };
                 let _ = stream.set_nodelay(true);
                 #[cfg(feature = "rustls")]
                 if let Some(tls) = tls {
@@ -93,7 +99,7 @@ impl Serving {
                 one.serve::<TcpStream>(stream).await;
             });
         }
-        drop(self.socket);
+        drop(self.source);
         let last_words = async { while tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
         tasks.shutdown().await;

@@ -2,6 +2,7 @@
 
 pub mod invariants;
 pub mod search;
+pub mod sim;
 pub mod world;
 
 pub use invariants::{Broken, Ledger};
