@@ -64,7 +64,7 @@ simulations! {
 /// The first place where two runs of a seed differ.
 fn runs_alike(wire: Wire, dialect: &str) {
     let case = Case::new(wire, dialect).unwrap();
-    for seed in 0..20 {
+    for seed in 0..number("RESCIND_TWICE").unwrap_or(20) {
         let traces = [(); 2].map(|()| case.play(seed).map_or_else(|failure| failure.trace, |run| run.trace));
         let differs = traces[0].iter().zip(&traces[1]).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed} is not played the same twice on {wire:?} in {dialect}");

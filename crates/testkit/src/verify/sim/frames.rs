@@ -52,6 +52,14 @@ impl Judge {
         let Some(place) = place else {
             // A last line without its end is read as one: a frame cut off by the end of everything, and no JSON.
             let torn = written.frames.get(next).is_some_and(|frame| frame.body.starts_with(body));
+            // HTTP refuses some posts by itself. Under no id that answers no call.
+            let refusal = serde_json::from_slice::<Value>(body).is_ok_and(|frame| {
+                frame.get("error").is_some() && frame.get("id").is_none_or(Value::is_null)
+            });
+            if refusal && !ordered {
+                state.note(|| format!("{side} reads a refusal of the wire's own: {text}"));
+                return;
+            }
             if torn && ordered && state.is_going() {
                 state.note(|| format!("{side} reads the beginning of a frame"));
                 return;

@@ -24,6 +24,7 @@ const LINES: usize = 20_000;
 pub(super) struct Judge(Arc<Mutex<State>>);
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a run")]
 pub(super) struct State {
     begun: Instant,
     pub(super) speech: Speech,
@@ -158,6 +159,7 @@ impl Judge {
             result: None,
             left: false,
             returned: false,
+            not_run: false,
             stillborn,
         };
         state.calls.insert(job.nonce, call);
@@ -200,6 +202,7 @@ impl Judge {
         let written = state.request_of(nonce).is_some();
         let answered = state.request_of(nonce).is_some_and(|request| request.answer_received);
         let Some(call) = state.calls.get_mut(&nonce) else { return };
+        call.not_run = matches!(outcome, Outcome::Disconnected { may_have_run: false });
         let again = std::mem::replace(&mut call.returned, true);
         let (side, caller, result, begun, asked) =
             (call.side, call.caller, call.result, call.begun, call.asked);
@@ -250,9 +253,11 @@ impl Judge {
                 state.holds(because, "I4", || format!("{nonce} failed, and its handler did not: {error}"));
             }
             Outcome::Disconnected { may_have_run } => {
-                let because = state.is_going();
+                // Over HTTP there is no session then, and posts are refused.
+                let because = state.is_going() || !state.is_open;
                 state.holds(because, "I13", || format!("{nonce} is disconnected, and nothing was lost"));
-                let honest = *may_have_run || !written;
+                // A wire of posts knows of some that they never left.
+                let honest = *may_have_run || !written || !state.ordered;
                 state.holds(honest, "I13", || {
                     format!("{nonce} may have run: {may_have_run}, and was written")
                 });
@@ -331,6 +336,15 @@ impl State {
             // It was never entered: there was no room for it.
             None => tight,
         }
+    }
+
+    /// At the end: what is said not to have run was never read by the other side (I13).
+    pub(super) fn check_unsent(&mut self) {
+        let found = self.calls.iter().find(|(nonce, call)| {
+            call.not_run && self.request_of(**nonce).is_some_and(|request| request.received > 0)
+        });
+        let found = found.map(|(nonce, _)| *nonce);
+        self.holds(found.is_none(), "I13", || format!("{found:?} came, and its caller was told otherwise"));
     }
 
     /// At the end: what was told to a handler stays, and comes before its answer or not at all.

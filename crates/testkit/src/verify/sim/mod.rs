@@ -51,6 +51,17 @@ pub enum Wire {
 }
 
 impl Wire {
+    /// The server's side is one for all clients, and does not end with any.
+    const fn serves_all_by_one(self) -> bool {
+        match self {
+            Self::Memory => false,
+            #[cfg(feature = "wires")]
+            Self::WebSocket | Self::HttpStreamable | Self::HttpAcp => false,
+            #[cfg(feature = "wires")]
+            Self::HttpStateless => true,
+        }
+    }
+
     /// One talk takes many connections.
     const fn has_connections(self) -> bool {
         match self {

@@ -1,11 +1,12 @@
 //! Opens the connection of a run on its wire.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rescind_core::dialect::Role;
 use rescind_core::{ByteStream, Framing, Peer, PeerBuilder};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::both::Side;
@@ -21,12 +22,49 @@ use super::{Case, Wire};
 pub(super) struct Opened {
     pub(super) client: Peer,
     /// The server's side, once it is there: over HTTP that is when the client has sent something.
-    pub(super) server: watch::Receiver<Option<Peer>>,
+    pub(super) server: Arc<Arrival>,
     pub(super) net: Net,
     /// What frames the bytes, where the wire is bytes and no more.
     pub(super) framing: Option<Framing>,
     /// What accepts; ends when it is dropped.
-    pub(super) _serving: Vec<Serving>,
+    pub(super) serving: Vec<Serving>,
+}
+
+/// A side that may come late. Those who wait for it go on in the order in which they came, which tokio's own `watch` does not
+/// promise.
+#[derive(Debug, Default)]
+pub(super) struct Arrival {
+    peer: Mutex<Option<Peer>>,
+    told: Notify,
+}
+
+impl Arrival {
+    /// It is there. Later ones, of other sessions, are not waited for.
+    pub(super) fn tell(&self, peer: Peer) {
+        self.lock().get_or_insert(peer);
+        self.told.notify_waiters();
+    }
+
+    /// It, if it is there.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        self.lock().clone()
+    }
+
+    /// Waits for it.
+    pub(super) async fn wait(&self) -> Peer {
+        loop {
+            let mut told = pin!(self.told.notified());
+            told.as_mut().enable();
+            if let Some(peer) = self.peer() {
+                return peer;
+            }
+            told.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Peer>> {
+        self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A task that ends with this.
@@ -96,8 +134,8 @@ impl Setting<'_> {
             builder(side, self).attach(tap(link, side, self.judge)).map_err(|error| error.to_string())
         };
         let client = attach(Side::Client, ends.client)?;
-        let server = attach(Side::Server, ends.server)?;
-        let (_, server) = watch::channel(Some(server));
-        Ok(Opened { client, server, net: self.net.clone(), framing: Some(framing), _serving: Vec::new() })
+        let server = Arc::new(Arrival::default());
+        server.tell(attach(Side::Server, ends.server)?);
+        Ok(Opened { client, server, net: self.net.clone(), framing: Some(framing), serving: Vec::new() })
     }
 }

@@ -15,7 +15,7 @@ use super::bytes;
 use super::calls::{self, From};
 use super::judge::Judge;
 use super::net::Net;
-use super::open::{Opened, Setting};
+use super::open::{Arrival, Opened, Setting};
 use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
 use super::rng::Rng;
 
@@ -24,6 +24,8 @@ use super::rng::Rng;
 const HANGS: Duration = Duration::from_secs(420);
 /// So long a shutdown may take beyond its own times.
 const SLACK: Duration = Duration::from_millis(100);
+/// So long a client that finds no server takes to give everything up.
+const ALONE: Duration = Duration::from_secs(90);
 /// What a test of a hang is cut into.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -84,22 +86,22 @@ async fn disturb(plan: Arc<Plan>, net: Net, judge: Judge) {
     }
 }
 
-async fn talk(case: &Case, plan: &Plan, judge: &Judge, opened: Opened) {
+async fn talk(case: &Case, plan: &Plan, judge: &Judge, mut opened: Opened) {
     let client = opened.client.clone();
     shake_hands(case, plan, judge, &client).await;
     let begun = Instant::now();
     let mut calls = JoinSet::new();
     for planned in &plan.calls {
         let (planned, judge, client) = (planned.clone(), judge.clone(), client.clone());
-        let server = opened.server.clone();
+        let server = Arc::clone(&opened.server);
         calls.spawn(async move {
             sleep_until(begun + Duration::from_millis(planned.at)).await;
-            make(&planned, &judge, &client, server).await;
+            make(&planned, &judge, &client, &server).await;
         });
     }
     let (at, ending) = plan.end;
     sleep_until(begun + Duration::from_millis(at)).await;
-    end(plan, judge, &opened, &client, ending).await;
+    end(case, plan, judge, &mut opened, ending).await;
     calls.abort_all();
     while calls.join_next().await.is_some() {}
     if let Some(framing) = opened.framing {
@@ -108,6 +110,7 @@ async fn talk(case: &Case, plan: &Plan, judge: &Judge, opened: Opened) {
         }
     }
     judge.state().check_causes();
+    judge.state().check_unsent();
     drop(client);
     drop(opened);
 }
@@ -131,31 +134,31 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
     }
 }
 
-async fn make(
-    planned: &Planned,
-    judge: &Judge,
-    client: &Peer,
-    mut server: tokio::sync::watch::Receiver<Option<Peer>>,
-) {
+async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &Arrival) {
     let peer = match planned.side {
         Side::Client => client.clone(),
-        Side::Server => {
-            let Ok(found) = server.wait_for(Option::is_some).await else { return };
-            let Some(peer) = found.clone() else { return };
-            peer
-        }
+        Side::Server => server.wait().await,
     };
     calls::call(planned.side, judge, From::Peer(&peer), &planned.job).await;
 }
 
-async fn end(plan: &Plan, judge: &Judge, opened: &Opened, client: &Peer, ending: Ending) {
-    let server = opened.server.borrow().clone();
-    let peers = Both { client: Some(client.clone()), server };
+async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, ending: Ending) {
+    // On a slow network nothing of the client may have come yet.
+    let server = match ending {
+        Ending::Cut => opened.server.peer(),
+        Ending::Shutdown(..) | Ending::BothShutDown(..) => timeout(ALONE, opened.server.wait()).await.ok(),
+    };
+    if server.is_none() {
+        judge.lost("there is no server");
+        opened.serving.clear();
+    }
+    let peers = Both { client: Some(opened.client.clone()), server };
     let was_lost = judge.state().lost;
     match ending {
         Ending::Shutdown(side, drain) => {
             shut_down(plan, judge, &peers, side, drain).await;
-            if !was_lost && plan.weather.delay == 0 && plan.disturbances.is_empty() {
+            let one = !case.wire.serves_all_by_one();
+            if one && !was_lost && plan.weather.delay == 0 && plan.disturbances.is_empty() {
                 judge.state().check_answered(side);
             }
         }
@@ -170,10 +173,29 @@ async fn end(plan: &Plan, judge: &Judge, opened: &Opened, client: &Peer, ending:
             opened.net.cut();
         }
     }
+    if judge.state().shut.server {
+        // Else the next client of it would be served.
+        opened.serving.clear();
+    }
     for side in Side::BOTH {
         if let Some(peer) = peers.of(side) {
+            leave(case, plan, judge, &peers, side).await;
             is_over(plan, judge, side, peer).await;
         }
+    }
+}
+
+/// Over HTTP a side need not hear of the other's end: a client has no connection that could be lost, and a server may be
+/// one for all clients. Then it shuts down by itself, but not before its callers were told that there is no server.
+async fn leave(case: &Case, plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side: Side) {
+    let stays = match side {
+        Side::Client => case.wire.has_connections(),
+        Side::Server => case.wire.serves_all_by_one(),
+    };
+    let Some(peer) = peers.of(side).as_ref().filter(|_| stays) else { return };
+    if timeout(ALONE, peer.closed()).await.is_err() && !*judge.state().shut.of(side) {
+        judge.all_returned(side);
+        shut_down(plan, judge, peers, side, 0).await;
     }
 }
 

@@ -10,6 +10,7 @@ use super::plan::Caller;
 
 /// A call, as its caller knows it.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a call")]
 pub(super) struct CallSeen {
     pub(super) side: Side,
     pub(super) caller: Caller,
@@ -22,6 +23,8 @@ pub(super) struct CallSeen {
     /// Nobody waits for it.
     pub(super) left: bool,
     pub(super) returned: bool,
+    /// Its caller was told that it cannot have run.
+    pub(super) not_run: bool,
     /// It was made for a request that was cancelled already.
     pub(super) stillborn: bool,
 }

@@ -11,11 +11,11 @@ use rescind_http::{
     StatelessTransport, Streamable, StreamableTransport,
 };
 use rescind_websocket::{UpgradeOptions, accept_given, open_given};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::both::Side;
 use super::judge::Judge;
-use super::open::{Opened, Serving, Setting, builder};
+use super::open::{Arrival, Opened, Serving, Setting, builder};
 use super::rng::Rng;
 use super::tap::tap;
 use super::work::router;
@@ -26,18 +26,22 @@ const HOST: &str = "localhost";
 impl Setting<'_> {
     pub(super) async fn websocket(&self) -> Result<Opened, String> {
         let ends = self.net.connect().map_err(told)?;
-        let (tell, server) = watch::channel(None);
+        let server = Arc::new(Arrival::default());
+        let tell = Arc::clone(&server);
         let (judge, peers) = (self.judge.clone(), builder(Side::Server, self));
         let serving = Serving::spawn(async move {
             match accept_given(UpgradeOptions::new(), ends.server).await {
-                Ok(link) => drop(tell.send(peers.attach(tap(link, Side::Server, &judge)).ok())),
+                Ok(link) => match peers.attach(tap(link, Side::Server, &judge)) {
+                    Ok(peer) => tell.tell(peer),
+                    Err(error) => judge.holds(false, "L3", || error.to_string()),
+                },
                 Err(error) => judge.note(|| format!("the server's handshake: {error}")),
             }
         });
         let transport = rescind_websocket::connect(&format!("ws://{HOST}/"));
         let link = open_given(&transport, ends.client).await.map_err(told)?;
         let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
-        Ok(Opened { client, server, net: self.net.clone(), framing: None, _serving: vec![serving] })
+        Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
     }
 
     pub(super) async fn streamable(&self, rng: &mut Rng) -> Result<Opened, String> {
@@ -76,12 +80,13 @@ impl Setting<'_> {
         self.judge.unordered();
         let (give, given) = mpsc::unbounded_channel();
         let inner = HttpServer::new(binding).serve_given(given);
-        let (tell, server) = watch::channel(None);
+        let server = Arc::new(Arrival::default());
+        let tell = Arc::clone(&server);
         let listener = Tapped { inner, judge: self.judge.clone() };
         let serving = Server::builder([self.case.dialect.clone()])
             .serve(Arc::new(router(Side::Server, self.judge)))
             .limits(self.plan.limits.server.clone())
-            .on_peer(move |peer| drop(tell.send(Some(peer))))
+            .on_peer(move |peer| tell.tell(peer))
             .listen(listener)
             .run();
         let serving = Serving::spawn(async move { drop(serving.await) });
@@ -94,7 +99,7 @@ impl Setting<'_> {
         });
         let link = Box::new(transport(client)).open().await.map_err(told)?;
         let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
-        Ok(Opened { client, server, net: self.net.clone(), framing: None, _serving: vec![serving] })
+        Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
     }
 }
 
