@@ -8,8 +8,10 @@ pub mod apart;
 pub mod floor;
 pub mod peer;
 pub mod raw;
+#[cfg(feature = "count")]
 pub mod residents;
 pub mod samples;
+#[cfg(feature = "count")]
 pub mod steps;
 pub mod table;
 pub mod wires;

@@ -1,10 +1,13 @@
 //! The machine against a naive reference, a dialect each (VERIFICATION: "proptest-state-machine").
 //!
 //! The reference knows nothing of slots, timers or queues: it says for each event what the peer and the handlers must see.
+//! What fails is kept in `reference.regressions` beside this file, and tried first from then on: commit it with the mend.
+#![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use rescind_core::dialect::{CancelledReply, HandshakePart, Role};
 use rescind_core::dialect::{Dialect, Handshake};
@@ -186,7 +189,8 @@ impl Machine {
                 };
                 match self.session.recv_request(self.now, arrival) {
                     Some(key) => {
-                        self.ledger.accept(key, RequestId::number(id.into()), false).unwrap();
+                        let accepted = self.ledger.accept(key, RequestId::number(id.into()), false);
+                        accepted.unwrap_or_else(|broken| panic!("{broken}"));
                         self.keys.push((key, id));
                     }
                     // Refused with a frame or, where the dialect has none, without.
@@ -335,7 +339,7 @@ macro_rules! references {
                 }
 
                 prop_state_machine! {
-                    #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
+                    #![proptest_config(config())]
 
                     #[test]
                     fn does_as_the_reference_says(sequential 1..200 => Real);
@@ -345,8 +349,13 @@ macro_rules! references {
     };
 }
 
-/// In release what the design asks for.
-const CASES: u32 = if cfg!(debug_assertions) { 300 } else { 10_000 };
+/// Cases for each dialect: in release what the design asks for.
+const CASES: u32 = if cfg!(debug_assertions) { 64 } else { 10_000 };
+
+fn config() -> ProptestConfig {
+    let kept = FileFailurePersistence::WithSource("regressions");
+    ProptestConfig { cases: CASES, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
 
 references! {
     acp: ACP;

@@ -4,7 +4,7 @@ use rescind_testkit::verify::Class;
 use rescind_testkit::verify::search::search;
 
 /// States asked of each search: in release what the design asks for, else what fits into a test run.
-const STATES: usize = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
 
 fn every_state_holds(class: Class, ordered: bool) {
     match search(class, ordered, STATES) {

@@ -80,7 +80,7 @@ impl Wire {
         !matches!(self, Self::Stdio | Self::NamedPipe | Self::WebSocket)
     }
 
-    const fn is_http2(self) -> bool {
+    pub(crate) const fn is_http2(self) -> bool {
         matches!(self, Self::Streamable2 | Self::Stateless2 | Self::Acp)
     }
 

@@ -2,7 +2,7 @@
 //! each limit is met. Exits 1 if one is not.
 //!
 //! `wires [--wire NAME]... [--only echo|cancel|load|memory]... [--rounds N] [--json FILE] [--short]`; `--short` only shows
-//! that all of it runs.
+//! that all of it runs. Times are measured with `--no-default-features`: counting allocations costs time at each of them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

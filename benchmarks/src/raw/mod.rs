@@ -33,9 +33,8 @@ impl RawClient {
             }
             Wire::NamedPipe => Self::Lines(lines::connect(&far.endpoint).await),
             Wire::WebSocket => Self::WebSocket(Box::new(websocket::connect(&far.endpoint).await)),
-            Wire::Streamable | Wire::Stateless => Self::Http(http::connect_http1(&far.endpoint).await),
-            Wire::Streamable2 | Wire::Stateless2 | Wire::Acp => {
-                Self::Http(http::connect_http2(&far.endpoint).await)
+            Wire::Streamable | Wire::Streamable2 | Wire::Stateless | Wire::Stateless2 | Wire::Acp => {
+                Self::Http(http::connect(wire, &far.endpoint).await)
             }
         }
     }
@@ -75,7 +74,8 @@ pub(crate) async fn serve(wire: Wire, listens: fn(&str)) {
         }
         Wire::NamedPipe => lines::serve(listens).await,
         Wire::WebSocket => websocket::serve(listens).await,
-        Wire::Streamable | Wire::Stateless => http::serve(false, listens).await,
-        Wire::Streamable2 | Wire::Stateless2 | Wire::Acp => http::serve(true, listens).await,
+        Wire::Streamable | Wire::Streamable2 | Wire::Stateless | Wire::Stateless2 | Wire::Acp => {
+            http::serve(wire, listens).await;
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Request ids as they stand on the wire, and the keys that stand for them inside.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -16,10 +17,20 @@ pub const MAX_ID_BYTES: usize = 256;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Repr);
 
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Repr {
     Number(i64),
     Text(Arc<str>),
+}
+
+/// In one piece each: every frame that comes in has its id hashed several times.
+impl Hash for Repr {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Number(value) => state.write_i64(*value),
+            Self::Text(value) => state.write(value.as_bytes()),
+        }
+    }
 }
 
 /// Why a JSON value is not a request id.
@@ -201,12 +212,22 @@ impl ExchangeId {
 }
 
 /// The space an id is unique in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The whole session.
     Session,
     /// One exchange alone (stateless HTTP).
     Exchange(ExchangeId),
+}
+
+/// Nothing for the usual one, which all names of a connection have in common.
+impl Hash for Scope {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Session => {}
+            Self::Exchange(exchange) => state.write_u64(exchange.0),
+        }
+    }
 }
 
 /// Who sent a message, as an auth hook named them. A cancel counts only for a request of the same principal (I4).

@@ -65,6 +65,7 @@ mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]
 mod tls;
+mod whole;
 
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;

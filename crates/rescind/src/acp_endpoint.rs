@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rescind_core::{Endpoint, Link, Listener, TransportError};
-use rescind_http::{Acp, HttpListener, HttpServer, HttpService};
+use rescind_http::{Acp, HttpCounts, HttpListener, HttpServer, HttpService};
 use rescind_websocket::{BinaryMessages, LinkOptions, RoutedListener, UpgradeOptions, routed};
 
 /// ACP's endpoint as its draft of remote transports has it: POST, GET and DELETE are HTTP, and a GET that asks for the
@@ -95,6 +95,12 @@ enum Wire {
 }
 
 impl AcpListener {
+    /// What the server has given up over HTTP. A WebSocket gives nothing up: its peer is kept waiting, or has to go.
+    #[must_use]
+    pub fn counts(&self) -> HttpCounts {
+        self.http.counts()
+    }
+
     fn poll(&mut self, wire: Wire, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>> {
         match wire {
             Wire::Http => Pin::new(&mut self.http).poll_accept(cx),

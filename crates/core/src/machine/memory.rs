@@ -1,5 +1,6 @@
 //! What became of the last keys: to answer "already", and to know that a cancel came late rather than early.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ pub(super) struct Memory {
     most: usize,
     longest: Duration,
     known: HashMap<Name, Known>,
-    order: VecDeque<Entry>,
+    order: VecDeque<Recorded>,
     /// How many were ever recorded.
     recorded: u64,
     /// Until then something younger than `longest` is missing.
@@ -39,7 +40,7 @@ struct Known {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct Recorded {
     name: Name,
     number: u64,
     at: Instant,
@@ -68,7 +69,7 @@ impl Memory {
         self.recorded += 1;
         let number = self.recorded;
         self.known.insert(name.clone(), Known { settled, principal, number });
-        self.order.push_back(Entry { name, number, at: now });
+        self.order.push_back(Recorded { name, number, at: now });
         while self.order.len() > self.most {
             self.forget_first();
             self.incomplete_until = Some(later(now, self.longest));
@@ -120,10 +121,12 @@ impl Memory {
     }
 
     fn forget_first(&mut self) {
-        if let Some(Entry { name, number, .. }) = self.order.pop_front() {
+        if let Some(Recorded { name, number, .. }) = self.order.pop_front() {
             // A key settled again since has a younger entry of its own.
-            if self.known.get(&name).is_some_and(|known| known.number == number) {
-                self.known.remove(&name);
+            if let Entry::Occupied(known) = self.known.entry(name)
+                && known.get().number == number
+            {
+                known.remove();
             }
         }
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, COOKIE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     RequestId, Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
@@ -30,6 +30,7 @@ use crate::client::events::{Events, Read};
 use crate::client::{Failed, HttpClient, Reply, Requester, Urgency, refusal};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, BOTH, EVENT_STREAM, JSON};
+use crate::whole::whole;
 
 /// POSTs that wait for the one before them.
 const WAITING: usize = 64;
@@ -227,10 +228,9 @@ impl Client {
             let text = "the server does not know the connection any more";
             self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
         }
-        let connection = response.headers().get(ACP_CONNECTION_ID).cloned();
-        let text = refusal(status, response.headers());
-        let body = Limited::new(response.into_body(), self.max_frame).collect().await;
-        let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let (head, body) = response.into_parts();
+        let connection = head.headers.get(ACP_CONNECTION_ID).cloned();
+        let body = whole(body, self.max_frame).await.unwrap_or_default();
         let opens = status == StatusCode::OK && connection.is_some();
         if opens {
             self.state().connection = connection;
@@ -244,6 +244,7 @@ impl Client {
         if answers {
             return Ok(());
         }
+        let text = refusal(status, &head.headers);
         let error = TransportError::new(TransportErrorKind::Io, text);
         Err(Failed { sent: status.is_server_error(), error })
     }

@@ -3,6 +3,7 @@
 mod connector;
 pub(crate) mod events;
 mod lines;
+mod media;
 mod refusal;
 mod reply;
 mod requester;
@@ -16,6 +17,7 @@ use rescind_core::{TransportError, TransportErrorKind};
 
 use self::connector::Connector;
 pub(crate) use lines::Urgency;
+pub(crate) use media::{Media, media_of};
 pub(crate) use refusal::refusal;
 pub(crate) use reply::Reply;
 pub(crate) use requester::{Failed, Leaving, Requester};

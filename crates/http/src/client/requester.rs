@@ -18,8 +18,8 @@ use rescind_core::{TransportError, TransportErrorKind};
 use super::HttpClient;
 use super::connector::Connector;
 use super::lines::{Line, Lines, Urgency};
+use super::media::{Media, media_of};
 use super::reply::Reply;
-use crate::names::EVENT_STREAM;
 
 /// Sends requests, each on a connection of its own, or all on one in HTTP/2. Dropping a response, or the future of one,
 /// gives the exchange up: in HTTP/2 its stream is reset, in HTTP/1.1 its connection closed.
@@ -162,12 +162,7 @@ impl Requester {
         is_post: bool,
     ) -> Response<Reply> {
         let media = response.headers().get(CONTENT_TYPE).filter(|_| is_post);
-        let is_stream = media.is_some_and(|media| {
-            media
-                .as_bytes()
-                .get(..EVENT_STREAM.len())
-                .is_some_and(|start| start.eq_ignore_ascii_case(EVENT_STREAM.as_bytes()))
-        });
+        let is_stream = media.is_some_and(|media| media_of(media) == Media::Events);
         response.map(|body| Reply::own(body, &self.lines, sender, is_stream))
     }
 }

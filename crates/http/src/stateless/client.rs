@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Response, Version};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
@@ -20,11 +20,12 @@ use tokio::task::AbortHandle;
 use super::envelope::Envelope;
 use super::mirror::Mirrors;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Reply, Requester, Resets, refusal};
+use crate::client::{Failed, HttpClient, Media, Reply, Requester, Resets, media_of, refusal};
 use crate::intake::{Intake, IntakeReceiver};
-use crate::names::{BOTH, EVENT_STREAM, JSON};
+use crate::names::{BOTH, JSON};
 use crate::numbers::Numbered;
 use crate::streamable::peek;
+use crate::whole::{NotWhole, whole};
 
 /// Requests in flight at a time; more wait in the outbox.
 const FLIGHTS: usize = 1024;
@@ -294,39 +295,33 @@ impl Client {
     }
 
     async fn read(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<(), Failed> {
-        let status = response.status();
-        let text = refusal(status, response.headers());
-        let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let media = media.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
-        let answered = if media.eq_ignore_ascii_case(EVENT_STREAM) {
-            self.read_events(exchange, response).await
-        } else if media.eq_ignore_ascii_case(JSON) {
-            self.read_one(exchange, response).await?
-        } else {
-            false
+        let (head, body) = response.into_parts();
+        let answered = match head.headers.get(CONTENT_TYPE).map(media_of) {
+            Some(Media::Events) => self.read_events(exchange, body).await,
+            Some(Media::Json) => self.read_one(exchange, body).await?,
+            Some(Media::Other) | None => false,
         };
         // A request is not answered by being taken.
         let asks = self.state().flights.get(&exchange.0).is_some_and(|flight| flight.asks);
-        if answered || (status == http::StatusCode::ACCEPTED && !asks) {
+        if answered || (head.status == http::StatusCode::ACCEPTED && !asks) {
             return Ok(());
         }
+        let text = refusal(head.status, &head.headers);
         Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
     }
 
-    async fn read_one(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<bool, Failed> {
-        match Limited::new(response.into_body(), self.max_frame).collect().await {
-            Ok(body) => {
-                let body = body.to_bytes();
-                Ok(!body.is_empty() && self.take(exchange, body).await)
+    async fn read_one(&self, exchange: ExchangeId, body: Reply) -> Result<bool, Failed> {
+        let error = match whole(body, self.max_frame).await {
+            Ok(body) => return Ok(!body.is_empty() && self.take(exchange, body).await),
+            Err(NotWhole::TooLarge) => {
+                TransportError::new(TransportErrorKind::Io, "the response is over the limit")
             }
-            Err(error) => {
-                Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, error) })
-            }
-        }
+            Err(NotWhole::Broken(error)) => TransportError::new(TransportErrorKind::Io, error),
+        };
+        Err(Failed { sent: true, error })
     }
 
-    async fn read_events(&self, exchange: ExchangeId, response: Response<Reply>) -> bool {
-        let mut body = response.into_body();
+    async fn read_events(&self, exchange: ExchangeId, mut body: Reply) -> bool {
         let mut events = Events::new(self.max_frame);
         let mut answered = false;
         loop {

@@ -1,9 +1,17 @@
 //! Engines that prove things about the machine, and the invariants they share. Behind the feature `verify`.
 
-pub mod invariants;
+mod act;
+mod class;
+mod input;
+mod invariants;
+mod ledger;
+mod reach;
 pub mod search;
 pub mod sim;
-pub mod world;
+mod world;
 
-pub use invariants::{Broken, Ledger};
-pub use world::{Class, Input, World};
+pub use class::Class;
+pub use input::Input;
+pub use invariants::Broken;
+pub use ledger::Ledger;
+pub use world::World;

@@ -6,8 +6,10 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use super::class::Class;
+use super::input::Input;
 use super::invariants::Broken;
-use super::world::{Class, Input, World};
+use super::world::World;
 
 /// What a search came to.
 #[derive(Clone, Debug)]

@@ -102,16 +102,17 @@ impl JsonRpc {
     }
 
     fn read_extras<'a>(&self, params: Option<&'a RawValue>) -> (Option<&'a RawValue>, Exempt) {
-        let holder = match self.progress.map(|progress| progress.token) {
-            Some(TokenPlace::Param(name)) => name,
-            Some(TokenPlace::Meta(_)) => "_meta",
-            None => "",
+        let (holder, token) = match self.progress.map(|progress| progress.token) {
+            Some(TokenPlace::Param(name)) => (name, name),
+            Some(TokenPlace::Meta(name)) => ("_meta", name),
+            None => ("", ""),
         };
-        if params.is_none() || (holder.is_empty() && self.uncancellable_param.is_none()) {
+        let exempting = self.uncancellable_param.unwrap_or_default();
+        // Most params have neither, and are not read for it.
+        if !params.is_some_and(|params| may_name(params.get(), [token, exempting])) {
             return (None, Exempt::No);
         }
-        let Picked { values: [held, exempting], .. } =
-            Picked::of(params, [holder, self.uncancellable_param.unwrap_or_default()]);
+        let [held, exempting] = first_of(params, [holder, exempting]);
         let token = match self.progress.map(|progress| progress.token) {
             Some(TokenPlace::Param(_)) => json::present(held),
             Some(TokenPlace::Meta(name)) => json::member(held, name),
@@ -188,6 +189,20 @@ fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> 
         *first = None;
     }
     members
+}
+
+/// Whether one of these names, an empty one left out, can be a member's: it stands there, or an escape does.
+fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
+    memchr::memchr(b'\\', text.as_bytes()).is_some()
+        || names.iter().any(|name| !name.is_empty() && text.contains(name))
+}
+
+/// Members of a request's params; where one stands there more than once, the first.
+fn first_of<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<&'a RawValue>; N] {
+    match params.and_then(|params| scan::members(params.get(), names)) {
+        Some(members) => members.map(|member| member.and_then(Part::raw)),
+        None => Picked::of(params, names).values,
+    }
 }
 
 fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::response::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use rescind_core::{
     BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
 };
@@ -14,9 +14,10 @@ use rescind_core::{
 use super::state::{Client, Flight, Standing, State};
 use super::stream;
 use super::{Order, listen};
-use crate::client::{Failed, Reply, Urgency, refusal};
-use crate::names::{EVENT_STREAM, JSON, MCP_SESSION_ID};
+use crate::client::{Failed, Media, Reply, Urgency, media_of, refusal};
+use crate::names::MCP_SESSION_ID;
 use crate::streamable::peek;
+use crate::whole::{NotWhole, whole};
 
 /// The first revision that has the header `MCP-Protocol-Version`.
 const HEADER_SINCE: &str = "2025-06-18";
@@ -207,16 +208,16 @@ async fn take(
     opens: bool,
 ) -> Result<(), Failed> {
     let client = &place.client;
-    let status = response.status();
-    let media = response.headers().get(CONTENT_TYPE).map(media_of);
-    let text = refusal(status, response.headers());
+    let (head, body) = response.into_parts();
+    let status = head.status;
+    let media = head.headers.get(CONTENT_TYPE).map(media_of);
     let asked = place.kind == FrameKind::Request;
     match (status, media) {
         (StatusCode::OK, Some(Media::Events)) => {
-            stream::read(client, place.number, exchange, response.into_body(), opens, asked).await
+            stream::read(client, place.number, exchange, body, opens, asked).await
         }
         (StatusCode::OK, Some(Media::Json)) => {
-            let body = whole(client, exchange, response).await?;
+            let body = read_whole(client, exchange, body).await?;
             recv(client, place.number, exchange, body, opens).await;
             Ok(())
         }
@@ -226,12 +227,12 @@ async fn take(
         }
         (StatusCode::NOT_FOUND, _) if client.state().id.is_some() => {
             client.lose("the server does not know the session any more");
-            Err(refused(text, false))
+            Err(refused(&head, false))
         }
         (status, media) => {
             // What was wrong is the driver's to read; under no id it answers no call.
             if media == Some(Media::Json) {
-                let body = whole(client, exchange, response).await?;
+                let body = read_whole(client, exchange, body).await?;
                 let ends = peek::answers_one(&body);
                 if peek::answers(&body) {
                     recv(client, place.number, exchange, body, opens).await;
@@ -241,7 +242,7 @@ async fn take(
                 }
             }
             let sent = !status.is_client_error() && status != StatusCode::SERVICE_UNAVAILABLE;
-            Err(refused(text, sent))
+            Err(refused(&head, sent))
         }
     }
 }
@@ -270,38 +271,23 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
     let _ = client.intake.put(Inbound { body, exchange, principal: None }).await;
 }
 
-async fn whole(client: &Client, exchange: ExchangeId, response: Response<Reply>) -> Result<Bytes, Failed> {
+async fn read_whole(client: &Client, exchange: ExchangeId, body: Reply) -> Result<Bytes, Failed> {
     let limit = client.settings.max_frame;
-    let collected = Limited::new(response.into_body(), limit).collect().await;
-    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        if error.is::<http_body_util::LengthLimitError>() {
-            let why = BadFrame::TooLarge { limit };
-            client.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
-            tracing::debug!(?exchange, "a response is over the limit");
-        }
-        Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, error) }
+    whole(body, limit).await.map_err(|error| {
+        let error = match error {
+            NotWhole::TooLarge => {
+                let why = BadFrame::TooLarge { limit };
+                client.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                tracing::debug!(?exchange, "a response is over the limit");
+                TransportError::new(TransportErrorKind::Io, "the response is over the limit")
+            }
+            NotWhole::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
+        };
+        Failed { sent: true, error }
     })
 }
 
-fn refused(text: String, sent: bool) -> Failed {
+fn refused(head: &Parts, sent: bool) -> Failed {
+    let text = refusal(head.status, &head.headers);
     Failed { sent, error: TransportError::new(TransportErrorKind::Io, text) }
-}
-
-/// What a response says it carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Media {
-    Json,
-    Events,
-    Other,
-}
-
-pub(super) fn media_of(value: &HeaderValue) -> Media {
-    let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    if media.eq_ignore_ascii_case(JSON) {
-        Media::Json
-    } else if media.eq_ignore_ascii_case(EVENT_STREAM) {
-        Media::Events
-    } else {
-        Media::Other
-    }
 }

@@ -9,10 +9,10 @@ use http_body_util::BodyExt;
 use rescind_core::{BadFrame, ExchangeId, TransportError, TransportErrorKind, TransportEvent};
 use tokio::time::Instant;
 
-use super::flight::{self, Media, media_of};
+use super::flight;
 use super::state::{Client, EVENTS};
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, Reply};
+use crate::client::{Failed, Media, Reply, media_of};
 use crate::names::LAST_EVENT_ID;
 use crate::streamable::peek;
 

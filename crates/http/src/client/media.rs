@@ -1,0 +1,28 @@
+//! What a response says it carries.
+
+use http::HeaderValue;
+
+use crate::names::{EVENT_STREAM, JSON};
+
+/// The media types that the bindings know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Media {
+    /// One message.
+    Json,
+    /// A stream of messages.
+    Events,
+    /// Anything else.
+    Other,
+}
+
+/// What a `Content-Type` names, whatever its parameters.
+pub(crate) fn media_of(value: &HeaderValue) -> Media {
+    let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if media.eq_ignore_ascii_case(JSON) {
+        Media::Json
+    } else if media.eq_ignore_ascii_case(EVENT_STREAM) {
+        Media::Events
+    } else {
+        Media::Other
+    }
+}

@@ -1,0 +1,101 @@
+//! How far one input may reach: a cancel to its request alone, a lost connection to the end of everything.
+
+use rescind_core::inspect::{Inspection, RequestState};
+use rescind_core::{Lost, Output, RequestId};
+
+use super::input::Input;
+use super::invariants::{Broken, holds};
+use super::world::World;
+
+impl World {
+    /// A cancel reaches the request it names and its descendants, at once, and nothing else.
+    pub(super) fn check_cancel(
+        &self,
+        id: &RequestId,
+        before: &Inspection,
+        after: &Inspection,
+        outputs: &[Output],
+    ) -> Result<(), Broken> {
+        let target =
+            before.requests.iter().find(|view| view.id.1 == *id && view.state != RequestState::Ended);
+        for output in outputs {
+            let reached = match output {
+                Output::Signal { key, .. } | Output::Silence { key, .. } | Output::Start(key) => Some(*key),
+                Output::Reply(reply) => Some(reply.key),
+                Output::SendCancel { call, .. } | Output::TakeBack(call) => {
+                    before.calls.iter().find(|view| view.key == *call).and_then(|view| view.parent)
+                }
+                _ => continue,
+            };
+            let own = reached.is_some() && reached == target.map(|view| view.key);
+            holds(own, "I4", || format!("a cancel of {id:?} brought {output:?}"))?;
+        }
+        let Some(target) = target else {
+            let mut unknown = after.clone();
+            unknown.parked.clone_from(&before.parked);
+            return holds(unknown == *before, "I8", || {
+                format!("a cancel of {id:?}, which is unknown, left something")
+            });
+        };
+        let key = target.key;
+        let now = after.requests.iter().find(|view| view.key == key);
+        if target.cause.is_some() || !target.cancellable || !self.hears_cancels() {
+            let same = now.map(|now| (now.state, now.cause)) == Some((target.state, target.cause));
+            return holds(same, "I7", || {
+                format!("a cancel that counts for nothing moved {key:?}: {target:?}, {now:?}")
+            });
+        }
+        let signalled =
+            outputs.iter().any(|output| matches!(output, Output::Signal { key: to, .. } if *to == key));
+        match target.state {
+            RequestState::Running if target.shields == 0 => {
+                holds(signalled, "L1", || format!("{key:?} was cancelled and not signalled"))
+            }
+            RequestState::Queued => {
+                let entered = outputs.iter().any(|output| matches!(output, Output::Start(to) if *to == key));
+                holds(now.is_none() && !entered, "L1", || {
+                    format!("{key:?} was cancelled in the queue and is there")
+                })
+            }
+            _ => {
+                holds(!signalled, "I6", || format!("{key:?} was signalled, though it is decided or shielded"))
+            }
+        }
+    }
+
+    /// I3 and L3: from here, a lost connection ends, whatever its handlers do, and leaves nothing.
+    ///
+    /// # Errors
+    /// Something is left.
+    pub fn check_end(&self) -> Result<(), Broken> {
+        let mut end = self.clone();
+        let mut seen = end.inspect();
+        if !end.ledger.lost {
+            seen = end.apply(Input::Lost(Lost::CancelNow), &seen)?;
+        }
+        for _ in 0..100 {
+            let ended = end.ledger.served.iter().find(|(_, served)| served.aborted || served.offered);
+            let next = match ended.map(|(key, _)| *key) {
+                Some(key) => Input::Ended(key),
+                None if end.session.next_timeout().is_some() => Input::Time,
+                None => break,
+            };
+            seen = end.apply(next, &seen)?;
+        }
+        let unsettled = end.ledger.made.values().filter(|made| !made.settled).count();
+        holds(unsettled == 0, "I13", || format!("{unsettled} callers wait for ever: {:?}", end.ledger.made))?;
+        holds(end.session.is_finished(), "L3", || format!("the lost connection does not end: {seen:?}"))?;
+        let left = seen.timers.len() + seen.queue.len() + seen.exchanges.len() + seen.cancel_keys.len();
+        let left = left + seen.cancels.len() + seen.foreign.len() + seen.permits.0 + seen.permits.1;
+        holds(left == 0, "I3", || format!("the ended connection has left: {seen:?}"))
+    }
+}
+
+/// A request that is not accepted is refused once, or dropped where the dialect has no words.
+pub(super) fn check_refusal(outputs: &[Output]) -> Result<(), Broken> {
+    let refusals = outputs.iter().filter(|output| {
+        matches!(output, Output::Refuse { .. } | Output::RefuseCancelled { .. } | Output::Finish { .. })
+    });
+    let refusals = refusals.count();
+    holds(refusals <= 1, "I1", || format!("one request was refused {refusals} times: {outputs:?}"))
+}
