@@ -24,6 +24,27 @@ impl fmt::Debug for Dial {
     }
 }
 
+#[cfg(feature = "verify")]
+thread_local! {
+    /// Ids made on this thread so far, where they are to be the same each time.
+    static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the ids made on this thread are no secrets: they count up, the same each time. HTTP/2 writes an id in as many
+/// bytes as its digits ask for, so that a drawn one would move all that follows.
+#[cfg(feature = "verify")]
+pub fn count_ids() {
+    IDS.set(Some(0));
+}
+
+/// The next of them, if they are counted.
+#[cfg(feature = "verify")]
+pub(crate) fn counted_id() -> Option<Arc<str>> {
+    let next = IDS.get()? + 1;
+    IDS.set(Some(next));
+    Some(format!("{next:032x}").into())
+}
+
 /// Where a server's streams come from.
 pub(crate) enum Source {
     Socket(TcpListener),
@@ -39,6 +60,15 @@ pub(crate) enum Accepted {
 }
 
 impl Source {
+    /// What is sent must not depend on the time of day.
+    pub(crate) const fn is_given(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            #[cfg(feature = "verify")]
+            Self::Given(_) => true,
+        }
+    }
+
     /// The next stream.
     ///
     /// # Cancel safety

@@ -70,7 +70,7 @@ mod whole;
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
 #[cfg(feature = "verify")]
-pub use given::GivenStream;
+pub use given::{GivenStream, count_ids};
 pub use revisions::McpRevisions;
 pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};

@@ -4,11 +4,11 @@ use std::time::Duration;
 use http::HeaderMap;
 use rescind_core::{Endpoint, Principal, TransportError, TransportErrorKind};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::checks::Names;
 use super::connection::Serving;
 use super::mailbox::Kept;
+use super::open::{Open, open};
 use super::settings::HalfClose;
 use super::{Door, HttpListener, HttpService, ServerBinding, Settings};
 use crate::given::Source;
@@ -231,13 +231,13 @@ impl<B: ServerBinding> HttpServer<B> {
         "http"
     }
 
-    fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, watch::Receiver<()>) {
+    fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, Open) {
         let settings = Arc::new(self.settings);
         let (door, links) = Door::new();
         let responder = self.binding.responder(&settings, door);
-        let (open, closed) = watch::channel(());
+        let (opener, open) = open();
         let counts = settings.counts.clone();
         let service = HttpService::new(Arc::clone(&responder), settings);
-        (service, HttpListener::new(links, endpoint, responder, counts, open), closed)
+        (service, HttpListener::new(links, endpoint, responder, counts, opener), open)
     }
 }

@@ -17,10 +17,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::open::Open;
 use super::refusal::Refused;
 use super::settings::HalfClose;
 use super::stall::Stalling;
@@ -45,19 +46,26 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Serves until the listener is dropped, then lets connections say their last words.
-    pub(super) async fn run(mut self, service: HttpService, mut open: watch::Receiver<()>) {
+    pub(super) async fn run(mut self, service: HttpService, open: Open) {
         let settings = Arc::clone(service.settings());
         let places = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
-        let builder = Arc::new(builder(&settings));
+        let mut builder = builder(&settings);
+        if self.source.is_given() {
+            builder.http1().auto_date_header(false);
+            builder.http2().auto_date_header(false);
+        }
+        let builder = Arc::new(builder);
         let path: Arc<str> = self.path.as_str().into();
         let mut tasks = JoinSet::new();
         loop {
             let place = tokio::select! {
-                _ = open.changed() => break,
+                biased;
+                () = open.ended() => break,
                 place = Arc::clone(&places).acquire_owned() => place,
             };
             let accepted = tokio::select! {
-                _ = open.changed() => break,
+                biased;
+                () = open.ended() => break,
                 accepted = self.source.accept() => accepted,
             };
             while tasks.try_join_next().is_some() {}
@@ -132,11 +140,11 @@ struct One {
     service: HttpService,
     builder: Arc<auto::Builder<TokioExecutor>>,
     path: Arc<str>,
-    open: watch::Receiver<()>,
+    open: Open,
 }
 
 impl One {
-    async fn serve<S>(mut self, stream: S)
+    async fn serve<S>(self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -155,6 +163,7 @@ impl One {
         let asked = loop {
             let due = activity.last() + wait;
             tokio::select! {
+                biased;
                 ended = serving.as_mut() => {
                     // If it goes on, then as something else.
                     limit.lift();
@@ -163,7 +172,7 @@ impl One {
                     }
                     return;
                 }
-                _ = self.open.changed() => break "the listener is gone",
+                () = self.open.ended() => break "the listener is gone",
                 () = tokio::time::sleep_until(due) => {}
             }
             wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };

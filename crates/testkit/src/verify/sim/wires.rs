@@ -78,6 +78,7 @@ impl Setting<'_> {
         transport: impl FnOnce(HttpClient) -> T,
     ) -> Result<Opened, String> {
         self.judge.unordered();
+        rescind_http::count_ids();
         let (give, given) = mpsc::unbounded_channel();
         let inner = HttpServer::new(binding).serve_given(given);
         let server = Arc::new(Arrival::default());
