@@ -7,7 +7,7 @@ use crate::samples::Sample;
 const WIDTH: f64 = 900.0;
 const LEFT: f64 = 86.0;
 const RIGHT: f64 = 24.0;
-const TOP: f64 = 84.0;
+const TOP: f64 = 96.0;
 const PANEL: f64 = 130.0;
 const GAP: f64 = 44.0;
 const PANELS: [Panel; 4] = [
