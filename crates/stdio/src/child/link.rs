@@ -60,6 +60,8 @@ enum Place {
     /// Its output ended; it may be about to exit.
     Settling,
     HalfClosed,
+    /// Both pipes are over, as our writing to it failed before its output was seen to end; how it ended is still to be told.
+    Over,
     Closed,
 }
 
@@ -104,7 +106,7 @@ impl Receiver for ChildReceiver {
                         self.place = Place::Closed;
                         return Poll::Ready(Some(Err(self.process.error(error.kind, &error.to_string()))));
                     }
-                    None => self.place = Place::Closed,
+                    None => self.place = Place::Over,
                 },
                 Place::Settling => {
                     if let Some(status) = ready!(self.process.poll_settled(cx)) {
@@ -120,6 +122,12 @@ impl Receiver for ChildReceiver {
                         return Poll::Ready(self.exited(status));
                     }
                     ready!(self.pipe.as_mut().poll_event(cx));
+                    self.place = Place::Closed;
+                }
+                Place::Over => {
+                    if let Some(status) = ready!(self.process.poll_settled(cx)) {
+                        return Poll::Ready(self.exited(status));
+                    }
                     self.place = Place::Closed;
                 }
                 Place::Closed => return Poll::Ready(None),
@@ -245,6 +253,18 @@ mod tests {
         }
     }
 
+    /// Both pipes are over: the other half saw it first.
+    struct BothOver;
+
+    impl Receiver for BothOver {
+        fn poll_event(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+            Poll::Ready(None)
+        }
+    }
+
     /// Its output has ended long ago.
     struct NoOutput;
 
@@ -261,6 +281,25 @@ mod tests {
     async fn a_child_quicker_than_the_closing_of_its_input_has_ended_in_order() {
         let (bell, _ear) = Bell::new().unwrap();
         let process = Arc::new(Process::new("quick".to_owned(), 0, Duration::ZERO, bell));
+        let mut link = link(NoOutput, &process);
+        poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
+        let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;
+        assert!(event.is_none(), "{event:?}");
+    }
+
+    #[tokio::test]
+    async fn a_child_killed_while_it_was_written_to_has_not_ended_in_order() {
+        let (bell, _ear) = Bell::new().unwrap();
+        let process = Arc::new(Process::new("killed".to_owned(), 0, Duration::ZERO, bell));
+        let mut link = link(BothOver, &process);
+        let early = std::future::poll_fn(|cx| Poll::Ready(link.rx.as_mut().poll_event(cx))).await;
+        assert!(early.is_pending(), "its exit is not known yet: {early:?}");
+        process.reap(|| ExitStatus::from_raw(9));
+        let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;
+        assert!(matches!(event, Some(Err(_))), "{event:?}");
+    }
+
+    fn link(output: impl Receiver + 'static, process: &Arc<Process>) -> Link {
         let traits = LinkTraits {
             ordered: true,
             exchanges_abortable: false,
@@ -270,10 +309,7 @@ mod tests {
             batches: true,
             max_frame: 1024,
         };
-        let pipes = Link::new(NoOutput, QuickChild(Arc::clone(&process)), traits, Meta::default());
-        let mut link = child_link(pipes, &process);
-        poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
-        let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;
-        assert!(event.is_none(), "{event:?}");
+        let pipes = Link::new(output, QuickChild(Arc::clone(process)), traits, Meta::default());
+        child_link(pipes, process)
     }
 }
