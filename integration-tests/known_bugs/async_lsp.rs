@@ -4,7 +4,7 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_clean};
+use crate::bare::{Bare, is_clean, until};
 
 /// Theirs reads no answers once as many handlers run as may, and they wait for those answers.
 #[tokio::test]
@@ -17,6 +17,11 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
     for id in 0..2 * LIMIT {
         client.ask(id, "ask", &json!({"n": id})).await;
     }
+    until("the limit is reached, and as many wait", || {
+        let stats = server.stats();
+        (stats.running, stats.queued) == (LIMIT as u64, LIMIT as u64)
+    })
+    .await;
     let mut answered = Vec::new();
     while answered.len() < 2 * LIMIT {
         let frame = client.hear().await;

@@ -1,14 +1,14 @@
 //! A peer that writes frames as it likes, the agent it speaks to, and waits that are no hangs.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rescind::dialect::{Dialect, Role};
 use rescind::{
     CallContext, ErrorCode, ErrorObject, ExchangeId, FrameKind, Head, Lane, Limits, Link, Outbound, Peer,
-    Router, TransportEvent, memory_pair,
+    RequestId, Router, TransportEvent, memory_pair,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -34,9 +34,15 @@ pub(crate) struct Told {
     lines: mpsc::UnboundedReceiver<String>,
     pub(crate) gate: Arc<Notify>,
     entered: Arc<AtomicUsize>,
+    ids: Arc<Mutex<Vec<RequestId>>>,
 }
 
 impl Told {
+    /// The ids of the requests whose handlers have begun.
+    pub(crate) fn ids(&self) -> Vec<RequestId> {
+        self.ids.lock().unwrap().clone()
+    }
+
     pub(crate) async fn hears(&mut self, what: &str) {
         assert_eq!(in_time(what, self.lines.recv()).await.as_deref(), Some(what));
     }
@@ -52,9 +58,11 @@ impl Told {
 pub(crate) fn agent() -> (Router, Told) {
     let (tell, lines) = mpsc::unbounded_channel::<String>();
     let (gate, entered) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
-    let told = Told { lines, gate: Arc::clone(&gate), entered: Arc::clone(&entered) };
+    let ids: Arc<Mutex<Vec<RequestId>>> = Arc::default();
+    let told = Told { lines, gate: Arc::clone(&gate), entered: Arc::clone(&entered), ids: Arc::clone(&ids) };
     let enter = move |ctx: &CallContext, params: &Value| {
         entered.fetch_add(1, Ordering::SeqCst);
+        ids.lock().unwrap().push(ctx.request_id().clone());
         let (tell, name) = (tell.clone(), format!("{} {}", ctx.method(), params["n"]));
         let say = move |what: &str| drop(tell.send(format!("{name} {what}")));
         say("began");

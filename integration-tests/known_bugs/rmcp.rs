@@ -7,7 +7,7 @@ use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Strea
 use rescind::{Limits, Listener as _, Peer, Server, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, header, in_time, is_clean, post, read_until, request};
+use crate::bare::{Bare, agent, header, in_time, is_clean, post, read_until, request, until};
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 
@@ -73,6 +73,9 @@ async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
         .map(|_| client.call::<_, Value>("tools/call", &much).timeout(timeout).start().unwrap())
         .collect();
     let since = tokio::time::Instant::now();
+    until("the wire is full and the rest waits", || (1..20).contains(&client.load().outbox_frames)).await;
+    tokio::task::yield_now().await;
+    assert!(client.load().outbox_frames > 0, "nobody reads");
     for call in calls {
         assert!(in_time("a timeout", call.outcome()).await.is_cancelled());
     }

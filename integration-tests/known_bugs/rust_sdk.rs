@@ -13,11 +13,12 @@ async fn rust_sdk_1251_a_cancel_for_a_server_request_hits_the_clients_own() {
     let ((ours, mut told_by_client), (theirs, mut heard_by_server)) = (agent(), agent());
     let server = Peer::builder(MCP).role(Role::Server).serve(theirs).attach(far).unwrap();
     let client = Peer::builder(MCP).role(Role::Client).serve(ours).attach(near).unwrap();
-    // Both count from the same number: the ids are equal, one in each direction.
+    // Both count from the same number.
     let of_client = client.call::<_, Value>("wait", &json!({"n": "client's"})).start().unwrap();
     let of_server = server.call::<_, Value>("wait", &json!({"n": "server's"})).start().unwrap();
     heard_by_server.hears("wait \"client's\" began").await;
     told_by_client.hears("wait \"server's\" began").await;
+    assert_eq!(told_by_client.ids(), heard_by_server.ids(), "one id, in each direction");
     assert_eq!(of_server.canceller().cancel("stop"), CancelResult::Sent);
     told_by_client.hears("wait \"server's\" peer").await;
     assert!(in_time("the server's call", of_server.outcome()).await.is_cancelled());

@@ -28,8 +28,10 @@ async fn streamjsonrpc_56_cancel_before_registration() {
         assert_eq!(answer["error"]["code"], -32_800, "{answer}");
     }
     until("all have ended", || server.stats().running == 0).await;
-    assert_eq!(server.stats().unknown_cancels, 0, "each found its request");
-    assert!(told.entered() as u64 <= ROUNDS);
+    let stats = server.stats();
+    assert_eq!(stats.unknown_cancels, 0, "each found its request");
+    assert_eq!(stats.started, stats.cancelled, "whoever was entered was signalled");
+    assert_eq!(told.entered() as u64, stats.started);
     is_clean(&server).await;
 }
 
