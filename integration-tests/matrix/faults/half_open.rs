@@ -69,13 +69,19 @@ async fn shut_down(wire: Wire) {
 
 /// The client freezes, and the server pings: its side of the connection ends within a few pings, with the reason.
 async fn unanswered_pings(wire: Wire, asks: Side) {
-    let setting = Setting { ping: Duration::from_millis(50), ..Setting::default() };
+    const PING: Duration = Duration::from_millis(50);
+    let setting = Setting { ping: PING, ..Setting::default() };
     let ends = Ends::open_with(wire, setting, &limits()).await;
     let (asker, agent) = asks.of(&ends);
     let call = asker.call("wait", 1);
     agent.seen.until("wait 1 began").await;
     ends.client.valve.stop_reading();
+    let since = tokio::time::Instant::now();
     let why = in_time("the loss", ends.server.peer.closed()).await.unwrap_err();
+    let took = since.elapsed();
+    // Two pings without an answer, and the time until the first.
+    assert!(took >= PING, "{took:?}");
+    assert!(cfg!(debug_assertions) || took <= 2 * 3 * PING, "{took:?}");
     assert!(told(&why).contains("ping"), "the reason is told: {}", told(&why));
     ends.client.valve.read_again();
     assert_eq!(ended(call).await, "disconnected, may have run");
