@@ -162,7 +162,9 @@ impl State {
         let id = id.to_string();
         let silenced = self.is_silenced(side, &id);
         self.holds(!silenced, "I2", || format!("{side} answers {id}, which is owed silence"));
-        let acked = self.written.of(side).acked.get(&id) == Some(&true);
+        let request = self.written.of(side.other()).requests.get(&id);
+        let once = request.is_some_and(|request| request.received <= 1);
+        let acked = once && self.written.of(side).acked.get(&id) == Some(&true);
         let cancelled = frame.pointer("/payload/cancelled") == Some(&Value::Bool(true));
         self.holds(!acked || cancelled, "I7", || format!("{side} acknowledged the cancel of {id}: {frame}"));
         let value = self.speech.value(frame).and_then(|value| value.get("nonce")).and_then(Value::as_u64);

@@ -88,6 +88,12 @@ impl Judge {
         self.state().broken.clone()
     }
 
+    #[cfg(feature = "wires")]
+    pub(super) fn may_repeat(&self) {
+        self.state().repeats = true;
+    }
+
+    #[cfg(feature = "wires")]
     pub(super) fn unordered(&self) {
         self.state().ordered = false;
     }
@@ -119,7 +125,7 @@ impl Judge {
         let mut state = self.state();
         let nonce = job.nonce;
         state.note(|| format!("{side} enters {nonce}: {:?}", job.work));
-        let work = WorkSeen { end: None, cause: None, context: context.clone() };
+        let work = WorkSeen { side, end: None, cause: None, context: context.clone() };
         let before = state.works.insert(nonce, work);
         let once = before.is_none() || state.repeats;
         state.holds(once, "I14", || format!("the handler of {nonce} was entered twice"));
@@ -136,6 +142,16 @@ impl Judge {
         work.cause = work.context.cause().map(|cause| cause.kind());
         let cause = work.cause;
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
+    }
+
+    /// A critical section is about to end; whether a cancel came into it. One never does before the longest time for a
+    /// shield, but for a shutdown and the connection's end.
+    pub(super) fn shielded(&self, side: Side, job: &Job, disturbed: bool) {
+        let mut state = self.state();
+        let (longest, gone) = (state.limits.of(side).shield.as_millis(), state.is_going());
+        let may = gone || u128::from(job.ms) >= longest;
+        state
+            .holds(!disturbed || may, "L1", || format!("{} was told of its cancel in its shield", job.nonce));
     }
 
     pub(super) fn live(&self, side: Side) -> usize {
@@ -332,7 +348,7 @@ impl State {
                 error.message == "sim failed" || error.code.0 == -32603 || given_up
             }
             Some(Some(WorkEnd::Panicked | WorkEnd::Dropped)) => true,
-            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up,
+            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up || (self.repeats && tight),
             // It was never entered: there was no room for it.
             None => tight,
         }
@@ -341,7 +357,10 @@ impl State {
     /// At the end: what is said not to have run was never read by the other side (I13).
     pub(super) fn check_unsent(&mut self) {
         let found = self.calls.iter().find(|(nonce, call)| {
-            call.not_run && self.request_of(**nonce).is_some_and(|request| request.received > 0)
+            // What is sent a second time may come although the first was lost.
+            call.not_run
+                && !self.repeats
+                && self.request_of(**nonce).is_some_and(|request| request.received > 0)
         });
         let found = found.map(|(nonce, _)| *nonce);
         self.holds(found.is_none(), "I13", || format!("{found:?} came, and its caller was told otherwise"));
@@ -352,7 +371,9 @@ impl State {
         let mut found = None;
         for (nonce, work) in &self.works {
             let now = work.context.cause().map(|cause| cause.kind());
-            let settled = work.end == Some(WorkEnd::Value) || work.cause.is_some();
+            // Where the outbox is small a value waits for room, and until then a cancel is in time.
+            let waits = self.limits.of(work.side).outbox_frames < Limits::default().outbox_frames;
+            let settled = !waits && (work.end == Some(WorkEnd::Value) || work.cause.is_some());
             if settled && now != work.cause {
                 found.get_or_insert((*nonce, work.cause, now));
             }

@@ -43,6 +43,7 @@ pub(super) enum WorkEnd {
 /// A handler.
 #[derive(Debug)]
 pub(super) struct WorkSeen {
+    pub(super) side: Side,
     pub(super) end: Option<WorkEnd>,
     /// The cause it had been given when it ended.
     pub(super) cause: Option<CauseKind>,
