@@ -2,6 +2,12 @@
 //!
 //! `RESCIND_SEED=n` plays that seed and shows what happened; `RESCIND_SEEDS=n` plays so many in memory, and a tenth of that on
 //! each other wire.
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "what the tests share is part of them"
+)]
 
 use rescind_testkit::verify::page;
 use rescind_testkit::verify::sim::{Case, Wire};
