@@ -60,11 +60,15 @@ mod names;
 mod numbers;
 mod revisions;
 mod server;
+mod shallow;
 mod soon;
 mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]
 mod tls;
+#[cfg(feature = "verify")]
+#[doc(hidden)]
+pub mod verify;
 mod whole;
 
 pub use acp::{Acp, AcpTransport};
