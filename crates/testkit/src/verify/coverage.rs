@@ -76,6 +76,8 @@ pub const ENGINES: [Engine; 4] = [
         name: "simulation",
         drives: "both sides' real drivers, framings and wires on a paused clock, over a network that fails as a seed says",
         run: "cargo test --release -p rescind-integration-tests --test sim",
-        checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3"],
+        checks: &[
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3", "L4",
+        ],
     },
 ];

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::both::{Both, Side};
-use super::plan::{Caller, Job};
+use super::plan::{Caller, Job, Work};
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use crate::speech::Speech;
 use crate::verify::Broken;
@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) shut: Both<bool>,
     /// Something befell the wire, or a side left it.
     pub(super) lost: bool,
+    /// Since when there may be other causes than what callers and handlers do.
+    going_since: Option<u64>,
     /// The handshake went well, where there is one.
     pub(super) is_open: bool,
     trace: Vec<String>,
@@ -65,6 +67,7 @@ impl Judge {
             live: Both::default(),
             shut: Both::default(),
             lost: false,
+            going_since: None,
             is_open: speech.opening().is_none(),
             trace: Vec::new(),
             broken: None,
@@ -102,12 +105,14 @@ impl Judge {
     pub(super) fn lost(&self, what: &str) {
         let mut state = self.state();
         state.lost = true;
+        state.goes();
         state.note(|| what.to_owned());
     }
 
     pub(super) fn shuts(&self, side: Side) {
         let mut state = self.state();
         *state.shut.of_mut(side) = true;
+        state.goes();
         state.note(|| format!("{side} shuts down"));
     }
 
@@ -125,10 +130,14 @@ impl Judge {
         let mut state = self.state();
         let nonce = job.nonce;
         state.note(|| format!("{side} enters {nonce}: {:?}", job.work));
-        let work = WorkSeen { side, end: None, cause: None, context: context.clone() };
+        let work = WorkSeen { side, work: job.work, end: None, cause: None, context: context.clone() };
         let before = state.works.insert(nonce, work);
         let once = before.is_none() || state.repeats;
         state.holds(once, "I14", || format!("the handler of {nonce} was entered twice"));
+        if state.cancelled_at(side, nonce).is_some() && state.is_open {
+            let told = context.is_cancelled();
+            state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
+        }
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).running);
         state.holds(live <= most, "I10", || format!("{live} handlers live at the {side}, {most} may"));
@@ -140,7 +149,8 @@ impl Judge {
         let Some(work) = state.works.get_mut(&nonce) else { return };
         work.end = Some(end);
         work.cause = work.context.cause().map(|cause| cause.kind());
-        let cause = work.cause;
+        let (cause, work) = (work.cause, work.work);
+        state.check_told(side, nonce, work, cause);
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
     }
 
@@ -303,6 +313,30 @@ impl Judge {
 impl State {
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn goes(&mut self) {
+        let now = self.now();
+        self.going_since.get_or_insert(now);
+    }
+
+    /// When the cancel of this request came to this side, behind it. Where a post may come twice nothing is said.
+    fn cancelled_at(&self, side: Side, nonce: u64) -> Option<u64> {
+        let written = self.written.of(side.other());
+        let request = written.requests.get(written.by_nonce.get(&nonce)?)?;
+        request.cancelled_at.filter(|_| !self.repeats)
+    }
+
+    /// A handler has ended whose cancel came before: it had been told, and of that (L1). The driver takes a cancel in before
+    /// anything else runs, so there is no time between.
+    fn check_told(&mut self, side: Side, nonce: u64, work: Work, cause: Option<CauseKind>) {
+        let Some(at) = self.cancelled_at(side, nonce).filter(|_| self.is_open) else { return };
+        // In a critical section it is told at its end, and after the longest time for one.
+        let told = cause.is_some() || work == Work::Shield;
+        self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
+        let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
+        let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
+        self.holds(first, "L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
     }
 
     /// The connection may be at its end, or beyond.

@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::both::{Both, Side};
+use super::judge::Judge;
 use super::pipe::{Pipe, PipeEnd};
 use super::plan::Weather;
 use super::rng::Rng;
@@ -20,6 +21,7 @@ pub(super) struct Net(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     weather: Weather,
+    judge: Judge,
     rng: Rng,
     pipes: Vec<Pipe>,
     /// No connection can be made any more.
@@ -39,10 +41,11 @@ impl fmt::Debug for Server {
 }
 
 impl Net {
-    pub(super) fn new(weather: &Weather) -> Self {
+    pub(super) fn new(weather: &Weather, judge: &Judge) -> Self {
         let (weather, rng) = (weather.clone(), weather.seed.clone());
         Self(Arc::new(Mutex::new(State {
             weather,
+            judge: judge.clone(),
             rng,
             pipes: Vec::new(),
             down: false,
@@ -76,7 +79,7 @@ impl Net {
                 return;
             }
             let mut rng = state.rng.fork();
-            let other = Pipe::new(&state.weather, &mut rng, &Both::default());
+            let other = Pipe::new(&state.weather, &mut rng, &Both::default(), &state.judge);
             state.pipes.push(other.clone());
             other
         };
@@ -104,7 +107,7 @@ impl Net {
             }
         }
         let mut rng = state.rng.fork();
-        let pipe = Pipe::new(&state.weather, &mut rng, &cut_at);
+        let pipe = Pipe::new(&state.weather, &mut rng, &cut_at, &state.judge);
         let repeats = state.weather.repeat_some > 0 && {
             let share = state.weather.repeat_some;
             state.rng.percent(share)

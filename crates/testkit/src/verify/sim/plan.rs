@@ -154,13 +154,6 @@ pub(super) struct Weather {
     pub(super) repeat_some: u64,
 }
 
-impl Weather {
-    /// Nothing is lost: each side gets all the other writes, sooner or later.
-    pub(super) const fn is_fair(&self) -> bool {
-        self.cut_at.client.is_none() && self.cut_at.server.is_none() && self.cut_some == 0
-    }
-}
-
 impl Plan {
     /// A wire with times of its own may give something up.
     pub(super) fn is_slow(&self) -> bool {
