@@ -50,7 +50,7 @@ pub struct Engine {
 }
 
 /// Every engine. One more is a line more here, and its test calls [`reached`](super::page::reached).
-pub const ENGINES: [Engine; 3] = [
+pub const ENGINES: [Engine; 4] = [
     Engine {
         name: "search",
         drives: "the real machine: every state that can be reached, nearest first",
@@ -71,5 +71,13 @@ pub const ENGINES: [Engine; 3] = [
         drives: "every vector on every wire with the real drivers, outcomes compared literally",
         run: "cargo test -p rescind-cli --test matrix",
         checks: &["I1", "I2", "I4", "I5", "I6", "I7", "I9", "I12", "I13", "I15", "L1", "L3"],
+    },
+    Engine {
+        name: "simulation",
+        drives: "both sides' real drivers, framings and wires on a paused clock, over a network that fails as a seed says",
+        run: "cargo test --release -p rescind-integration-tests --test sim",
+        checks: &[
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3", "L4",
+        ],
     },
 ];
