@@ -291,6 +291,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test(format!("table::row_{}_is_held: {}", at + 1, row.attack), move || is_held(&row))
     };
     let mut trials: Vec<_> = ROWS.into_iter().enumerate().map(held).collect();
+    trials.push(Trial::test("table::every_promise_of_the_readme_is_a_test", promises));
     trials.push(Trial::test("table::a_test_that_is_gone_is_told", || {
         let gone = Row {
             attack: "",
@@ -319,10 +320,39 @@ fn is_held(row: &Row) -> Result<(), libtest_mimic::Failed> {
     Ok(())
 }
 
+/// The table of promises in the README: each link names a test, and leads to its file.
+fn promises() -> Result<(), libtest_mimic::Failed> {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(readme)?;
+    let section = readme.split_once("## Promises").and_then(|(_, rest)| rest.split("\n## ").next());
+    let rows = section.unwrap_or_default().lines().filter(|line| line.starts_with("| ")).skip(1);
+    let mut kept = 0;
+    for row in rows {
+        let links: Vec<_> = row.split("[`").skip(1).filter_map(|link| link.split_once("`](")).collect();
+        if links.is_empty() {
+            return Err(format!("nothing backs this promise: {row}").into());
+        }
+        for (test, rest) in links {
+            let file = rest.split(')').next().unwrap_or_default();
+            let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
+                .map_err(|error| format!("{file}: {error}"))?;
+            if !is_there(&text, test) {
+                return Err(format!("{file} has no test `{test}`").into());
+            }
+        }
+        kept += 1;
+    }
+    if kept < 10 { Err(format!("the README has {kept} promises").into()) } else { Ok(()) }
+}
+
 /// A function that is marked as a test, or is one for anyone's wire; or a trial's name, as it is written.
 fn is_there(text: &str, test: &str) -> bool {
     if test.contains("::") {
         return text.contains(&format!("\"{test}"));
+    }
+    // As a macro is given it, a line each.
+    if text.lines().any(|line| line.trim_start().starts_with(&format!("{test}: "))) {
+        return true;
     }
     let Some((before, _)) = text.split_once(&format!("fn {test}")) else { return false };
     let near: Vec<_> = before.lines().rev().take(6).collect();

@@ -54,20 +54,27 @@
 
 mod acp;
 mod client;
+mod given;
 mod intake;
 mod names;
 mod numbers;
 mod revisions;
 mod server;
+mod shallow;
 mod soon;
 mod stateless;
 mod streamable;
 #[cfg(feature = "rustls")]
 mod tls;
+#[cfg(feature = "verify")]
+#[doc(hidden)]
+pub mod verify;
 mod whole;
 
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
+#[cfg(feature = "verify")]
+pub use given::{GivenStream, count_ids};
 pub use revisions::McpRevisions;
 pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};

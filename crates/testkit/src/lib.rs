@@ -7,6 +7,8 @@ mod bare;
 pub mod conformance;
 pub mod exchanges;
 pub mod fixture;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod meta;
 mod options;
 pub mod pattern;

@@ -17,6 +17,8 @@ mod jar;
 mod link;
 mod peek;
 mod server;
+#[cfg(feature = "verify")]
+pub(crate) mod verify;
 
 use std::fmt;
 use std::sync::Arc;

@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use crate::shallow::object;
+
 /// Methods that mean one session, which has to be named.
 const OF_A_SESSION: [&str; 10] = [
     "session/prompt",
@@ -55,12 +57,12 @@ struct Named<'a> {
 }
 
 fn named<'a>(inner: Option<&'a RawValue>) -> Option<Cow<'a, str>> {
-    serde_json::from_str::<Named<'a>>(inner?.get()).ok()?.session_id
+    object::<Named<'a>>(inner?.get().as_bytes())?.session_id
 }
 
 impl<'a> Message<'a> {
     pub(super) fn of(body: &'a [u8]) -> Self {
-        serde_json::from_slice(body).unwrap_or_default()
+        object(body).unwrap_or_default()
     }
 
     /// Reads what a client posts. What is an object is left to the connection to judge.
@@ -139,6 +141,8 @@ mod tests {
             (r#"{"id":1,"result":{"sessionId":"s"}}"#, None, Some("s")),
             (r#"{"id":1,"method":"session/new","params":[]}"#, None, None),
             ("[", None, None),
+            (r#"{"id":1,"method":"_own","params":["s"]}"#, None, None),
+            (r#"[1,"_own",{"sessionId":"s"}]"#, None, None),
         ] {
             let message = Message::of(body.as_bytes());
             assert_eq!((message.session().as_deref(), message.made().as_deref()), (session, made), "{body}");

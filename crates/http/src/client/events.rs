@@ -25,7 +25,8 @@ pub(crate) enum Read {
     TooLarge,
 }
 
-/// Cuts a stream into events. It holds at most the limit and one piece of input.
+/// Cuts a stream into events. It holds at most twice the limit and one piece of input: the data of an
+/// event, and a line.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says one thing of the line, the event or the stream")]
 pub(crate) struct Events {
@@ -37,7 +38,7 @@ pub(crate) struct Events {
     /// A carriage return ended the last line; a line feed right behind it belongs to it.
     returned: bool,
     /// The line being read is over the limit and is dropped to its end.
-    skipping: bool,
+    skipping: Option<Dropped>,
     event: Event,
     data: BytesMut,
     has_data: bool,
@@ -45,8 +46,26 @@ pub(crate) struct Events {
     too_large: bool,
 }
 
+/// A line over the limit, whether it comes in one piece or in many.
+#[derive(Clone, Copy, Debug)]
+enum Dropped {
+    /// It has data: its event is too large.
+    Data,
+    /// Its event goes on without it.
+    Other,
+}
+
+impl Dropped {
+    /// From the beginning of the line, more of it than the name of a field takes.
+    fn of(line: &[u8]) -> Self {
+        if line.starts_with(b"data:") { Self::Data } else { Self::Other }
+    }
+}
+
 /// An id or a name over this many bytes is not kept.
 const MOST_NAME: usize = 1024;
+/// Room in a line for the name of its field, in bytes.
+const FIELD: usize = 64;
 
 impl Events {
     /// A stream whose events hold at most so many bytes of data.
@@ -57,7 +76,7 @@ impl Events {
             scanned: 0,
             begun: false,
             returned: false,
-            skipping: false,
+            skipping: None,
             event: Event::default(),
             data: BytesMut::new(),
             has_data: false,
@@ -81,6 +100,12 @@ impl Events {
         }
     }
 
+    /// In bytes.
+    #[cfg(feature = "verify")]
+    pub(crate) fn held(&self) -> usize {
+        self.buffer.len() + self.data.len()
+    }
+
     fn next_line(&mut self) -> Option<Bytes> {
         if !self.begun && !self.buffer.is_empty() {
             const MARK: &[u8] = b"\xef\xbb\xbf";
@@ -102,9 +127,9 @@ impl Events {
         let fresh = self.buffer.get(self.scanned..).unwrap_or_default();
         let Some(end) = memchr::memchr2(b'\n', b'\r', fresh).map(|end| end + self.scanned) else {
             self.scanned = self.buffer.len();
-            // Room for the field's name; what is over the limit is dropped as it comes.
-            if self.scanned > self.most.saturating_add(64) {
-                self.skipping = true;
+            // What is over the limit is dropped as it comes.
+            if self.skipping.is_some() || self.is_over(&self.buffer) {
+                self.skipping.get_or_insert(Dropped::of(&self.buffer));
                 self.buffer.clear();
                 self.scanned = 0;
             }
@@ -114,12 +139,21 @@ impl Events {
         self.returned = self.buffer.get(end) == Some(&b'\r');
         let line = self.buffer.split_to(end);
         self.buffer.advance(1);
-        if std::mem::take(&mut self.skipping) {
-            self.too_large = true;
-            self.has_fields = true;
-            return Some(Bytes::from_static(b":"));
+        let whole = self.is_over(&line).then(|| Dropped::of(&line));
+        match self.skipping.take().or(whole) {
+            None => return Some(line.freeze()),
+            Some(Dropped::Data) => {
+                self.too_large = true;
+                self.has_fields = true;
+                self.data.clear();
+            }
+            Some(Dropped::Other) => {}
         }
-        Some(line.freeze())
+        Some(Bytes::from_static(b":"))
+    }
+
+    fn is_over(&self, line: &[u8]) -> bool {
+        line.len() > self.most.saturating_add(FIELD)
     }
 
     fn take(&mut self, line: &Bytes) -> Option<Read> {
@@ -228,6 +262,16 @@ mod tests {
         assert_eq!(read(100, &[long.as_bytes()]), vec![Read::TooLarge, data("ok")]);
         let lines = format!("{}\ndata: ok\n\n", "data: xxxxxxxxxx\n".repeat(50));
         assert_eq!(read(100, &[lines.as_bytes()]), vec![Read::TooLarge, data("ok")]);
+    }
+
+    #[test]
+    fn a_long_comment_takes_no_event_with_it_however_it_comes() {
+        for line in [": ", "id: ", "event: ", "foo: "] {
+            let stream = format!("{line}{}\ndata: ok\n\n", "x".repeat(300));
+            assert_eq!(read(100, &[stream.as_bytes()]), vec![data("ok")], "{line}");
+            let pieces: Vec<&[u8]> = stream.as_bytes().chunks(7).collect();
+            assert_eq!(read(100, &pieces), vec![data("ok")], "{line} in pieces");
+        }
     }
 
     #[test]

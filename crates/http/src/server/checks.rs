@@ -1,6 +1,6 @@
 //! Who may ask, for which host, in which form: looked at before a body is read.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN};
 use http::{HeaderMap, Uri};
@@ -65,7 +65,7 @@ impl Hosts {
     }
 
     fn has(&self, authority: &str) -> bool {
-        let name = without_port(authority);
+        let Some(name) = without_port(authority) else { return false };
         let by_kind = match self.others {
             Others::Refused => false,
             Others::Addresses => name.parse::<IpAddr>().is_ok(),
@@ -102,7 +102,7 @@ pub(crate) fn origin(uri: &Uri, headers: &HeaderMap, allowed: &Names) -> Result<
     let own = own.or_else(|| headers.get(HOST).and_then(|host| host.to_str().ok()));
     let is_page = matches!(scheme, "http" | "https");
     let is_own = is_page && own.is_some_and(|own| own.eq_ignore_ascii_case(authority));
-    let is_near = is_page && is_loopback(without_port(authority));
+    let is_near = is_page && without_port(authority).is_some_and(is_loopback);
     if values.next().is_none() && (is_own || is_near || allowed.has(value)) {
         return Ok(());
     }
@@ -169,12 +169,14 @@ fn is_zero_weight(parameter: &str) -> bool {
     name.trim().eq_ignore_ascii_case("q") && weight.trim().parse::<f32>().is_ok_and(|weight| weight <= 0.0)
 }
 
-/// The name in `name`, `name:port`, `[v6]` or `[v6]:port`.
-fn without_port(authority: &str) -> &str {
-    if let Some(rest) = authority.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or_default();
-    }
-    authority.split(':').next().unwrap_or_default()
+/// The name in `name`, `name:port`, `[v6]` or `[v6]:port`; `None`: it is none of these, so nobody's.
+fn without_port(authority: &str) -> Option<&str> {
+    let (name, port) = match authority.strip_prefix('[') {
+        Some(inner) => inner.split_once(']').filter(|(name, _)| name.parse::<Ipv6Addr>().is_ok())?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
 fn is_loopback(name: &str) -> bool {
@@ -221,6 +223,12 @@ mod tests {
             ("evil.example", &bound("::"), false),
             ("192.0.2.7.evil.example", &bound("192.0.2.7"), false),
             ("evil.example", &loopback, false),
+            ("[::1]evil.example", &loopback, false),
+            ("[::1", &loopback, false),
+            ("[127.0.0.1]", &loopback, false),
+            ("localhost:evil.example", &loopback, false),
+            ("localhost:80@evil.example", &loopback, false),
+            ("127.0.0.1:", &loopback, true),
             ("localhost.evil.example", &loopback, false),
             ("127.0.0.1.evil.example", &loopback, false),
             ("agent.example:443", &listed, true),
@@ -241,6 +249,8 @@ mod tests {
             ("http://evil.example", &Names::Loopback, false),
             ("null", &Names::Loopback, false),
             ("file://localhost", &Names::Loopback, false),
+            ("http://localhost:80@evil.example", &Names::Loopback, false),
+            ("http://[::1]evil.example", &Names::Loopback, false),
             ("https://app.example", &listed, true),
             ("http://app.example", &listed, false),
             ("null", &Names::Any, true),

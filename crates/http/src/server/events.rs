@@ -32,8 +32,24 @@ fn put_id(out: &mut BytesMut, id: Option<(u64, u64)>) {
     }
 }
 
-/// The stream and the number an id of ours names.
+/// The stream and the number an id of ours names, spelled as we spell it.
 pub(crate) fn parse_id(id: &str) -> Option<(u64, u64)> {
-    let (stream, number) = id.split_once('-')?;
-    Some((stream.parse().ok()?, number.parse().ok()?))
+    let number = |digits: &str| digits.parse::<u64>().ok().filter(|number| number.to_string() == digits);
+    let (stream, place) = id.split_once('-')?;
+    Some((number(stream)?, number(place)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_id_that_was_given_names_an_event() {
+        assert_eq!(parse_id("1-20"), Some((1, 20)));
+        for id in
+            ["+1-2", "1-+2", "01-2", "1-02", "1-", "-2", "1-2-3", "1", "", "1- 2", "18446744073709551616-1"]
+        {
+            assert_eq!(parse_id(id), None, "{id}");
+        }
+    }
 }

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use super::mirror::Mirrors;
 use crate::names::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::server::{ReplyBody, reply};
+use crate::shallow::{is_object, object};
 
 /// The version this binding is about, as a first guess where a body names none.
 pub(super) const VERSION: &str = "2026-07-28";
@@ -113,23 +114,26 @@ struct Meta<'a> {
 impl<'a> Envelope<'a> {
     /// Reads a message. What cannot be read as one is refused here, as its headers could not be held against it.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, Unfit<'a>> {
-        serde_json::from_slice(body).map_err(|error| {
-            let (code, message) = if error.is_data() {
-                (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
-            } else {
-                (PARSE_ERROR, "Invalid message: the body is not JSON")
-            };
-            unfit(None, code, message)
-        })
+        let is_no_message = match serde_json::from_slice(body) {
+            Ok(envelope) if is_object(body) => return Ok(envelope),
+            Ok(Self { .. }) => true,
+            Err(error) => error.is_data(),
+        };
+        let (code, message) = if is_no_message {
+            (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
+        } else {
+            (PARSE_ERROR, "Invalid message: the body is not JSON")
+        };
+        Err(unfit(None, code, message))
     }
 
     fn params(&self) -> Params<'a> {
-        self.params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default()
+        self.params.and_then(|params| object(params.get().as_bytes())).unwrap_or_default()
     }
 
     fn meta(&self) -> Meta<'a> {
         let meta = self.params().meta;
-        meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default()
+        meta.and_then(|meta| object(meta.get().as_bytes())).unwrap_or_default()
     }
 
     /// What the message names, if its method is one whose messages do.
@@ -250,8 +254,8 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
     if memchr::memmem::find(answer, b"error").is_none() && memchr::memchr(b'\\', answer).is_none() {
         return StatusCode::OK;
     }
-    let envelope: Envelope<'_> = serde_json::from_slice(answer).unwrap_or_default();
-    let code = envelope.error.and_then(|error| serde_json::from_str::<Code>(error.get()).ok());
+    let envelope: Envelope<'_> = object(answer).unwrap_or_default();
+    let code = envelope.error.and_then(|error| object::<Code>(error.get().as_bytes()));
     match code.map(|Code { code }| code) {
         Some(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Some(HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION) => StatusCode::BAD_REQUEST,
@@ -287,7 +291,7 @@ pub(super) fn decode(value: &str) -> Option<Cow<'_, str>> {
 }
 
 /// A value as a header may hold it.
-fn encode(value: &str) -> String {
+pub(super) fn encode(value: &str) -> String {
     let plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
         && value.trim() == value
         && wrapped(value).is_none();
@@ -327,6 +331,17 @@ mod tests {
         assert_eq!(envelope.check(&headers, &versions, &Mirrors::default()).ok(), Some(Kind::Request));
         headers.insert(MCP_NAME, HeaderValue::from_static("file:///a"));
         assert!(envelope.check(&headers, &versions, &Mirrors::default()).is_err());
+    }
+
+    #[test]
+    fn an_array_is_no_message_whatever_its_elements() {
+        let told = |body: &str| Envelope::read(body.as_bytes()).map_err(|unfit| unfit.error.code).err();
+        assert_eq!(told(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
+        assert_eq!(told(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
+        assert_eq!(told(r#"["2.0",1"#), Some(PARSE_ERROR));
+        assert_eq!(told(r#" {"jsonrpc":"2.0"}"#), None);
+        let meta = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":["2026-07-28",{}]}}"#;
+        assert_eq!(Envelope::read(meta.as_bytes()).unwrap().version(), None);
     }
 
     #[test]

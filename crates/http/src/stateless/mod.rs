@@ -12,6 +12,8 @@ mod hub;
 mod link;
 mod mirror;
 mod server;
+#[cfg(feature = "verify")]
+pub(crate) mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::shallow::object;
+
 /// What opens a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Opening {
@@ -44,7 +46,7 @@ impl Shape<'_> {
 }
 
 fn shape(body: &[u8]) -> Shape<'_> {
-    serde_json::from_slice(body).unwrap_or_default()
+    object(body).unwrap_or_default()
 }
 
 impl Opening {
@@ -86,7 +88,7 @@ pub(crate) fn settled_version(body: &[u8]) -> Option<String> {
         protocol_version: String,
     }
     let result = shape(body).result?;
-    Some(serde_json::from_str::<Settled>(result.get()).ok()?.protocol_version)
+    Some(object::<Settled>(result.get().as_bytes())?.protocol_version)
 }
 
 #[cfg(test)]
@@ -103,6 +105,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","method":"initialize"}"#, false),
             (r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#, false),
             (r#"{"params":{"method":"initialize"},"id":1}"#, false),
+            (r#"[1,"initialize"]"#, false),
             ("not json", false),
         ] {
             assert_eq!(opening.is_begun_by(body.as_bytes()), opens, "{body}");
@@ -121,6 +124,8 @@ mod tests {
             (r#"{"type":"capabilities/call","id":"a"}"#, true, false),
             (r#"{"type":"capabilities/call-result","id":"a"}"#, true, true),
             ("{", false, false),
+            (r#"[1,"x"]"#, false, false),
+            (r#"[1,null,null,0]"#, false, false),
         ] {
             assert_eq!((asks(body.as_bytes()), answers(body.as_bytes())), (is_request, is_answer), "{body}");
         }

@@ -9,6 +9,7 @@ mod ledger;
 pub mod page;
 mod reach;
 pub mod search;
+pub mod sim;
 mod world;
 
 pub use class::Class;

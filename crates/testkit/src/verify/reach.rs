@@ -86,7 +86,7 @@ impl World {
     ///
     /// # Errors
     /// Something is left.
-    pub(super) fn check_end(mut self, known: &mut HashSet<u64>) -> Result<(), Broken> {
+    pub fn check_end(mut self, known: &mut HashSet<u64>) -> Result<(), Broken> {
         let mut seen = self.inspect();
         if !self.ledger.lost {
             seen = self.apply(Input::Lost(Lost::CancelNow), &seen)?;

@@ -155,6 +155,10 @@ impl JsonRpc {
     }
 
     fn read_error<'a>(&self, error: &'a RawValue) -> AnswerBody<'a> {
+        // An array would be read as an object's members in their order.
+        if json::shape(error.get()) != Shape::Object {
+            return AnswerBody::Malformed("the error is no object");
+        }
         match serde_json::from_str::<ErrorObject>(error.get()) {
             Ok(error) if self.cancelled_codes.contains(&error.code) => AnswerBody::Cancelled,
             Ok(error) => AnswerBody::Error(error),

@@ -151,6 +151,8 @@ fn answers_are_told_apart() {
         r#"{"jsonrpc":"2.0","id":4,"error":null}"#,
         r#"{"jsonrpc":"2.0","id":4,"error":"no"}"#,
         r#"{"jsonrpc":"2.0","id":4,"error":{"message":"m"}}"#,
+        r#"{"jsonrpc":"2.0","id":4,"error":[5,"an array is no object"]}"#,
+        r#"{"jsonrpc":"2.0","id":4,"error":[-32800,"cancelled"]}"#,
     ] {
         let (number, body) = call(frame);
         assert_eq!(number, Some(4));

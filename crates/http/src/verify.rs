@@ -1,0 +1,208 @@
+//! A door for the engines that prove things about this crate: what they need of its inside, as plain values. Not part of the
+//! crate's interface; it may change at any time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+use crate::acp::verify as acp;
+use crate::client::events::{Events, Read};
+use crate::server::checks::{self, Hosts, Names};
+use crate::server::events;
+use crate::stateless::verify as stateless;
+use crate::streamable::peek::{self, Opening};
+
+/// An event a stream gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadEvent {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its id.
+    pub id: Option<String>,
+    /// How long to wait before coming back.
+    pub retry: Option<Duration>,
+    /// Its data.
+    pub data: Bytes,
+}
+
+/// The client's reader of event streams.
+#[derive(Debug)]
+pub struct EventReader(Events);
+
+impl EventReader {
+    /// One whose events hold at most so many bytes of data.
+    #[must_use]
+    pub fn new(most: usize) -> Self {
+        Self(Events::new(most))
+    }
+
+    /// Takes in what came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.push(bytes);
+    }
+
+    /// The next event, if it is whole; `Some(None)`: one over the limit.
+    pub fn next_event(&mut self) -> Option<Option<ReadEvent>> {
+        Some(match self.0.next()? {
+            Read::Event(event) => {
+                Some(ReadEvent { name: event.name, id: event.id, retry: event.retry, data: event.data })
+            }
+            Read::TooLarge => None,
+        })
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.held()
+    }
+}
+
+/// An event as the server writes it.
+#[must_use]
+pub fn event(id: Option<(u64, u64)>, data: &[u8]) -> Bytes {
+    events::event(id, data)
+}
+
+/// The event that gives a client an id to come back with.
+#[must_use]
+pub fn priming(id: (u64, u64), retry: Option<Duration>) -> Bytes {
+    events::priming(id, retry)
+}
+
+/// The stream and the number that a `Last-Event-ID` names.
+#[must_use]
+pub fn parse_id(id: &str) -> Option<(u64, u64)> {
+    events::parse_id(id)
+}
+
+/// The head and the body of a request.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    uri: Uri,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Asked {
+    /// `None`: the target or a header is none that HTTP lets through.
+    #[must_use]
+    pub fn new(target: &str, fields: &[(&str, &[u8])], body: &[u8]) -> Option<Self> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(name.parse::<HeaderName>().ok()?, HeaderValue::from_bytes(value).ok()?);
+        }
+        Some(Self { uri: target.parse().ok()?, headers, body: body.to_owned() })
+    }
+
+    /// The host and port of the target, if it says one.
+    #[must_use]
+    pub fn authority(&self) -> Option<&str> {
+        self.uri.authority().map(http::uri::Authority::as_str)
+    }
+
+    /// Whether a server that goes by the names of loopback alone serves the host.
+    #[must_use]
+    pub fn is_for_us(&self) -> bool {
+        checks::host(&self.uri, &self.headers, &Hosts::default()).is_ok()
+    }
+
+    /// Whether a server that is bound to all addresses serves the host.
+    #[must_use]
+    pub fn is_for_an_address(&self) -> bool {
+        let mut hosts = Hosts::default();
+        hosts.bound_to(std::net::Ipv4Addr::UNSPECIFIED.into());
+        checks::host(&self.uri, &self.headers, &hosts).is_ok()
+    }
+
+    /// Whether its `Origin` passes where only pages of loopback do.
+    #[must_use]
+    pub fn origin_passes(&self) -> bool {
+        checks::origin(&self.uri, &self.headers, &Names::Loopback).is_ok()
+    }
+
+    /// Whether its body is JSON in UTF-8.
+    #[must_use]
+    pub fn says_json(&self) -> bool {
+        checks::content_type(&self.headers).is_ok()
+    }
+
+    /// Whether it takes both JSON and event streams, and whether it takes event streams.
+    #[must_use]
+    pub fn accepts(&self) -> (bool, bool) {
+        (checks::accepts_both(&self.headers).is_ok(), checks::accepts_events(&self.headers).is_ok())
+    }
+
+    /// What the binding `streamable` reads of the body.
+    #[must_use]
+    pub fn peeked(&self) -> Peeked {
+        let body = &self.body;
+        let _ = peek::settled_version(body);
+        Peeked {
+            opens: Opening::Methods(vec!["initialize".to_owned()]).is_begun_by(body),
+            asks: peek::asks(body),
+            answers: peek::answers(body),
+            answers_one: peek::answers_one(body),
+        }
+    }
+
+    /// What the binding `acp` reads of the body; `None`: it is unfit.
+    #[must_use]
+    pub fn acp(&self) -> Option<AcpPeeked> {
+        let (opens, is_request, is_answer, session) = acp::peek(&self.body)?;
+        Some(AcpPeeked { opens, is_request, is_answer, session })
+    }
+
+    /// Whether the headers fit the body, as the binding `stateless` asks.
+    #[must_use]
+    pub fn headers_fit(&self) -> bool {
+        stateless::fits(&self.headers, &self.body)
+    }
+
+    /// The same request with the headers that mirror its body; `None`: the body is no message of that binding.
+    #[must_use]
+    pub fn mirrored(&self) -> Option<Self> {
+        let headers = stateless::mirrored(&self.body)?;
+        Some(Self { headers, ..self.clone() })
+    }
+}
+
+/// What the binding `streamable` reads of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is the answer to one question")]
+pub struct Peeked {
+    /// It opens a session.
+    pub opens: bool,
+    /// It is owed an answer.
+    pub asks: bool,
+    /// It is an answer.
+    pub answers: bool,
+    /// It is an answer to a request it names.
+    pub answers_one: bool,
+}
+
+/// What the binding `acp` reads of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcpPeeked {
+    /// It opens a connection.
+    pub opens: bool,
+    /// It is owed an answer.
+    pub is_request: bool,
+    /// It is an answer.
+    pub is_answer: bool,
+    /// The session its params name.
+    pub session: Option<String>,
+}
+
+/// A value as a header may hold it.
+#[must_use]
+pub fn encode_name(name: &str) -> String {
+    stateless::encode_name(name)
+}
+
+/// What a header's value stands for.
+#[must_use]
+pub fn decode_name(value: &str) -> Option<String> {
+    stateless::decode_name(value)
+}

@@ -1,0 +1,105 @@
+//! Both framings: cuts do not matter, what is held is bounded, and no bad frame takes a good one with it.
+
+use bytes::{Bytes, BytesMut};
+use rescind_core::{BadFrame, Decoded, Framing};
+use serde::de::IgnoredAny;
+
+use super::meaning::squeezed;
+use super::{pieces, reference};
+
+/// Limits on a frame, in bytes: the control byte picks one.
+const LIMITS: [usize; 4] = [8, 16, 64, 1024];
+/// A header block may be so large, in bytes.
+const HEADER: usize = 8 * 1024;
+/// Room a buffer may have beyond what it needs, in bytes.
+const SPARE: usize = 64 * 1024;
+
+const GOOD: &[u8] = b"{}";
+
+fn limit(control: u8) -> usize {
+    LIMITS.get(usize::from(control) % LIMITS.len()).copied().unwrap_or(8)
+}
+
+/// Control byte, then the bytes of a wire.
+pub(super) fn newline(data: &[u8]) {
+    let Some((control, wire)) = pieces::controlled(data) else { return };
+    let limit = limit(control);
+    let whole = reference::newline(wire, limit);
+    for pieces in pieces::all_cuts(wire, control) {
+        assert_eq!(decoded(Framing::Newline, limit, &pieces).0, whole, "cut into {pieces:?}");
+    }
+    let behind = [wire, b"\n", GOOD, b"\n"].concat();
+    let mut expected = reference::newline(&[wire, b"\n"].concat(), limit);
+    expected.push(Decoded::Frame(Bytes::from_static(GOOD)));
+    assert_eq!(decoded(Framing::Newline, limit, &[&behind]).0, expected, "a good line was lost");
+
+    let mut line = BytesMut::new();
+    Framing::Newline.encode(wire, &mut line);
+    let text = line.strip_suffix(b"\n").unwrap_or_default();
+    assert_eq!(text.len() + 1, line.len(), "a line ends");
+    assert!(!text.contains(&b'\n') && !text.contains(&b'\r'), "a line is one line");
+    if let (Ok(json), Ok(written)) = (std::str::from_utf8(wire), std::str::from_utf8(text)) {
+        if serde_json::from_str::<IgnoredAny>(json).is_ok() {
+            assert_eq!(squeezed(written), squeezed(json), "a line says something else");
+        }
+    }
+}
+
+/// Control byte, then the bytes of a wire.
+pub(super) fn content_length(data: &[u8]) {
+    let Some((control, wire)) = pieces::controlled(data) else { return };
+    let limit = limit(control);
+    let (whole, is_between_frames) = reference::content_length(wire, limit);
+    for pieces in pieces::all_cuts(wire, control) {
+        let (frames, is_failed) = decoded(Framing::ContentLength, limit, &pieces);
+        assert_eq!(frames, whole, "cut into {pieces:?}");
+        assert!(!(is_failed && is_between_frames), "the decoder gave up between two frames");
+    }
+    let mut good = BytesMut::new();
+    Framing::ContentLength.encode(GOOD, &mut good);
+    if is_between_frames {
+        let mut expected = whole;
+        expected.push(Decoded::Frame(Bytes::from_static(GOOD)));
+        let behind = [wire, &good].concat();
+        assert_eq!(decoded(Framing::ContentLength, limit, &[&behind]).0, expected, "a good frame was lost");
+    }
+
+    let mut framed = BytesMut::new();
+    Framing::ContentLength.encode(wire, &mut framed);
+    framed.extend_from_slice(&good);
+    let first = if wire.len() > limit {
+        Decoded::Bad(BadFrame::TooLarge { limit })
+    } else {
+        Decoded::Frame(Bytes::copy_from_slice(wire))
+    };
+    let expected = [first, Decoded::Frame(Bytes::from_static(GOOD))];
+    let pieces = pieces::cut(&framed, control);
+    assert_eq!(decoded(Framing::ContentLength, limit, &pieces).0, expected, "a frame does not come back");
+}
+
+/// The frames, and whether the decoder gave up.
+fn decoded(framing: Framing, limit: usize, pieces: &[&[u8]]) -> (Vec<Decoded>, bool) {
+    let most = match framing {
+        // A `\r` just over the limit may belong to the line end.
+        Framing::Newline => limit + 1,
+        Framing::ContentLength => limit.max(HEADER),
+    };
+    let mut decoder = framing.decoder(limit);
+    let mut all = Vec::new();
+    for piece in pieces {
+        decoder.push(piece);
+        all.extend(std::iter::from_fn(|| decoder.next_frame()));
+        let (held, room) = (decoder.buffer_mut().len(), decoder.buffer_mut().capacity());
+        assert!(held <= most, "{held} bytes are held, the limit is {limit}");
+        assert!(room <= 2 * (most + piece.len()) + SPARE, "room for {room} bytes, the limit is {limit}");
+    }
+    let is_failed = decoder.is_failed();
+    all.extend(decoder.finish());
+    assert_eq!(decoder.finish(), None, "the end was told twice");
+    for frame in &all {
+        if let Decoded::Frame(body) = frame {
+            assert!(body.len() <= limit, "a frame of {} bytes over the limit of {limit}", body.len());
+        }
+    }
+    (all, is_failed)
+}

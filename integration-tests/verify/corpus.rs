@@ -1,0 +1,72 @@
+//! The corpus of the fuzzer, file by file, through what its targets assert: on any toolchain, without the fuzzer.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use rescind_testkit::fuzz::TARGETS;
+
+/// Files of a target, and their bytes.
+const MOST: (usize, u64) = (60, 200 * 1024);
+
+fn fuzz() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn every_file_of_the_corpus_holds() {
+    let mut replayed = 0;
+    for target in TARGETS {
+        let folder = fuzz().join("corpus").join(target.name);
+        let files = names(&folder);
+        assert!(!files.is_empty(), "{} has no corpus", target.name);
+        for file in &files {
+            let data = fs::read(folder.join(file)).unwrap();
+            let held = catch_unwind(|| target.check(&data));
+            assert!(held.is_ok(), "fuzz/corpus/{}/{file} fails; why stands above", target.name);
+            replayed += 1;
+        }
+        println!("{:20} {:3} files", target.name, files.len());
+    }
+    println!("{replayed} files of {} targets were replayed", TARGETS.len());
+    assert!(replayed >= 10 * TARGETS.len(), "{replayed} files are too few to mean anything");
+}
+
+#[test]
+fn the_corpus_is_small() {
+    for target in TARGETS {
+        let folder = fuzz().join("corpus").join(target.name);
+        let files = names(&folder);
+        let bytes: u64 = files.iter().map(|file| fs::metadata(folder.join(file)).unwrap().len()).sum();
+        let is_small = files.len() <= MOST.0 && bytes <= MOST.1;
+        assert!(is_small, "{}: {} files, {bytes} bytes: run `cargo fuzz cmin`", target.name, files.len());
+    }
+}
+
+#[test]
+fn every_target_has_a_program_and_a_folder_and_there_are_no_others() {
+    let targets: BTreeSet<String> = TARGETS.iter().map(|target| target.name.to_owned()).collect();
+    assert_eq!(names(&fuzz().join("corpus")), targets, "the folders of the corpus");
+    let programs = names(&fuzz().join("fuzz_targets"));
+    let programs: BTreeSet<String> =
+        programs.iter().map(|file| file.trim_end_matches(".rs").to_owned()).collect();
+    assert_eq!(programs, targets, "the programs");
+    let manifest = fs::read_to_string(fuzz().join("Cargo.toml")).unwrap();
+    for target in targets {
+        let source = fs::read_to_string(fuzz().join(format!("fuzz_targets/{target}.rs"))).unwrap();
+        assert!(source.contains(&format!("check(\"{target}\", data)")), "{target} runs another target");
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is not in the manifest");
+    }
+}
+
+#[test]
+fn a_target_that_is_not_there_is_refused() {
+    assert!(catch_unwind(|| rescind_testkit::fuzz::check("nothing", b"")).is_err());
+}
