@@ -13,6 +13,7 @@ mod message;
 mod pages;
 mod registry;
 mod spares;
+mod sync;
 mod transport;
 
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
