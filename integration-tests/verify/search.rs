@@ -1,7 +1,8 @@
 //! Exhaustive search of the machine, a class of dialects and a kind of wire each (VERIFICATION: "exhaustive search").
+#![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
-use rescind_testkit::verify::Class;
 use rescind_testkit::verify::search::search;
+use rescind_testkit::verify::{Class, page};
 
 /// States asked of each search: in release what the design asks for, else what fits into a test run.
 const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
@@ -9,7 +10,8 @@ const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
 fn every_state_holds(class: Class, ordered: bool) {
     match search(class, ordered, STATES) {
         Ok(searched) => {
-            println!("{searched}");
+            let what = format!("{class:?}, {}", if ordered { "ordered" } else { "unordered" });
+            page::reached("search", &what, &searched.to_string()).expect("the page can be written");
             assert!(searched.states >= STATES, "there are more states than were seen: {searched}");
         }
         Err(found) => panic!("{found}"),

@@ -1,6 +1,6 @@
 //! Why a request ended, and what its caller sees.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use crate::message::ErrorObject;
@@ -130,17 +130,25 @@ impl fmt::Debug for Cause {
     }
 }
 
-/// Shows a stranger's text on one line: everything but printable characters is escaped.
+/// The most bytes that are shown of a stranger's text: an escape takes up to six times what it stands for.
+const MAX_SHOWN_BYTES: usize = 768;
+
+/// Shows a stranger's text on one short line: everything but printable characters is escaped, and what is too long cut.
 #[derive(Clone, Copy)]
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut room = MAX_SHOWN_BYTES;
         for character in self.0.chars() {
-            match character {
-                ' '..='~' => write!(f, "{character}")?,
-                _ if character.is_alphanumeric() => write!(f, "{character}")?,
-                _ => write!(f, "{}", character.escape_unicode())?,
+            let plain = matches!(character, ' '..='~') || character.is_alphanumeric();
+            let length = if plain { character.len_utf8() } else { character.escape_unicode().len() };
+            let Some(left) = room.checked_sub(length) else { return f.write_str("...") };
+            room = left;
+            if plain {
+                f.write_char(character)?;
+            } else {
+                write!(f, "{}", character.escape_unicode())?;
             }
         }
         Ok(())
@@ -217,5 +225,19 @@ mod tests {
         assert!(!shown.contains(['\n', '\u{1b}', '\u{202e}']), "{shown}");
         let long = Cause::new(CauseKind::Peer).with_reason(&"\u{202e}".repeat(1_000_000));
         assert!(long.to_string().len() < 1024);
+    }
+
+    #[test]
+    fn a_reason_of_escapes_is_shown_in_less_than_a_kilobyte() {
+        // Each of these bytes is shown as six.
+        for evil in ["\u{1b}", "\n", "\0"] {
+            let cause = Cause::new(CauseKind::Peer).with_reason(&evil.repeat(1 << 20));
+            assert_eq!(cause.reason().map(str::len), Some(MAX_REASON_BYTES), "it is kept as it came");
+            for shown in [cause.to_string(), format!("{cause:?}")] {
+                assert!(shown.len() < 1024 && shown.ends_with("...)"), "{} bytes: {shown}", shown.len());
+            }
+        }
+        let short = Cause::new(CauseKind::Peer).with_reason("stop");
+        assert_eq!(short.to_string(), "the peer asked (stop)");
     }
 }

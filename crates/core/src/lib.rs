@@ -11,6 +11,8 @@ mod index;
 mod machine;
 mod message;
 mod pages;
+#[doc(hidden)]
+pub mod plant;
 mod registry;
 mod spares;
 mod sync;

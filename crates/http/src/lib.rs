@@ -54,6 +54,7 @@
 
 mod acp;
 mod client;
+mod given;
 mod intake;
 mod names;
 mod numbers;
@@ -72,6 +73,8 @@ mod whole;
 
 pub use acp::{Acp, AcpTransport};
 pub use client::HttpClient;
+#[cfg(feature = "verify")]
+pub use given::{GivenStream, count_ids};
 pub use revisions::McpRevisions;
 pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
 pub use stateless::{Stateless, StatelessTransport};

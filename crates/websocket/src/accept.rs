@@ -51,7 +51,7 @@ pub(crate) async fn accept(
         .map_err(|error| failed(format!("{peer}: {error}")))
 }
 
-async fn serve<S>(
+pub(crate) async fn serve<S>(
     io: S,
     peer: &str,
     options: &Arc<UpgradeOptions>,

@@ -25,10 +25,10 @@ pub fn connect(url: &str) -> WebSocketTransport {
 #[derive(Clone)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct WebSocketTransport {
-    url: String,
+    pub(crate) url: String,
     headers: Vec<(String, String)>,
     subprotocols: Vec<String>,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
     options: LinkOptions,
     on_answer: Option<AnswerHook>,
     #[cfg(feature = "rustls")]
@@ -134,7 +134,7 @@ impl WebSocketTransport {
         Err(failed("wss needs the feature `rustls`"))
     }
 
-    fn request(&self, target: &Target) -> Result<Request<()>, TransportError> {
+    pub(crate) fn request(&self, target: &Target) -> Result<Request<()>, TransportError> {
         let unusable = |what: &str| failed(format!("{what} cannot be part of a handshake"));
         let mut request =
             target.uri.clone().into_client_request().map_err(|error| failed(error.to_string()))?;
@@ -158,7 +158,12 @@ impl WebSocketTransport {
         Ok(request)
     }
 
-    async fn shake<S>(&self, target: &Target, request: Request<()>, io: S) -> Result<Link, TransportError>
+    pub(crate) async fn shake<S>(
+        &self,
+        target: &Target,
+        request: Request<()>,
+        io: S,
+    ) -> Result<Link, TransportError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -202,7 +207,7 @@ impl fmt::Debug for WebSocketTransport {
 }
 
 /// Where a URL leads.
-struct Target {
+pub(crate) struct Target {
     uri: Uri,
     secure: bool,
     /// Without the brackets of an IPv6 address.
@@ -211,7 +216,7 @@ struct Target {
 }
 
 impl Target {
-    fn of(url: &str) -> Result<Self, TransportError> {
+    pub(crate) fn of(url: &str) -> Result<Self, TransportError> {
         // The URL itself is not shown: it may hold a secret.
         let uri: Uri = url.parse().map_err(|error| failed(format!("this is no URL: {error}")))?;
         let secure = match uri.scheme_str() {

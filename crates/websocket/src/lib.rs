@@ -40,6 +40,8 @@ mod listener;
 mod options;
 mod routed;
 mod tls;
+#[cfg(feature = "verify")]
+mod verify;
 
 pub use client::{Answer, WebSocketTransport, connect};
 pub use handshake::{Refusal, RequestHead, UpgradeOptions, Upgrading, upgrade};
@@ -48,3 +50,5 @@ pub use options::{BinaryMessages, Ignored, LinkOptions};
 pub use routed::{RoutedListener, Upgrades, routed};
 #[cfg(feature = "rustls")]
 pub use tls::{ClientTls, ServerTls};
+#[cfg(feature = "verify")]
+pub use verify::{accept_given, open_given};

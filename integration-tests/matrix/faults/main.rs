@@ -33,21 +33,20 @@ mod cross_session;
 mod disconnect;
 mod half_open;
 mod many;
+mod pipes;
 mod raw;
 mod slow_reader;
 #[cfg(unix)]
 mod stdio;
+mod trial;
 mod valve;
 mod wires;
 
-use std::future::Future;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 
-/// After so long a wait counts as a hang.
-const HANG: Duration = Duration::from_secs(40);
+use self::trial::{HANG, alone, in_time, trial, until};
 
 fn main() -> ExitCode {
     #[cfg(unix)]
@@ -69,61 +68,4 @@ fn main() -> ExitCode {
     ];
     let trials = faults.into_iter().flat_map(|trials| trials()).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-/// A test on a runtime of its own, of which no task may be left.
-fn trial<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = ()>,
-{
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let metrics = runtime.metrics();
-        runtime.block_on(async {
-            test().await;
-            until("no task is left behind", || metrics.num_alive_tasks() == 0).await;
-        });
-        runtime.shutdown_timeout(Duration::from_secs(1));
-        Ok(())
-    })
-}
-
-/// The same in a process of its own, for what counts memory or descriptors, or takes many.
-fn alone<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial
-where
-    F: Future<Output = ()>,
-{
-    const ALONE: &str = "RESCIND_FAULT_ALONE";
-    if std::env::var_os(ALONE).is_some_and(|alone| *alone == *name) {
-        return trial(name, test);
-    }
-    Trial::test(name.clone(), move || {
-        let program = std::env::current_exe()?;
-        let mut alone = std::process::Command::new(program);
-        let done = alone.args(["--exact", &name]).env(ALONE, &name).output()?;
-        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        for line in err.lines().filter(|line| line.starts_with("counted: ")) {
-            eprintln!("{name}: {line}");
-        }
-        if done.status.success() && out.contains("1 passed") {
-            return Ok(());
-        }
-        Err(format!("{out}\n{err}").into())
-    })
-}
-
-/// Fails a test that hangs.
-async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    waited.unwrap_or_else(|_| panic!("hangs: {what}"))
-}
-
-/// Waits for what only a counter tells.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    in_time(what, async {
-        while !is_so() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
 }

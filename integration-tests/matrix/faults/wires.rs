@@ -13,6 +13,7 @@ use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{BoxFuture, Framing, Link, Listener, Transport, memory_listener};
 
 use crate::in_time;
+use crate::pipes::pipes;
 
 /// What a test sets of a wire, where the wire has it.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +49,9 @@ pub(crate) enum Kind {
     Conversation,
 }
 
-pub(crate) const WIRES: [Wire; 6] = [
+pub(crate) const WIRES: [Wire; 7] = [
     Wire { name: "memory", kind: Kind::Connection, listen: |_| Box::pin(async { memory() }) },
+    Wire { name: "pipes", kind: Kind::Connection, listen: |_| Box::pin(async { two_pipes() }) },
     Wire { name: "websocket", kind: Kind::Connection, listen: |setting| Box::pin(websocket(setting)) },
     Wire { name: "named-pipe", kind: Kind::Connection, listen: |setting| Box::pin(named_pipe(setting)) },
     Wire {
@@ -94,6 +96,15 @@ pub(crate) async fn accept(listener: &mut Pin<Box<dyn Listener>>) -> Link {
 
 fn memory() -> Door {
     let (listener, transport) = memory_listener();
+    Door {
+        listener: Box::pin(listener),
+        transport: Box::new(move || Box::new(transport.clone())),
+        place: String::new(),
+    }
+}
+
+fn two_pipes() -> Door {
+    let (listener, transport) = pipes();
     Door {
         listener: Box::pin(listener),
         transport: Box::new(move || Box::new(transport.clone())),

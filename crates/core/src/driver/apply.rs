@@ -14,6 +14,7 @@ use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::id::{ExchangeId, InboundKey};
 use crate::machine::{CloseCause, Event, HandlerEnd, Output, Reply, ReplyBody};
+use crate::plant::{self, Plant};
 use crate::sync::atomic::Ordering;
 use crate::transport::Finish;
 
@@ -120,6 +121,9 @@ impl Core {
 
     fn signal(&mut self, key: InboundKey, cause: Cause, deferred: &mut Deferred) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if plant::is(Plant::LateRegistration) && !slot.request.has_begun() {
+            return;
+        }
         let source = cause.kind();
         let request = &slot.request;
         deferred.log(Level::DEBUG, || Entry::RequestCancelled { request: Arc::clone(request), source });

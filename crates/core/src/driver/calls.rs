@@ -21,6 +21,7 @@ use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
 use crate::message::{AnswerBody, ErrorCode, ErrorObject};
+use crate::plant::{self, Plant};
 use crate::sync::AbortHandle;
 use crate::sync::atomic::Ordering;
 
@@ -237,6 +238,8 @@ impl Core {
         let Some((ticket, entry)) = self.entry_of(call) else { return };
         let is_error = matches!(said, Some(Said::Error(_)));
         let (outcome, source) = end_of_call(&settlement, is_error);
+        let forgotten =
+            plant::is(Plant::ForgottenCallers) && matches!(settlement, Settlement::Disconnected { .. });
         // A span that somebody opened is closed here, whatever the level is by now.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
             Some(span) => deferred.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
@@ -257,7 +260,7 @@ impl Core {
             (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
         }));
         entry.frame = None;
-        deferred.wakers.extend(entry.waker.take());
+        deferred.wakers.extend(entry.waker.take().filter(|_| !forgotten));
         let waits = entry.cancel_waits();
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);

@@ -2,6 +2,7 @@ use bytes::{Buf, BytesMut};
 use memchr::{memchr, memchr2};
 
 use super::{BadFrame, Decoded, shed};
+use crate::plant::{self, Plant};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -72,7 +73,9 @@ impl Newline {
             self.buffer.advance(1);
             self.scanned = 0;
             if self.place == Place::Dropping {
-                self.place = Place::Line;
+                if !plant::is(Plant::BadFrameSwallowsNext) {
+                    self.place = Place::Line;
+                }
                 continue;
             }
             if let Some(decoded) = self.line(line) {

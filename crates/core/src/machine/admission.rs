@@ -12,6 +12,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::id::{ExchangeId, Principal};
 use crate::message::{CancelKey, Exempt};
+use crate::plant::{self, Plant};
 
 /// Why a request gets no slot.
 pub(super) enum NotAdmitted {
@@ -31,7 +32,8 @@ impl Session {
         if self.lifecycle.state() == lifecycle::State::Lost {
             return Err(NotAdmitted::Lost);
         }
-        if let Some((_, first)) = self.request_named(arrival.origin.scope, &arrival.id) {
+        let first = self.request_named(arrival.origin.scope, &arrival.id);
+        if let Some((_, first)) = first.filter(|_| !plant::is(Plant::OverwriteDuplicate)) {
             let open = first.state.is_open();
             self.tell(Event::DuplicateId);
             // I4: the first is never touched. While it is open a refusal under its id would be taken for its answer.
@@ -93,7 +95,7 @@ impl Session {
     /// What can cancel a request.
     pub(super) fn reach_of(&self, arrival: &Arrival<'_>) -> Reach {
         let rules = self.rules();
-        if rules.handshake == Some(arrival.method) {
+        if rules.handshake == Some(arrival.method) && !plant::is(Plant::HandshakeCancelled) {
             Reach::Handshake
         } else if (arrival.exempt == Exempt::FromCancelMessages && self.agreement.exempts(arrival.method))
             || rules.uncancellable.contains(&arrival.method)

@@ -11,6 +11,7 @@ use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
+use crate::plant::{self, Plant};
 
 /// An acknowledgement that is owed: the id it goes under and the exchange it goes on.
 type OwedAck = Option<(RequestId, ExchangeId)>;
@@ -157,7 +158,12 @@ impl Session {
         match request.state {
             State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
             State::Held => self.hold_ack_again(key, id, ack),
-            State::Cancelling => self.acknowledge(ack, Some(id), AckStatus::Cancelled),
+            State::Cancelling => {
+                if plant::is(Plant::DoubleSignal) {
+                    self.signal(now, key);
+                }
+                self.acknowledge(ack, Some(id), AckStatus::Cancelled);
+            }
             State::Draining { .. } | State::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());
                 let settled = name.and_then(|name| self.memory.recall(now, &name, principal.as_ref()));
@@ -249,7 +255,7 @@ impl Session {
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
             return;
         }
-        if request.extras().shields == 0 {
+        if request.extras().shields == 0 || plant::is(Plant::ShieldIgnored) {
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.decide_and_signal(now, key, cause, decides);
         } else if decides && silent {

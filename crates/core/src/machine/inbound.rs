@@ -5,12 +5,13 @@ use std::time::Instant;
 use super::input::{Arrival, HandlerEnd, Work};
 use super::memory::Settled;
 use super::output::{Event, Output, Reply, ReplyBody};
-use super::request::{Request, State};
+use super::request::{Alarms, Request, State};
 use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
 use crate::id::{ExchangeId, InboundKey, RequestId, Scope};
+use crate::plant::{self, Plant};
 
 impl Session {
     /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
@@ -64,7 +65,13 @@ impl Session {
         let Some(request) = self.requests.get(key.0) else { return };
         let cancelled = request.cause().cloned();
         match (request.state, end) {
+            (State::Draining { .. }, HandlerEnd::Value) if plant::is(Plant::AnswerAfterSilence) => {
+                self.write_answer(key, ReplyBody::Handler);
+            }
             (State::Queued | State::Draining { .. } | State::Ended, _) => {}
+            (State::Held | State::Cancelling, HandlerEnd::Value) if plant::is(Plant::ValueDropped) => {
+                self.settle_cancelled(now, key, cancelled);
+            }
             (State::Running, HandlerEnd::Value | HandlerEnd::Error)
             | (State::Held | State::Cancelling, HandlerEnd::Value) => {
                 self.settle(now, key, ReplyBody::Handler);
@@ -108,7 +115,9 @@ impl Session {
         self.stats.finished += 1;
         self.stats.cancelled += u64::from(request.cause().is_some());
         let work = request.work;
-        self.permits.give_back(work);
+        if !plant::is(Plant::EarlyRefund) {
+            self.permits.give_back(work);
+        }
         self.release(key);
         self.start_next();
         self.advance(now);
@@ -193,6 +202,9 @@ impl Session {
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
         request.state = State::Draining { owes_signal: false };
+        if plant::is(Plant::EarlyRefund) {
+            self.permits.give_back(request.work);
+        }
         let (name, principal) = (request.cancel_name(), request.principal().cloned());
         let acks = request.take_held_acks();
         self.answer_held_acks(key, acks, settled);
@@ -235,7 +247,7 @@ impl Session {
     /// Takes an ended request out of everything that knows it (I3). Its slot stays until its children are unlinked.
     fn release(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        let alarms = request.take_alarms();
+        let alarms = if plant::is(Plant::TimerLeft) { Alarms::default() } else { request.take_alarms() };
         self.ids.remove(&request.scoped_id(), key.0.slot);
         let exchange = request.origin().exchange;
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };

@@ -10,6 +10,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::message::Exempt;
+use crate::plant::{self, Plant};
 use crate::spares::Spares;
 
 /// A call of ours. One stands for each in flight, so it is small.
@@ -328,16 +329,16 @@ impl Session {
                 }
                 CancelResult::AlreadySettled
             }
-            State::Staged => {
+            State::Staged if !plant::is(Plant::CancelOvertakes) => {
                 self.push(Output::TakeBack(call));
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
                 CancelResult::TakenBack
             }
-            State::Written if open.untold || !may_tell => {
+            State::Staged | State::Written if open.untold || !may_tell => {
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
                 CancelResult::NotSupported
             }
-            State::Written => {
+            State::Staged | State::Written => {
                 let deadline = open.alarm.take();
                 self.timers.clear(deadline, Timer::Deadline(call));
                 let extras = open.extras_mut(&mut self.call_extras);
@@ -429,6 +430,9 @@ impl Session {
     fn disarm(&mut self, call: OutboundKey) {
         if let Some(open) = self.calls.get_mut(call.0) {
             if let CancelFrame::Waiting(number) = open.cancel() {
+                if plant::is(Plant::CancelNotDisarmed) {
+                    return;
+                }
                 open.set_cancel(CancelFrame::None);
                 self.cancels.remove(&number);
             }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::memory::Name;
 use crate::cause::Cause;
 use crate::id::Principal;
+use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]
 pub(super) struct Parked {
@@ -32,7 +33,8 @@ impl Parked {
     /// Keeps a cancel for its request. `false`: there is no room, or one waits already.
     pub(super) fn park(&mut self, now: Instant, wanted: Wanted, cause: Cause) -> bool {
         self.forget_old(now);
-        if self.order.len() >= self.most || self.waiting.contains_key(&wanted) {
+        let is_full = self.order.len() >= self.most && !plant::is(Plant::ParkUnbounded);
+        if is_full || self.waiting.contains_key(&wanted) {
             return false;
         }
         self.order.push_back((wanted.clone(), now));
@@ -60,6 +62,9 @@ impl Parked {
     }
 
     fn forget_old(&mut self, now: Instant) {
+        if plant::is(Plant::EarlyCancelStays) {
+            return;
+        }
         while let Some((wanted, at)) = self.order.front() {
             if now.saturating_duration_since(*at) < self.longest {
                 return;

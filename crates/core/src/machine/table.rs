@@ -2,6 +2,7 @@
 
 use crate::id::CallKey;
 use crate::pages::Pages;
+use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
@@ -40,14 +41,14 @@ impl<T> Table<T> {
 
     pub(super) fn get(&self, key: CallKey) -> Option<&T> {
         match self.places.get(key.slot as usize)? {
-            Place::Occupied { generation, value } if *generation == key.generation => Some(value),
+            Place::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
             Place::Occupied { .. } | Place::Free { .. } => None,
         }
     }
 
     pub(super) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
         match self.places.get_mut(key.slot as usize)? {
-            Place::Occupied { generation, value } if *generation == key.generation => Some(value),
+            Place::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
             Place::Occupied { .. } | Place::Free { .. } => None,
         }
     }
@@ -89,6 +90,10 @@ impl<T> Table<T> {
     pub(super) fn keys(&self) -> Vec<CallKey> {
         self.iter().map(|(key, _)| key).collect()
     }
+}
+
+fn is_meant(generation: u32, key: CallKey) -> bool {
+    generation == key.generation || plant::is(Plant::NoGeneration)
 }
 
 #[cfg(test)]

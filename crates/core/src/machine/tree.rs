@@ -14,6 +14,7 @@ use super::output::{ForeignChild, Output};
 use super::request::{Request, State};
 use crate::cause::{Cause, CauseKind};
 use crate::id::{InboundKey, OutboundKey};
+use crate::plant::{self, Plant};
 
 /// The cascades under way, and the children that live on other connections.
 #[derive(Debug, Default)]
@@ -92,6 +93,9 @@ impl Session {
     }
 
     fn walk(&mut self, now: Instant) {
+        if plant::is(Plant::RecursiveCascade) {
+            self.walk_by_itself(now);
+        }
         // A slice of nothing would never get to the end (L4).
         for _ in 0..self.config.limits.cascade_slice.max(1) {
             let Some(parent) = self.tree.parents.front().copied() else { return };
@@ -109,6 +113,16 @@ impl Session {
         }
     }
 
+    /// A fault: it needs as much stack as there are children.
+    fn walk_by_itself(&mut self, now: Instant) {
+        let Some(parent) = self.tree.parents.front().copied() else { return };
+        let first = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
+        let Some(child) = first else { return };
+        self.unlink_child(child);
+        self.walk_by_itself(now);
+        let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
+    }
+
     /// Queues a walk over the children of a request that was signalled or settled.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
         let has_own =
@@ -122,7 +136,8 @@ impl Session {
     pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
         match self.state_of(parent) {
             Some(State::Queued | State::Running | State::Held) => true,
-            Some(State::Cancelling | State::Draining { .. } | State::Ended) | None => false,
+            Some(State::Cancelling) => plant::is(Plant::NotBornCancelled),
+            Some(State::Draining { .. } | State::Ended) | None => false,
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Connector {
     misunderstood: Arc<AtomicBool>,
     #[cfg(feature = "rustls")]
     tls: Option<crate::tls::Connector>,
+    #[cfg(feature = "verify")]
+    dial: Option<crate::given::Dial>,
 }
 
 impl Connector {
@@ -40,6 +42,8 @@ impl Connector {
             misunderstood: Arc::default(),
             #[cfg(feature = "rustls")]
             tls: client.tls.clone(),
+            #[cfg(feature = "verify")]
+            dial: client.dial.clone(),
         }
     }
 
@@ -55,6 +59,11 @@ impl Connector {
     }
 
     async fn connect(self) -> io::Result<Socket> {
+        #[cfg(feature = "verify")]
+        if let Some(dial) = &self.dial {
+            let stream = Stream::Given(TokioIo::new((dial.0)()?));
+            return Ok(Socket::new(self.http2, self.misunderstood, stream));
+        }
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         // Without it an HTTP/2 POST waits for the peer's delayed acknowledgement: 44 ms against 0.05.
         stream.set_nodelay(true)?;
@@ -107,6 +116,8 @@ enum Stream {
     Plain(TokioIo<TcpStream>),
     #[cfg(feature = "rustls")]
     Encrypted(TokioIo<Box<tokio_rustls::client::TlsStream<TcpStream>>>),
+    #[cfg(feature = "verify")]
+    Given(TokioIo<Box<dyn crate::GivenStream>>),
 }
 
 macro_rules! on_stream {
@@ -115,6 +126,8 @@ macro_rules! on_stream {
             Stream::Plain($stream) => $what,
             #[cfg(feature = "rustls")]
             Stream::Encrypted($stream) => $what,
+            #[cfg(feature = "verify")]
+            Stream::Given($stream) => $what,
         }
     };
 }
@@ -162,6 +175,8 @@ impl Write for Socket {
             Stream::Plain(stream) => stream.is_write_vectored(),
             #[cfg(feature = "rustls")]
             Stream::Encrypted(stream) => stream.is_write_vectored(),
+            #[cfg(feature = "verify")]
+            Stream::Given(stream) => stream.is_write_vectored(),
         }
     }
 

@@ -37,6 +37,8 @@ pub struct HttpClient {
     pub(crate) max_frame: usize,
     #[cfg(feature = "rustls")]
     pub(crate) tls: Option<crate::tls::Connector>,
+    #[cfg(feature = "verify")]
+    pub(crate) dial: Option<crate::given::Dial>,
 }
 
 impl HttpClient {
@@ -60,6 +62,8 @@ impl HttpClient {
             max_frame: 16 * 1024 * 1024,
             #[cfg(feature = "rustls")]
             tls: None,
+            #[cfg(feature = "verify")]
+            dial: None,
         })
     }
 
@@ -90,6 +94,17 @@ impl HttpClient {
     /// The largest message either way, in bytes; 16 MiB unless said.
     pub const fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
+        self
+    }
+
+    /// Takes its connections from here, in place of sockets.
+    #[cfg(feature = "verify")]
+    pub fn dial<S: crate::GivenStream + 'static>(
+        mut self,
+        dial: impl Fn() -> std::io::Result<S> + Send + Sync + 'static,
+    ) -> Self {
+        let dial = move || dial().map(|stream| Box::new(stream) as Box<dyn crate::GivenStream>);
+        self.dial = Some(crate::given::Dial(std::sync::Arc::new(dial)));
         self
     }
 

@@ -4,13 +4,14 @@ use std::time::Duration;
 use http::HeaderMap;
 use rescind_core::{Endpoint, Principal, TransportError, TransportErrorKind};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use super::checks::Names;
 use super::connection::Serving;
 use super::mailbox::Kept;
+use super::open::{Open, open};
 use super::settings::HalfClose;
 use super::{Door, HttpListener, HttpService, ServerBinding, Settings};
+use crate::given::Source;
 
 /// A server of one binding, before it serves: by itself with [`bind`](Self::bind), or mounted in a server of yours with
 /// [`mount`](Self::mount).
@@ -192,7 +193,7 @@ impl<B: ServerBinding> HttpServer<B> {
         let scheme = self.scheme();
         let endpoint = Endpoint(format!("{scheme}://{local}{}", self.path));
         let serving = Serving {
-            socket,
+            source: Source::Socket(socket),
             path: std::mem::take(&mut self.path),
             #[cfg(feature = "rustls")]
             tls: self.tls.take(),
@@ -200,6 +201,23 @@ impl<B: ServerBinding> HttpServer<B> {
         let (service, listener, open) = self.build(endpoint);
         tokio::spawn(serving.run(service, open));
         Ok(listener)
+    }
+
+    /// Serves the streams that are given, as those of a socket.
+    #[cfg(feature = "verify")]
+    pub fn serve_given(
+        mut self,
+        streams: tokio::sync::mpsc::UnboundedReceiver<Box<dyn crate::GivenStream>>,
+    ) -> HttpListener {
+        let serving = Serving {
+            source: Source::Given(streams),
+            path: std::mem::take(&mut self.path),
+            #[cfg(feature = "rustls")]
+            tls: self.tls.take(),
+        };
+        let (service, listener, open) = self.build(Endpoint("http (given)".to_owned()));
+        tokio::spawn(serving.run(service, open));
+        listener
     }
 
     #[cfg(feature = "rustls")]
@@ -213,13 +231,13 @@ impl<B: ServerBinding> HttpServer<B> {
         "http"
     }
 
-    fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, watch::Receiver<()>) {
+    fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, Open) {
         let settings = Arc::new(self.settings);
         let (door, links) = Door::new();
         let responder = self.binding.responder(&settings, door);
-        let (open, closed) = watch::channel(());
+        let (opener, open) = open();
         let counts = settings.counts.clone();
         let service = HttpService::new(Arc::clone(&responder), settings);
-        (service, HttpListener::new(links, endpoint, responder, counts, open), closed)
+        (service, HttpListener::new(links, endpoint, responder, counts, opener), open)
     }
 }

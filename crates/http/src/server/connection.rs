@@ -16,15 +16,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::open::Open;
 use super::refusal::Refused;
 use super::settings::HalfClose;
 use super::stall::Stalling;
 use super::{HttpService, ReplyBody, Settings};
+use crate::given::{Accepted, Source};
 
 /// After the listener is gone, what is being written has so long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -36,7 +38,7 @@ const RESETS: usize = 4096;
 
 /// A socket and what is served on it.
 pub(super) struct Serving {
-    pub(super) socket: TcpListener,
+    pub(super) source: Source,
     pub(super) path: String,
     #[cfg(feature = "rustls")]
     pub(super) tls: Option<crate::tls::Acceptor>,
@@ -44,24 +46,31 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Serves until the listener is dropped, then lets connections say their last words.
-    pub(super) async fn run(self, service: HttpService, mut open: watch::Receiver<()>) {
+    pub(super) async fn run(mut self, service: HttpService, open: Open) {
         let settings = Arc::clone(service.settings());
         let places = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
-        let builder = Arc::new(builder(&settings));
+        let mut builder = builder(&settings);
+        if self.source.is_given() {
+            builder.http1().auto_date_header(false);
+            builder.http2().auto_date_header(false);
+        }
+        let builder = Arc::new(builder);
         let path: Arc<str> = self.path.as_str().into();
         let mut tasks = JoinSet::new();
         loop {
             let place = tokio::select! {
-                _ = open.changed() => break,
+                biased;
+                () = open.ended() => break,
                 place = Arc::clone(&places).acquire_owned() => place,
             };
             let accepted = tokio::select! {
-                _ = open.changed() => break,
-                accepted = self.socket.accept() => accepted,
+                biased;
+                () = open.ended() => break,
+                accepted = self.source.accept() => accepted,
             };
             while tasks.try_join_next().is_some() {}
             let stream = match accepted {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "a connection could not be accepted");
                     // Out of descriptors, say: there is nothing to wait for but time.
@@ -79,6 +88,11 @@ impl Serving {
             let tls = self.tls.clone();
             tasks.spawn(async move {
                 let _place = place;
+                let stream = match stream {
+                    Accepted::Socket(stream) => stream,
+                    #[cfg(feature = "verify")]
+                    Accepted::Given(stream) => return one.serve(stream).await,
+                };
                 let _ = stream.set_nodelay(true);
                 #[cfg(feature = "rustls")]
                 if let Some(tls) = tls {
@@ -93,7 +107,7 @@ impl Serving {
                 one.serve::<TcpStream>(stream).await;
             });
         }
-        drop(self.socket);
+        drop(self.source);
         let last_words = async { while tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_WORDS, last_words).await;
         tasks.shutdown().await;
@@ -126,11 +140,11 @@ struct One {
     service: HttpService,
     builder: Arc<auto::Builder<TokioExecutor>>,
     path: Arc<str>,
-    open: watch::Receiver<()>,
+    open: Open,
 }
 
 impl One {
-    async fn serve<S>(mut self, stream: S)
+    async fn serve<S>(self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -149,6 +163,7 @@ impl One {
         let asked = loop {
             let due = activity.last() + wait;
             tokio::select! {
+                biased;
                 ended = serving.as_mut() => {
                     // If it goes on, then as something else.
                     limit.lift();
@@ -157,7 +172,7 @@ impl One {
                     }
                     return;
                 }
-                _ = self.open.changed() => break "the listener is gone",
+                () = self.open.ended() => break "the listener is gone",
                 () = tokio::time::sleep_until(due) => {}
             }
             wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };

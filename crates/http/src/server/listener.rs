@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rescind_core::{Endpoint, Link, Listener, TransportError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
+use super::open::Opener;
 use super::{HttpCounts, Responder};
 
 /// So many links wait to be accepted.
@@ -39,7 +40,7 @@ pub struct HttpListener {
     responder: Arc<dyn Responder>,
     counts: HttpCounts,
     /// Closes with the listener, and the tasks that serve with it.
-    _open: watch::Sender<()>,
+    _open: Opener,
 }
 
 impl HttpListener {
@@ -48,7 +49,7 @@ impl HttpListener {
         endpoint: Endpoint,
         responder: Arc<dyn Responder>,
         counts: HttpCounts,
-        open: watch::Sender<()>,
+        open: Opener,
     ) -> Self {
         Self { links, endpoint, responder, counts, _open: open }
     }

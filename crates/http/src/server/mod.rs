@@ -14,6 +14,7 @@ mod counts;
 pub(crate) mod events;
 mod listener;
 pub(crate) mod mailbox;
+mod open;
 pub(crate) mod refusal;
 pub(crate) mod reply;
 mod service;

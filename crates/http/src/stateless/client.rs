@@ -243,6 +243,7 @@ impl Client {
             }
         };
         let response = tokio::select! {
+            biased;
             response = self.requester.send(Method::POST, headers, body) => response?,
             () = waited => {
                 tracing::debug!(key, "given up without a head");
@@ -262,6 +263,7 @@ impl Client {
         if resets && !self.may_reset_now(key) {
             // What comes meanwhile is read, so that it does not pile up, and dropped.
             tokio::select! {
+                biased;
                 () = self.may_reset() => {}
                 _ = reading => {}
             }

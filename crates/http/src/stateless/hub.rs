@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::StatusCode;
+use rescind_core::plant::{self, Plant};
 use rescind_core::{ExchangeId, Fault, Finish, FrameKind, Inbound, Outbound, Principal, TransportEvent};
 
 use super::envelope;
@@ -236,7 +237,7 @@ impl Hub {
             }
             open
         });
-        if gave_up {
+        if gave_up && !plant::is(Plant::ExchangeCloseUntold) {
             self.intake.tell(TransportEvent::ExchangeClosed { exchange });
         }
     }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rescind_core::plant::{self, Plant};
 use rescind_core::{
     CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender,
     TransportError, TransportErrorKind, TransportEvent, Unsupported,
@@ -17,7 +18,7 @@ use crate::intake::IntakeReceiver;
 /// The link of a session.
 pub(super) fn link(conversation: &Arc<Conversation>) -> Link {
     let traits = LinkTraits {
-        ordered: false,
+        ordered: plant::is(Plant::PostsCountAsOrdered),
         exchanges_abortable: false,
         exchange_scoped: false,
         peer_can_request: true,

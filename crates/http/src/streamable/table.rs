@@ -86,6 +86,10 @@ impl Table {
 
 /// 128 random bits of the operating system, in hexadecimal.
 pub(crate) fn random_id() -> Option<Arc<str>> {
+    #[cfg(feature = "verify")]
+    if let Some(counted) = crate::given::counted_id() {
+        return Some(counted);
+    }
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).ok()?;
     let mut id = String::with_capacity(32);

@@ -1,5 +1,6 @@
 //! Any sequence of things that happen to a session, held against every invariant.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use super::pieces;
@@ -26,7 +27,7 @@ pub(super) fn check(data: &[u8]) {
             Err(broken) => panic!("{broken}\nin {class:?}, ordered: {is_ordered}, after {happened:#?}"),
         }
     }
-    if let Err(broken) = world.check_end() {
+    if let Err(broken) = world.check_end(&mut HashSet::new()) {
         panic!("{broken}\nin {class:?}, ordered: {is_ordered}, at the end of {happened:#?}");
     }
 }

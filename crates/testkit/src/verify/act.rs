@@ -73,6 +73,11 @@ impl World {
                 let spins = self.session.next_timeout().is_some_and(|due| due <= self.now);
                 holds(!spins, "L4", || "what was due is due again at once".to_owned())?;
             }
+            Input::Wait => {
+                self.done.waited = true;
+                self.now += self.session.limits().parked_time;
+                self.session.handle_timeout(self.now);
+            }
             Input::HalfClose => self.session.recv_half_close(now),
             Input::Lost(lost) => {
                 self.ledger.lost = true;

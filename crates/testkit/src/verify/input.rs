@@ -66,6 +66,8 @@ pub enum Input {
     Shutdown,
     /// Time passes until something is due.
     Time,
+    /// So much time passes that no early cancel counts any more.
+    Wait,
 }
 
 impl World {
@@ -78,6 +80,9 @@ impl World {
             inputs.extend([Input::Lost(Lost::CancelNow), Input::Lost(Lost::Detach), Input::HalfClose]);
         }
         inputs.extend([Input::Shutdown, Input::Time]);
+        if !self.done.waited && !seen.parked.is_empty() {
+            inputs.push(Input::Wait);
+        }
         inputs.extend(self.gone.map(Input::Stale));
         if self.done.calls < CALLS {
             inputs.push(Input::Call(None));

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use rescind_core::inspect::{CallState, Inspection, RequestState, TimerView};
+use rescind_core::inspect::{CallState, Inspection, RequestState, RequestView, TimerView};
 use rescind_core::{InboundKey, Limits, OutboundKey, Session};
 
 use super::ledger::Ledger;
@@ -54,6 +54,12 @@ impl Ledger {
             holds(!wrong, "I2", || format!("{key:?} may write, and is settled"))?;
             let tracked = seen.requests.iter().any(|view| view.key == *key);
             holds(tracked || !is_open, "I3", || format!("{key:?} runs and has no slot"))?;
+        }
+        for (place, view) in seen.requests.iter().enumerate() {
+            let same = |other: &&RequestView| other.id == view.id && other.state != RequestState::Ended;
+            let other = seen.requests.iter().skip(place + 1).find(same);
+            let other = other.filter(|_| view.state != RequestState::Ended);
+            holds(other.is_none(), "I4", || format!("{:?} has two owners: {view:?}, {other:?}", view.id))?;
         }
         let alive = self.served.values().filter(|request| request.started).count();
         let running = seen

@@ -167,7 +167,7 @@ impl Ledger {
                 made.acked = true;
                 holds(fresh, "I7", || format!("the cancel of {call:?} was acknowledged twice, or never sent"))
             }
-            Output::Settle { call, settlement } => self.take_settle(*call, settlement),
+            Output::Settle { call, settlement } => self.take_settle(session, *call, settlement),
             Output::CancelForeign(child) => {
                 let known = self.foreign.remove(&child.0).is_some();
                 holds(known, "I5", || format!("the child {child:?} elsewhere was cancelled twice"))
@@ -202,6 +202,10 @@ impl Ledger {
         request.settled = Some(if by_handler { Settled::ByHandler } else { Settled::ByMachine });
         holds(fresh, "I1", || format!("{key:?} was answered twice"))?;
         holds(!lost, "I1", || format!("{key:?} was answered on a lost connection"))?;
+        let by_peer = matches!(&reply.body, ReplyBody::Cancelled(cause) if cause.kind() == CauseKind::Peer);
+        holds(!by_peer || !owes_silence(session), "I1", || {
+            format!("{key:?} is owed silence, and was answered")
+        })?;
         holds(request.id.as_ref() == Some(&reply.id), "I4", || {
             format!("{key:?} was answered as {:?}", reply.id)
         })?;
@@ -210,7 +214,7 @@ impl Ledger {
     }
 
     fn take_silence(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
-        let owed = session.dialect().rules().peer_cancelled == CancelledReply::Silence;
+        let owed = owes_silence(session);
         let lost = self.lost;
         let request = self.of(key)?;
         let fresh = !request.is_settled();
@@ -230,14 +234,28 @@ impl Ledger {
         holds(unknown, "I3", || format!("{key:?} is gone and still known"))
     }
 
-    fn take_settle(&mut self, call: OutboundKey, settlement: &Settlement) -> Result<(), Broken> {
+    fn take_settle(
+        &mut self,
+        session: &Session,
+        call: OutboundKey,
+        settlement: &Settlement,
+    ) -> Result<(), Broken> {
         let made = self.of_call(call)?;
         let (fresh, written) = (!made.settled, made.written);
         made.settled = true;
         holds(fresh, "I13", || format!("{call:?} was settled twice"))?;
         let answered = matches!(settlement, Settlement::Answered { .. });
         holds(!answered || written, "I12", || format!("{call:?} was answered before it was written"))?;
+        let by_peer = answered || matches!(settlement, Settlement::Cancelled { confirmed: true, .. });
+        holds(!by_peer || !session.wants_cancel(call), "I2", || {
+            format!("{call:?} is answered, and its cancel is still to be written")
+        })?;
         let may_have_run = matches!(settlement, Settlement::Disconnected { may_have_run: true });
         holds(!may_have_run || written, "I13", || format!("{call:?} was never written, and may have run"))
     }
+}
+
+/// A peer that cancelled is owed silence.
+fn owes_silence(session: &Session) -> bool {
+    session.dialect().rules().peer_cancelled == CancelledReply::Silence
 }

@@ -2,11 +2,14 @@
 
 mod act;
 mod class;
+pub mod coverage;
 mod input;
 mod invariants;
 mod ledger;
+pub mod page;
 mod reach;
 pub mod search;
+pub mod sim;
 mod world;
 
 pub use class::Class;

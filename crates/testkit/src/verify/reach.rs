@@ -1,11 +1,13 @@
 //! How far one input may reach: a cancel to its request alone, a lost connection to the end of everything.
 
-use rescind_core::inspect::{Inspection, RequestState};
+use std::collections::HashSet;
+
+use rescind_core::inspect::{Inspection, RequestState, Standing};
 use rescind_core::{Lost, Output, RequestId};
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
-use super::world::World;
+use super::world::{World, number_of};
 
 impl World {
     /// A cancel reaches the request it names and its descendants, at once, and nothing else.
@@ -66,28 +68,50 @@ impl World {
         }
     }
 
-    /// I3 and L3: from here, a lost connection ends, whatever its handlers do, and leaves nothing.
+    /// I8: a request that comes while all is open and is stopped without a refusal had an early cancel, and one that still counted.
+    pub(super) fn check_early(
+        &self,
+        id: &RequestId,
+        before: &Inspection,
+        outputs: &[Output],
+    ) -> Result<(), Broken> {
+        let refused = outputs.iter().any(|output| matches!(output, Output::Refuse { .. }));
+        if refused || before.standing != Standing::Open {
+            return Ok(());
+        }
+        let longest = self.session.limits().parked_time;
+        let counts = before.parked.iter().any(|(_, parked, age)| parked == id && *age < longest);
+        holds(counts, "I8", || format!("{id:?} was stopped by a cancel that is no longer there"))
+    }
+
+    /// I3 and L3: from here, a lost connection ends, whatever its handlers do, and leaves nothing. `known` are states of which that was
+    /// seen.
     ///
     /// # Errors
     /// Something is left.
-    pub fn check_end(&self) -> Result<(), Broken> {
-        let mut end = self.clone();
-        let mut seen = end.inspect();
-        if !end.ledger.lost {
-            seen = end.apply(Input::Lost(Lost::CancelNow), &seen)?;
+    pub fn check_end(mut self, known: &mut HashSet<u64>) -> Result<(), Broken> {
+        let mut seen = self.inspect();
+        if !self.ledger.lost {
+            seen = self.apply(Input::Lost(Lost::CancelNow), &seen)?;
         }
         for _ in 0..100 {
-            let ended = end.ledger.served.iter().find(|(_, served)| served.aborted || served.offered);
+            // What was done before has no part in how it ends.
+            if !known.insert(number_of(&(&seen, &self.ledger))) {
+                return Ok(());
+            }
+            let ended = self.ledger.served.iter().find(|(_, served)| served.aborted || served.offered);
             let next = match ended.map(|(key, _)| *key) {
                 Some(key) => Input::Ended(key),
-                None if end.session.next_timeout().is_some() => Input::Time,
+                None if self.session.next_timeout().is_some() => Input::Time,
                 None => break,
             };
-            seen = end.apply(next, &seen)?;
+            seen = self.apply(next, &seen)?;
         }
-        let unsettled = end.ledger.made.values().filter(|made| !made.settled).count();
-        holds(unsettled == 0, "I13", || format!("{unsettled} callers wait for ever: {:?}", end.ledger.made))?;
-        holds(end.session.is_finished(), "L3", || format!("the lost connection does not end: {seen:?}"))?;
+        let unsettled = self.ledger.made.values().filter(|made| !made.settled).count();
+        holds(unsettled == 0, "I13", || {
+            format!("{unsettled} callers wait for ever: {:?}", self.ledger.made)
+        })?;
+        holds(self.session.is_finished(), "L3", || format!("the lost connection does not end: {seen:?}"))?;
         let left = seen.timers.len() + seen.queue.len() + seen.exchanges.len() + seen.cancel_keys.len();
         let left = left + seen.cancels.len() + seen.foreign.len() + seen.permits.0 + seen.permits.1;
         holds(left == 0, "I3", || format!("the ended connection has left: {seen:?}"))

@@ -30,11 +30,10 @@ pub struct Searched {
 
 impl fmt::Display for Searched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { class: (class, ordered), states, steps, depth, complete, took } = self;
-        let order = if *ordered { "ordered" } else { "unordered" };
+        let Self { class: _, states, steps, depth, complete, took } = self;
         let all = if *complete { "all there are" } else { "nearest first" };
         let took = took.as_secs_f64();
-        write!(f, "{class:?}, {order}: {states} states ({all}), {steps} steps, depth {depth}, {took:.1} s")
+        write!(f, "{states} states ({all}), {steps} inputs, depth {depth}, {took:.0} s")
     }
 }
 
@@ -78,6 +77,7 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
     let root = World::new(class, ordered, begun);
     let mut seen = HashSet::with_capacity(most);
     seen.insert(root.fingerprint(&root.inspect()));
+    let mut ended = HashSet::new();
     // The root is nobody's child; its input is never looked at.
     let mut nodes = vec![Node { parent: 0, depth: 0, input: Input::Time }];
     let mut next = 0;
@@ -98,7 +98,7 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
             let view = there.apply(input, &here).map_err(|broken| found(broken, Some(input)))?;
             steps += 1;
             if seen.insert(there.fingerprint(&view)) {
-                there.check_end().map_err(|broken| found(broken, Some(input)))?;
+                there.check_end(&mut ended).map_err(|broken| found(broken, Some(input)))?;
                 let parent = u32::try_from(next).unwrap_or(u32::MAX);
                 nodes.push(Node { parent, depth: node.depth + 1, input });
             }

@@ -41,6 +41,7 @@ pub(super) struct Done {
     pub(super) agreed: bool,
     pub(super) shields: u8,
     pub(super) streams: u8,
+    pub(super) waited: bool,
 }
 
 /// A session, the account of it, and the clock.
@@ -79,9 +80,7 @@ impl World {
     /// All that decides what can happen next, in a number.
     #[must_use]
     pub fn fingerprint(&self, seen: &Inspection) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (seen, &self.ledger, &self.done).hash(&mut hasher);
-        hasher.finish()
+        number_of(&(seen, &self.ledger, &self.done))
     }
 
     /// What the session holds.
@@ -118,7 +117,11 @@ impl World {
         let after = self.inspect();
         self.ledger.check(&self.session, &after)?;
         match input {
-            Input::Request(_) | Input::Hello if accepted.is_none() => check_refusal(&outputs)?,
+            Input::Request(id) if accepted.is_none() => {
+                check_refusal(&outputs)?;
+                self.check_early(&RequestId::number(i64::from(id)), before, &outputs)?;
+            }
+            Input::Hello if accepted.is_none() => check_refusal(&outputs)?,
             Input::Cancel(id) => {
                 self.check_cancel(&RequestId::number(i64::from(id)), before, &after, &outputs)?;
             }
@@ -135,4 +138,11 @@ impl World {
         }
         Ok(after)
     }
+}
+
+/// A value as a number; with a million of them, two values share one about once in ten million searches.
+pub(super) fn number_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }

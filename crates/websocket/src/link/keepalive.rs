@@ -3,6 +3,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rescind_core::plant::{self, Plant};
 use tokio::time::{Instant, Sleep};
 
 /// So many pings without a sign of life, and the peer counts as gone.
@@ -55,6 +56,10 @@ impl Keepalive {
             Some(_) | None => 0,
         };
         self.missed = Some(missed);
-        Poll::Ready(if missed >= MISSED { Beat::Dead } else { Beat::Ping })
+        Poll::Ready(if missed >= MISSED && !plant::is(Plant::PongDeadlineIgnored) {
+            Beat::Dead
+        } else {
+            Beat::Ping
+        })
     }
 }

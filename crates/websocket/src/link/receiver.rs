@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_util::Stream;
+use rescind_core::plant::{self, Plant};
 use rescind_core::{
     BadFrame, CloseReason, ExchangeId, Inbound, Receiver, TransportError, TransportErrorKind, TransportEvent,
 };
@@ -65,6 +66,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
                 self.place = Place::Closed;
                 return Poll::Ready(None);
             }
+        }
+        if plant::is(Plant::ReadingWaitsForWriting) && conversation.writer.is_some() {
+            return Poll::Pending;
         }
         for _ in 0..MESSAGES_A_POLL {
             let Poll::Ready(next) = Pin::new(&mut conversation.stream).poll_next(cx) else {

@@ -6,6 +6,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
 use crate::framing::Framing;
+use crate::plant::{self, Plant};
 use crate::transport::closing::Closer;
 use crate::transport::staging::{Broken, has_room, oversize};
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
@@ -59,6 +60,7 @@ impl<W: AsyncWrite> ByteSender<W> {
             other => other,
         };
         match written {
+            Ok(_) if plant::is(Plant::TornWrite) => self.staged.clear(),
             Ok(count) => self.staged.advance(count.min(self.staged.len())),
             Err(error) => return Poll::Ready(Err(self.fail(Broken::by(error)))),
         }

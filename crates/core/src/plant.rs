@@ -1,0 +1,110 @@
+//! Faults that are planted on purpose, to see which test catches each. Feature `plant`; never build a release with it.
+//!
+//! Without the feature [`is`] is `false` when compiling, and nothing of a fault is left in the program. With it, the process
+//! behaves as ever unless the variable `RESCIND_PLANT` names a fault when it is asked for the first time.
+
+macro_rules! plants {
+    ($($(#[doc = $what:literal])+ $plant:ident = $name:literal,)+) => {
+        /// A fault that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Plant {
+            $($(#[doc = $what])+ $plant,)+
+        }
+
+        impl Plant {
+            /// Every fault.
+            pub const ALL: &'static [Self] = &[$(Self::$plant,)+];
+
+            /// What `RESCIND_PLANT` calls it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$plant => $name,)+
+                }
+            }
+
+            /// Where it is, and what it does.
+            #[must_use]
+            pub fn what(self) -> &'static str {
+                let what = match self {
+                    $(Self::$plant => concat!($($what),+),)+
+                };
+                what.trim()
+            }
+        }
+    };
+}
+
+plants! {
+    /// Machine: a second cancel signals the handler again.
+    DoubleSignal = "double-signal",
+    /// Machine: the permit comes back with the answer, though the task goes on.
+    EarlyRefund = "early-refund",
+    /// Machine: an old key finds what has its place now.
+    NoGeneration = "no-generation",
+    /// Machine: a second request takes over an id in use.
+    OverwriteDuplicate = "overwrite-duplicate",
+    /// Machine: a cascade goes down by calling itself.
+    RecursiveCascade = "recursive-cascade",
+    /// Machine: a call that was not written is cancelled with a message.
+    CancelOvertakes = "cancel-overtakes",
+    /// Machine: an answer follows the silence that was owed.
+    AnswerAfterSilence = "answer-after-silence",
+    /// Machine: a critical section holds nothing off.
+    ShieldIgnored = "shield-ignored",
+    /// Machine: early cancels wait without a bound.
+    ParkUnbounded = "park-unbounded",
+    /// Machine: an early cancel waits for ever.
+    EarlyCancelStays = "early-cancel-stays",
+    /// Machine: the timers of a request outlive it.
+    TimerLeft = "timer-left",
+    /// Machine: a cancel reaches the handshake.
+    HandshakeCancelled = "handshake-cancelled",
+    /// Machine: a cancelled request may have new children.
+    NotBornCancelled = "not-born-cancelled",
+    /// Machine: what a handler returns after its cancel is not sent.
+    ValueDropped = "value-dropped",
+    /// Machine: an answer does not disarm the cancel that waits to be written.
+    CancelNotDisarmed = "cancel-not-disarmed",
+    /// Driver: a cancel that comes before its handler was polled is lost.
+    LateRegistration = "late-registration",
+    /// Driver: nobody is woken for what is put into the outbox.
+    LostWakeup = "lost-wakeup",
+    /// Driver: callers are not told that the connection is lost.
+    ForgottenCallers = "forgotten-callers",
+    /// Driver: what waits to be written for a silenced request is written.
+    SilenceLeavesFrames = "silence-leaves-frames",
+    /// Framing: the frame behind one that was refused is dropped with it.
+    BadFrameSwallowsNext = "bad-frame-swallows-next",
+    /// Byte streams: what did not fit into one write is lost.
+    TornWrite = "torn-write",
+    /// HTTP: nobody is told that the client of an exchange has left.
+    ExchangeCloseUntold = "exchange-close-untold",
+    /// HTTP: posts count as ordered, so that a cancel ahead of its request is lost.
+    PostsCountAsOrdered = "posts-count-as-ordered",
+    /// WebSocket: pings that are not answered mean nothing.
+    PongDeadlineIgnored = "pong-deadline-ignored",
+    /// WebSocket: nothing is read while a write waits.
+    ReadingWaitsForWriting = "reading-waits-for-writing",
+}
+
+/// Whether this fault is planted.
+#[cfg(not(feature = "plant"))]
+#[inline]
+#[must_use]
+pub const fn is(_: Plant) -> bool {
+    false
+}
+
+/// Whether this fault is planted.
+#[cfg(feature = "plant")]
+#[must_use]
+pub fn is(plant: Plant) -> bool {
+    use std::sync::OnceLock;
+    static PLANTED: OnceLock<Option<Plant>> = OnceLock::new();
+    let planted = PLANTED.get_or_init(|| {
+        let name = std::env::var("RESCIND_PLANT").ok()?;
+        Plant::ALL.iter().copied().find(|plant| plant.name() == name)
+    });
+    *planted == Some(plant)
+}

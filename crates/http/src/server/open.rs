@@ -1,0 +1,36 @@
+//! Whether a listener is there still, for all that ends with it.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+/// The listener's part; with it the listener ends.
+#[derive(Debug)]
+pub(super) struct Opener(Arc<Semaphore>);
+
+/// Knows whether the listener is there.
+#[derive(Clone, Debug)]
+pub(super) struct Open(Arc<Semaphore>);
+
+/// Both parts. Those who wait are told in the order in which they began to, so that connections end in the order of their
+/// beginning; a semaphore that nothing is ever put into promises that.
+pub(super) fn open() -> (Opener, Open) {
+    let semaphore = Arc::new(Semaphore::new(0));
+    (Opener(Arc::clone(&semaphore)), Open(semaphore))
+}
+
+impl Open {
+    /// Waits for the listener's end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing, but its place among those who wait.
+    pub(super) async fn ended(&self) {
+        let _ = self.0.acquire().await;
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

@@ -1,0 +1,75 @@
+//! Which engine checks which invariant, and the page that says so.
+
+/// An invariant, as SEMANTICS numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invariant {
+    /// Its number.
+    pub number: &'static str,
+    /// What must hold.
+    pub holds: &'static str,
+}
+
+const fn invariant(number: &'static str, holds: &'static str) -> Invariant {
+    Invariant { number, holds }
+}
+
+/// Every invariant there is.
+pub const INVARIANTS: [Invariant; 19] = [
+    invariant("I1", "each accepted request is answered once, or silenced where that is owed"),
+    invariant("I2", "nothing is written for a request after its answer or its silence"),
+    invariant("I3", "what is gone leaves no slot, timer, permit, link or waiter"),
+    invariant("I4", "a cancel changes its own request and that one's descendants alone"),
+    invariant("I5", "each descendant is signalled once; a child of a cancelled parent is born cancelled"),
+    invariant("I6", "a result decided before the cancel is sent unchanged"),
+    invariant("I7", "cancelling twice is cancelling once, with the same acknowledgement"),
+    invariant("I8", "a cancel of an unknown id costs nothing beyond the bounded table of early cancels"),
+    invariant("I9", "nothing but a shutdown or the connection's end cancels the handshake"),
+    invariant("I10", "permits out are tasks alive, draining ones included"),
+    invariant("I11", "every map and queue is bounded"),
+    invariant("I12", "on a wire a request goes before its cancel"),
+    invariant("I13", "each caller's future settles once"),
+    invariant("I14", "what is done for one generation of a slot touches no other"),
+    invariant("I15", "the same events have the same outcomes on every wire"),
+    invariant("L1", "a request is signalled in the step that accepts its cancel, or at its shield's end"),
+    invariant("L2", "the reader waits for no handler, permit or writer"),
+    invariant("L3", "after a disconnect everything is gone within its graces"),
+    invariant("L4", "no step spins"),
+];
+
+/// What looks for violations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// Its name, as tests and the page call it.
+    pub name: &'static str,
+    /// What it drives, and how.
+    pub drives: &'static str,
+    /// What runs it.
+    pub run: &'static str,
+    /// The numbers of the invariants it checks.
+    pub checks: &'static [&'static str],
+}
+
+/// Every engine. One more is a line more here, and its test calls [`reached`](super::page::reached).
+pub const ENGINES: [Engine; 3] = [
+    Engine {
+        name: "search",
+        drives: "the real machine: every state that can be reached, nearest first",
+        run: "cargo test --release -p rescind-integration-tests --test search",
+        checks: &[
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "L1",
+            "L3", "L4",
+        ],
+    },
+    Engine {
+        name: "reference",
+        drives: "the real machine beside a naive model, random events, shrunk",
+        run: "cargo test --release -p rescind-integration-tests --test reference",
+        checks: &["I1", "I2", "I3", "I5", "I6", "I7", "I10", "I11", "I14", "L1"],
+    },
+    Engine {
+        name: "matrix",
+        drives: "every vector on every wire with the real drivers, outcomes compared literally",
+        run: "cargo test -p rescind-cli --test matrix",
+        checks: &["I1", "I2", "I4", "I5", "I6", "I7", "I9", "I12", "I13", "I15", "L1", "L3"],
+    },
+];

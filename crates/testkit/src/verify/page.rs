@@ -1,0 +1,68 @@
+//! The page that says which engine checks what, and how far each went: printed by the engines themselves.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::coverage::{ENGINES, INVARIANTS};
+
+/// The page to keep up to date, if any: `RESCIND_PRINT=$PWD/docs/verification.md cargo test ..`.
+const PRINT: &str = "RESCIND_PRINT";
+
+const REACHED: &str = "| engine | of what | reached |\n|---|---|---|\n";
+
+/// Tells how far an engine went, and puts it on the page that `RESCIND_PRINT` names, if it names one.
+///
+/// # Errors
+/// The page cannot be read or written, or there is no such engine.
+pub fn reached(engine: &str, what: &str, far: &str) -> io::Result<()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    println!("reached: {engine}: {what}: {far}");
+    if !ENGINES.iter().any(|known| known.name == engine) {
+        return Err(io::Error::other(format!("{engine} has no line among the engines")));
+    }
+    let Some(path) = std::env::var_os(PRINT) else { return Ok(()) };
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = Path::new(&path);
+    let page = std::fs::read_to_string(path)?;
+    let Some((before, rows)) = page.split_once(REACHED) else {
+        return Err(io::Error::other(format!("{} has no table of what was reached", path.display())));
+    };
+    let mut rows: Vec<String> = rows.lines().map(ToOwned::to_owned).collect();
+    let start = format!("| {engine} | {what} | ");
+    rows.retain(|row| row.starts_with('|') && !row.starts_with(&start));
+    rows.push(format!("{start}{far} |"));
+    let place = |row: &str| ENGINES.iter().position(|known| row.starts_with(&format!("| {} |", known.name)));
+    rows.sort_by_cached_key(|row| (place(row), row.clone()));
+    std::fs::write(path, format!("{before}{REACHED}{}\n", rows.join("\n")))
+}
+
+/// The page as it should be, with the rows of what was reached as they are on `page`; `planted` is put between.
+#[must_use]
+pub fn renewed(page: &str, planted: &str) -> String {
+    let mut out = String::from(
+        "# Verification\n\n\
+         Printed by the tests: `.ci/verify` runs the engines, and `RESCIND_PRINT=$PWD/docs/verification.md` before one of them or before\n\
+         `cargo test -p rescind-integration-tests --test page` brings this page up to date. A test holds all but the last table against the code.\n\n\
+         ## Invariants, and the engines that check each\n\n| | what holds | engines |\n|---|---|---|\n",
+    );
+    for invariant in INVARIANTS {
+        let engines: Vec<_> = ENGINES
+            .iter()
+            .filter(|engine| engine.checks.contains(&invariant.number))
+            .map(|engine| engine.name)
+            .collect();
+        let _ = writeln!(out, "| {} | {} | {} |", invariant.number, invariant.holds, engines.join(", "));
+    }
+    out.push_str("\n## Engines\n\n| engine | what it drives | run by |\n|---|---|---|\n");
+    for engine in ENGINES {
+        let _ = writeln!(out, "| {} | {} | `{}` |", engine.name, engine.drives, engine.run);
+    }
+    out.push_str(planted);
+    out.push_str("\n## How far each engine went\n\n");
+    out.push_str(REACHED);
+    let rows = page.split_once(REACHED).map_or("", |(_, rows)| rows);
+    out.push_str(rows);
+    out
+}

@@ -1,0 +1,264 @@
+//! What the frames of a run must be: each side's, where it hands them to the wire and where they come out.
+
+use bytes::Bytes;
+use rescind_core::CauseKind;
+use serde_json::Value;
+
+use super::both::Side;
+use super::judge::{Judge, State};
+use super::seen::{Frame, Kind, RequestSeen};
+use crate::speech::{Shape, call_name};
+
+impl Judge {
+    /// This side is about to hand a frame to the wire.
+    pub(super) fn sends(&self, side: Side, body: &Bytes) {
+        let mut state = self.state();
+        let Ok(frame) = serde_json::from_slice::<Value>(body) else {
+            state.holds(false, "I2", || format!("{side} writes what is no JSON: {body:?}"));
+            return;
+        };
+        let kind = state.sent_kind(side, &frame);
+        state.note(|| format!("{side} writes {}", told(&frame)));
+        let written = state.written.of_mut(side);
+        let place = written.frames.len();
+        written.under_way.entry(body.clone()).or_default().push(place);
+        written.frames.push(Frame { body: body.clone(), kind });
+    }
+
+    /// The wire did not take it after all.
+    pub(super) fn not_sent(&self, side: Side, body: &Bytes) {
+        let mut state = self.state();
+        state.note(|| format!("{side} could not write that"));
+        let written = state.written.of_mut(side);
+        if let Some(places) = written.under_way.get_mut(body) {
+            places.pop();
+        }
+        written.frames.pop();
+    }
+
+    /// A frame came out of the wire at this side.
+    pub(super) fn receives(&self, side: Side, body: &Bytes) {
+        let mut state = self.state();
+        let (from, ordered, repeats) = (side.other(), state.ordered, state.repeats);
+        let written = state.written.of_mut(from);
+        let next = written.received;
+        written.received += 1;
+        let place = match written.under_way.get_mut(body) {
+            Some(places) if !places.is_empty() => Some(places.remove(0)),
+            Some(_) if repeats => written.frames.iter().rposition(|frame| frame.body == *body),
+            Some(_) | None => None,
+        };
+        let text = String::from_utf8_lossy(body);
+        let Some(place) = place else {
+            // A last line without its end is read as one: a frame cut off by the end of everything, and no JSON.
+            let torn = written.frames.get(next).is_some_and(|frame| frame.body.starts_with(body));
+            // HTTP refuses some posts by itself. Under no id that answers no call.
+            let refusal = serde_json::from_slice::<Value>(body).is_ok_and(|frame| {
+                frame.get("error").is_some() && frame.get("id").is_none_or(Value::is_null)
+            });
+            if refusal && !ordered {
+                state.note(|| format!("{side} reads a refusal of the wire's own: {text}"));
+                return;
+            }
+            if torn && ordered && state.is_going() {
+                state.note(|| format!("{side} reads the beginning of a frame"));
+                return;
+            }
+            state.holds(false, "I14", || format!("{side} reads what was never written: {text}"));
+            return;
+        };
+        state.holds(!ordered || place == next, "I12", || {
+            format!("{side} reads frame {place} of the other's as its {next}th: {text}")
+        });
+        let Some(kind) = state.written.of(from).frames.get(place).map(|frame| frame.kind.clone()) else {
+            return;
+        };
+        state.note(|| format!("{side} reads {kind:?}"));
+        match kind {
+            Kind::Request { id } => {
+                if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
+                    request.received += 1;
+                }
+            }
+            Kind::Cancel { id } => {
+                if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
+                    request.cancel_received = true;
+                }
+            }
+            Kind::Answer { id } => {
+                if let Some(request) = state.written.of_mut(side).requests.get_mut(&id) {
+                    request.answer_received = true;
+                }
+            }
+            Kind::Notification | Kind::Other => {}
+        }
+    }
+}
+
+impl State {
+    /// Holds a frame of this side against what went over the wire before it.
+    fn sent_kind(&mut self, side: Side, frame: &Value) -> Kind {
+        match self.speech.shape(frame) {
+            Shape::Request { id, .. } => self.request_sent(side, frame, &id),
+            Shape::Cancel { key } => self.cancel_sent(side, &key),
+            // A refusal of something that had no id.
+            Shape::Answer { id } if id.is_null() => Kind::Other,
+            Shape::Answer { id } => self.answer_sent(side, frame, &id),
+            Shape::Notification { .. } => self.notification_sent(side, frame),
+            Shape::Other => {
+                self.ack_sent(side, frame);
+                Kind::Other
+            }
+        }
+    }
+
+    fn request_sent(&mut self, side: Side, frame: &Value, id: &Value) -> Kind {
+        let (id, nonce) = (id.to_string(), nonce_of(frame));
+        let call = nonce.and_then(|nonce| self.calls.get(&nonce));
+        let taken_back = call.is_some_and(|call| call.result == Some(rescind_core::CancelResult::TakenBack));
+        let stillborn = call.is_some_and(|call| call.stillborn);
+        let returned = call.is_some_and(|call| call.returned);
+        self.holds(!taken_back, "I12", || format!("{side} writes {id}, which was taken back"));
+        self.holds(!stillborn, "I5", || format!("{side} writes {id}, a child of a cancelled request"));
+        self.holds(!returned, "I13", || format!("{side} writes {id}, whose caller was told already"));
+        let written = self.written.of_mut(side);
+        if let Some(name) = call_name(frame) {
+            written.names.insert(name.to_string(), id.clone());
+        }
+        if let Some(nonce) = nonce {
+            written.by_nonce.insert(nonce, id.clone());
+        }
+        let request = RequestSeen {
+            nonce,
+            received: 0,
+            cancels: 0,
+            cancel_received: false,
+            answers: 0,
+            answer_received: false,
+        };
+        let before = written.requests.insert(id.clone(), request);
+        self.holds(before.is_none(), "I14", || format!("{side} asks twice under {id}"));
+        Kind::Request { id }
+    }
+
+    fn cancel_sent(&mut self, side: Side, key: &Value) -> Kind {
+        let written = self.written.of_mut(side);
+        let key = key.to_string();
+        let id = written.names.get(&key).cloned().unwrap_or(key);
+        let seen = written.requests.get_mut(&id).map(|request| {
+            request.cancels += 1;
+            (request.cancels, request.answer_received, request.nonce)
+        });
+        self.holds(seen.is_some(), "I12", || format!("{side} cancels {id}, which it never wrote"));
+        if let Some((cancels, answered, nonce)) = seen {
+            self.holds(cancels == 1, "I7", || format!("{side} cancels {id} {cancels} times"));
+            self.holds(!answered, "I2", || format!("{side} cancels {id}, whose answer it has read"));
+            self.holds(nonce.is_some(), "I9", || format!("{side} cancels its handshake"));
+        }
+        Kind::Cancel { id }
+    }
+
+    fn answer_sent(&mut self, side: Side, frame: &Value, id: &Value) -> Kind {
+        let id = id.to_string();
+        let silenced = self.is_silenced(side, &id);
+        self.holds(!silenced, "I2", || format!("{side} answers {id}, which is owed silence"));
+        let acked = self.written.of(side).acked.get(&id) == Some(&true);
+        let cancelled = frame.pointer("/payload/cancelled") == Some(&Value::Bool(true));
+        self.holds(!acked || cancelled, "I7", || format!("{side} acknowledged the cancel of {id}: {frame}"));
+        let value = self.speech.value(frame).and_then(|value| value.get("nonce")).and_then(Value::as_u64);
+        let seen = self.written.of_mut(side.other()).requests.get_mut(&id).map(|request| {
+            request.answers += 1;
+            (request.received, request.answers, request.nonce)
+        });
+        self.holds(seen.is_some(), "I4", || format!("{side} answers {id}, which nobody asked"));
+        if let Some((received, answers, nonce)) = seen {
+            self.holds(received > 0, "I4", || format!("{side} answers {id} before it came"));
+            self.holds(answers <= received, "I1", || format!("{side} answers {id} {answers} times"));
+            let own = value.is_none() || value == nonce;
+            self.holds(own, "I4", || format!("{side} answers {id}, which is {nonce:?}, with {value:?}"));
+        }
+        Kind::Answer { id }
+    }
+
+    fn notification_sent(&mut self, side: Side, frame: &Value) -> Kind {
+        let nonce = nonce_of(frame);
+        let id = nonce.and_then(|nonce| self.written.of(side.other()).by_nonce.get(&nonce).cloned());
+        if let Some(id) = id {
+            let request = self.written.of(side.other()).requests.get(&id);
+            // A repeated request runs again, and its second handler may notify behind the first one's answer.
+            let over = request.is_some_and(|request| request.answers >= request.received);
+            self.holds(!over, "I2", || format!("{side} notifies for {id}, which is answered"));
+            let silenced = self.is_silenced(side, &id);
+            self.holds(!silenced, "I2", || format!("{side} notifies for {id}, which is owed silence"));
+        }
+        Kind::Notification
+    }
+
+    /// An acknowledgement of ABP, and the answer it stands for.
+    fn ack_sent(&mut self, side: Side, frame: &Value) {
+        let (Some(key), Some(cancelled)) =
+            (frame.pointer("/payload/callId"), frame.pointer("/payload/cancelled").and_then(Value::as_bool))
+        else {
+            return;
+        };
+        let key = key.to_string();
+        let Some(id) = self.written.of(side.other()).names.get(&key).cloned() else { return };
+        let before = self.written.of_mut(side).acked.insert(id.clone(), cancelled);
+        self.holds(before.is_none_or(|before| before == cancelled), "I7", || {
+            format!("{side} acknowledges the cancel of {id} with {cancelled}, and otherwise before")
+        });
+    }
+
+    /// The peer of this side cancelled the request, its handler was told so, and its protocol has silence then.
+    fn is_silenced(&self, side: Side, id: &str) -> bool {
+        let request = self.written.of(side.other()).requests.get(id);
+        let Some(request) = request.filter(|_| self.silence) else {
+            return false;
+        };
+        let work = request.nonce.and_then(|nonce| self.works.get(&nonce));
+        let told = work.filter(|_| request.received <= 1).and_then(|work| work.context.cause());
+        told.is_some_and(|cause| cause.kind() == CauseKind::Peer)
+    }
+
+    /// The request of this call, once it was handed to the wire.
+    pub(super) fn request_of(&self, nonce: u64) -> Option<&RequestSeen> {
+        let call = self.calls.get(&nonce)?;
+        let written = self.written.of(call.side);
+        written.requests.get(written.by_nonce.get(&nonce)?)
+    }
+
+    /// At the end, where nothing was lost: each request this side was asked is answered, or silenced (I1).
+    pub(super) fn check_answered(&mut self, side: Side) {
+        let mut open = Vec::new();
+        for (id, request) in &self.written.of(side.other()).requests {
+            if request.received > 0
+                && request.answers == 0
+                && !self.is_silenced(side, id)
+                && !(self.silence && request.cancels > 0)
+            {
+                open.push(id.clone());
+            }
+        }
+        self.holds(open.is_empty(), "I1", || format!("{side} never answered {open:?}"));
+    }
+}
+
+/// What names the call a frame belongs to.
+fn nonce_of(frame: &Value) -> Option<u64> {
+    let places = ["/params/nonce", "/payload/params/nonce", "/payload/nonce"];
+    places.into_iter().find_map(|place| frame.pointer(place)).and_then(Value::as_u64)
+}
+
+/// A frame without what differs between two runs of a seed.
+fn told(frame: &Value) -> String {
+    let mut frame = frame.clone();
+    if let Some(members) = frame.as_object_mut() {
+        members.remove("timestamp");
+        members.remove("jsonrpc");
+        // ABP's own names of calls are drawn for each connection.
+        if members.remove("type").is_some() {
+            return format!("{:?}", members.get("payload").and_then(|payload| payload.get("params")));
+        }
+    }
+    frame.to_string()
+}

@@ -1,0 +1,371 @@
+//! Holds what callers, handlers and the wire see against the invariants, while it happens and at the end.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rescind_core::dialect::{CancelledReply, Dialect};
+use rescind_core::{CallContext, CallError, CancelResult, CauseKind, ErrorObject, Limits, Outcome};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::both::{Both, Side};
+use super::plan::{Caller, Job};
+use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
+use crate::speech::Speech;
+use crate::verify::Broken;
+
+/// How late a timer may be, in milliseconds: the clock's step, and a turn of each task on the way.
+const LATE: u64 = 20;
+/// Lines of a trace that are kept; a run has far fewer.
+const LINES: usize = 20_000;
+
+/// One for all that takes part in a run.
+#[derive(Clone, Debug)]
+pub(super) struct Judge(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a run")]
+pub(super) struct State {
+    begun: Instant,
+    pub(super) speech: Speech,
+    /// What the peer cancelled is owed silence.
+    pub(super) silence: bool,
+    /// The wire keeps the order of frames.
+    pub(super) ordered: bool,
+    /// The wire may bring a frame twice.
+    pub(super) repeats: bool,
+    limits: Both<Limits>,
+    pub(super) calls: BTreeMap<u64, CallSeen>,
+    pub(super) works: BTreeMap<u64, WorkSeen>,
+    pub(super) written: Both<Written>,
+    live: Both<usize>,
+    /// A side was asked to shut down.
+    pub(super) shut: Both<bool>,
+    /// Something befell the wire, or a side left it.
+    pub(super) lost: bool,
+    /// The handshake went well, where there is one.
+    pub(super) is_open: bool,
+    trace: Vec<String>,
+    pub(super) broken: Option<Broken>,
+    cancels: u64,
+}
+
+impl Judge {
+    pub(super) fn new(dialect: &Dialect, speech: Speech, limits: &Both<Limits>) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            begun: Instant::now(),
+            speech,
+            silence: dialect.rules().peer_cancelled == CancelledReply::Silence,
+            ordered: true,
+            repeats: false,
+            limits: limits.clone(),
+            calls: BTreeMap::new(),
+            works: BTreeMap::new(),
+            written: Both::default(),
+            live: Both::default(),
+            shut: Both::default(),
+            lost: false,
+            is_open: speech.opening().is_none(),
+            trace: Vec::new(),
+            broken: None,
+            cancels: 0,
+        })))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn note(&self, what: impl FnOnce() -> String) {
+        self.state().note(what);
+    }
+
+    pub(super) fn holds(&self, condition: bool, invariant: &'static str, what: impl FnOnce() -> String) {
+        self.state().holds(condition, invariant, what);
+    }
+
+    pub(super) fn broken(&self) -> Option<Broken> {
+        self.state().broken.clone()
+    }
+
+    pub(super) fn unordered(&self) {
+        self.state().ordered = false;
+    }
+
+    /// The wire is no longer what it was.
+    pub(super) fn lost(&self, what: &str) {
+        let mut state = self.state();
+        state.lost = true;
+        state.note(|| what.to_owned());
+    }
+
+    pub(super) fn shuts(&self, side: Side) {
+        let mut state = self.state();
+        *state.shut.of_mut(side) = true;
+        state.note(|| format!("{side} shuts down"));
+    }
+
+    /// The trace, and how many cancels were asked.
+    pub(super) fn into_trace(self) -> (Vec<String>, u64) {
+        let mut state = self.state();
+        // What it keeps of the requests would keep their connections.
+        state.works.clear();
+        (std::mem::take(&mut state.trace), state.cancels)
+    }
+
+    // ---- handlers
+
+    pub(super) fn enters(&self, side: Side, job: &Job, context: &CallContext) {
+        let mut state = self.state();
+        let nonce = job.nonce;
+        state.note(|| format!("{side} enters {nonce}: {:?}", job.work));
+        let work = WorkSeen { end: None, cause: None, context: context.clone() };
+        let before = state.works.insert(nonce, work);
+        let once = before.is_none() || state.repeats;
+        state.holds(once, "I14", || format!("the handler of {nonce} was entered twice"));
+        *state.live.of_mut(side) += 1;
+        let (live, most) = (*state.live.of(side), state.limits.of(side).running);
+        state.holds(live <= most, "I10", || format!("{live} handlers live at the {side}, {most} may"));
+    }
+
+    pub(super) fn leaves(&self, side: Side, nonce: u64, end: WorkEnd) {
+        let mut state = self.state();
+        *state.live.of_mut(side) -= 1;
+        let Some(work) = state.works.get_mut(&nonce) else { return };
+        work.end = Some(end);
+        work.cause = work.context.cause().map(|cause| cause.kind());
+        let cause = work.cause;
+        state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
+    }
+
+    pub(super) fn live(&self, side: Side) -> usize {
+        *self.state().live.of(side)
+    }
+
+    // ---- callers
+
+    pub(super) fn begins(&self, side: Side, job: &Job, parent: Option<u64>, stillborn: bool) {
+        let mut state = self.state();
+        let begun = state.now();
+        let asked = job.caller.cancels_after().map(|ms| begun + ms);
+        state
+            .note(|| format!("{side} calls {}: {:?}, {:?} ({} ms)", job.nonce, job.work, job.caller, job.ms));
+        let call = CallSeen {
+            side,
+            caller: job.caller,
+            parent,
+            begun,
+            asked,
+            result: None,
+            left: false,
+            returned: false,
+            not_run: false,
+            stillborn,
+        };
+        state.calls.insert(job.nonce, call);
+    }
+
+    /// The call was not taken.
+    pub(super) fn refused(&self, nonce: u64, error: &CallError) {
+        let mut state = self.state();
+        state.calls.remove(&nonce);
+        let expected = matches!(error, CallError::Ended | CallError::TooMany { .. });
+        state.holds(expected, "I13", || format!("the call {nonce} did not begin: {error}"));
+        state.note(|| format!("{nonce} did not begin: {error}"));
+    }
+
+    pub(super) fn cancels(&self, nonce: u64, result: CancelResult) {
+        let mut state = self.state();
+        state.cancels += 1;
+        state.note(|| format!("{nonce} is cancelled: {result:?}"));
+        let Some(call) = state.calls.get_mut(&nonce) else { return };
+        let second = call.result.is_some();
+        call.result.get_or_insert(result);
+        let quiet = !second || result == CancelResult::AlreadySettled;
+        state.holds(quiet, "I7", || format!("{nonce} was cancelled twice, and then {result:?}"));
+    }
+
+    /// Nobody waits for the call any more.
+    pub(super) fn leaves_call(&self, nonce: u64, how: &str) {
+        let mut state = self.state();
+        state.cancels += 1;
+        state.note(|| format!("{nonce} is {how}"));
+        if let Some(call) = state.calls.get_mut(&nonce) {
+            call.left = true;
+        }
+    }
+
+    pub(super) fn returns(&self, nonce: u64, outcome: &Outcome<Value>) {
+        let mut state = self.state();
+        state.note(|| format!("{nonce} returns {}", short(outcome)));
+        let (now, silence) = (state.now(), state.silence);
+        let written = state.request_of(nonce).is_some();
+        let answered = state.request_of(nonce).is_some_and(|request| request.answer_received);
+        let Some(call) = state.calls.get_mut(&nonce) else { return };
+        call.not_run = matches!(outcome, Outcome::Disconnected { may_have_run: false });
+        let again = std::mem::replace(&mut call.returned, true);
+        let (side, caller, result, begun, asked) =
+            (call.side, call.caller, call.result, call.begun, call.asked);
+        let parent = call.parent;
+        state.holds(!again, "I13", || format!("{nonce} returned twice"));
+        let wait = u64::try_from(state.limits.of(side).peer_wait.as_millis()).unwrap_or(u64::MAX);
+        let late = asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);
+        state.holds(!late, "I13", || format!("{nonce} returned {now}, was cancelled {asked:?}"));
+        let answer = |value: &Value| value.get("nonce").and_then(Value::as_u64);
+        let was_asked = asked.is_some_and(|asked| now >= asked);
+        match outcome {
+            Outcome::Completed(value) => {
+                state.holds(answer(value) == Some(nonce), "I4", || format!("{nonce} was answered {value}"));
+                let quiet = matches!(result, None | Some(CancelResult::AlreadySettled));
+                state.holds(quiet, "I13", || {
+                    format!("{nonce} completed as if no cancel was asked: {result:?}")
+                });
+            }
+            Outcome::CompletedAfterCancel(value) => {
+                state.holds(answer(value) == Some(nonce), "I4", || format!("{nonce} was answered {value}"));
+                let because = was_asked || parent.is_some() || *state.shut.of(side);
+                state.holds(because, "I13", || format!("{nonce} completed after a cancel nobody asked"));
+                let possible = result != Some(CancelResult::TakenBack);
+                state.holds(possible, "I13", || format!("{nonce} was taken back, and completed"));
+            }
+            Outcome::Cancelled(cancelled) => {
+                let kind = cancelled.cause.kind();
+                let because = match kind {
+                    CauseKind::Caller => was_asked,
+                    CauseKind::Deadline => was_asked && matches!(caller, Caller::Deadline(_)),
+                    CauseKind::Parent => parent.is_some(),
+                    CauseKind::Shutdown => *state.shut.of(side),
+                    CauseKind::Peer => answered && state.peer_may_cancel(nonce, side),
+                    CauseKind::Disconnected | CauseKind::Dropped | CauseKind::Limit | CauseKind::Local => {
+                        parent.is_some()
+                    }
+                    _ => false,
+                };
+                state.holds(because, "I13", || format!("{nonce} was cancelled by {kind:?}, began {begun}"));
+                let confirmed = cancelled.confirmed;
+                let known = !confirmed || answered || !written || silence;
+                state.holds(known, "I13", || format!("{nonce} is confirmed, and no answer came"));
+                let honest = confirmed || written;
+                state.holds(honest, "I13", || format!("{nonce} never was on the wire, and is not confirmed"));
+            }
+            Outcome::Failed(error) => {
+                let because = state.may_fail(nonce, side, error);
+                state.holds(because, "I4", || format!("{nonce} failed, and its handler did not: {error}"));
+            }
+            Outcome::Disconnected { may_have_run } => {
+                // Over HTTP there is no session then, and posts are refused.
+                let because = state.is_going() || !state.is_open;
+                state.holds(because, "I13", || format!("{nonce} is disconnected, and nothing was lost"));
+                // A wire of posts knows of some that they never left.
+                let honest = *may_have_run || !written || !state.ordered;
+                state.holds(honest, "I13", || {
+                    format!("{nonce} may have run: {may_have_run}, and was written")
+                });
+            }
+            other => state.holds(false, "I13", || format!("{nonce} returned {other:?}")),
+        }
+        let born = state.calls.get(&nonce).is_some_and(|call| call.stillborn);
+        let cancelled = matches!(outcome, Outcome::Cancelled(_) | Outcome::Disconnected { .. });
+        state.holds(!born || cancelled, "I5", || format!("{nonce} is a child of a cancelled request"));
+    }
+
+    /// The connection of this side has closed: each of its callers has been told (I13).
+    pub(super) fn all_returned(&self, side: Side) {
+        let mut state = self.state();
+        let waiting: Vec<u64> = state
+            .calls
+            .iter()
+            .filter(|(_, call)| call.side == side && !call.returned && !call.left)
+            .map(|(nonce, _)| *nonce)
+            .collect();
+        state.holds(waiting.is_empty(), "I13", || {
+            format!("the connection is closed, and these calls of the {side} wait: {waiting:?}")
+        });
+    }
+}
+
+impl State {
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The connection may be at its end, or beyond.
+    pub(super) fn is_going(&self) -> bool {
+        self.lost || self.shut.client || self.shut.server
+    }
+
+    pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
+        if self.trace.len() < LINES {
+            let line = format!("{:>7} {}", self.now(), what());
+            self.trace.push(line);
+        }
+    }
+
+    /// Keeps the first invariant that does not hold.
+    pub(super) fn holds(&mut self, condition: bool, invariant: &'static str, what: impl FnOnce() -> String) {
+        if condition || self.broken.is_some() {
+            return;
+        }
+        let broken = Broken { invariant, what: what() };
+        self.note(|| broken.to_string());
+        self.broken = Some(broken);
+    }
+
+    /// Whether the call of this side may be told that its peer cancelled it.
+    fn peer_may_cancel(&self, nonce: u64, side: Side) -> bool {
+        if *self.shut.of(side.other()) || self.lost {
+            return true;
+        }
+        self.works.get(&nonce).is_some_and(|work| {
+            work.end == Some(WorkEnd::Stopped) || work.cause.is_some() || work.context.is_cancelled()
+        })
+    }
+
+    /// Whether the call of this side may fail so.
+    fn may_fail(&self, nonce: u64, side: Side, error: &ErrorObject) -> bool {
+        let limits = self.limits.of(side.other());
+        let tight = limits.running < 1024 || *self.shut.of(side.other()) || self.lost || !self.is_open;
+        // LSP's word for a request its server gave up says that it failed.
+        let given_up = error.code.0 == -32803 && self.peer_may_cancel(nonce, side);
+        match self.works.get(&nonce).map(|work| work.end) {
+            Some(Some(WorkEnd::Failed)) => {
+                error.message == "sim failed" || error.code.0 == -32603 || given_up
+            }
+            Some(Some(WorkEnd::Panicked | WorkEnd::Dropped)) => true,
+            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up,
+            // It was never entered: there was no room for it.
+            None => tight,
+        }
+    }
+
+    /// At the end: what is said not to have run was never read by the other side (I13).
+    pub(super) fn check_unsent(&mut self) {
+        let found = self.calls.iter().find(|(nonce, call)| {
+            call.not_run && self.request_of(**nonce).is_some_and(|request| request.received > 0)
+        });
+        let found = found.map(|(nonce, _)| *nonce);
+        self.holds(found.is_none(), "I13", || format!("{found:?} came, and its caller was told otherwise"));
+    }
+
+    /// At the end: what was told to a handler stays, and comes before its answer or not at all.
+    pub(super) fn check_causes(&mut self) {
+        let mut found = None;
+        for (nonce, work) in &self.works {
+            let now = work.context.cause().map(|cause| cause.kind());
+            let settled = work.end == Some(WorkEnd::Value) || work.cause.is_some();
+            if settled && now != work.cause {
+                found.get_or_insert((*nonce, work.cause, now));
+            }
+        }
+        let told = found.map(|(nonce, then, now)| format!("{nonce} ended with {then:?} and now has {now:?}"));
+        self.holds(told.is_none(), "I6", || told.unwrap_or_default());
+    }
+}
+
+fn short(outcome: &Outcome<Value>) -> String {
+    match outcome {
+        Outcome::Completed(_) => "Completed".to_owned(),
+        Outcome::CompletedAfterCancel(_) => "CompletedAfterCancel".to_owned(),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,288 @@
+//! A stream of bytes within this process that treats them as a network does: splits and joins pieces, delays them, holds one
+//! direction up, ends in the middle of a byte's way.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use super::both::{Both, Side};
+use super::plan::Weather;
+use super::rng::Rng;
+
+/// Both directions of one stream.
+#[derive(Clone, Debug)]
+pub(super) struct Pipe(Arc<Mutex<Both<Direction>>>);
+
+/// What one side writes and the other reads.
+#[derive(Debug)]
+struct Direction {
+    rng: Rng,
+    piece: usize,
+    room: usize,
+    delay: u64,
+    /// Bytes on their way, and when they arrive; in the order of their sending.
+    pieces: VecDeque<(Instant, VecDeque<u8>)>,
+    held: usize,
+    taken: usize,
+    cut_at: Option<usize>,
+    stalled_until: Option<Instant>,
+    end: End,
+    /// The writer's side goes on as if it were heard.
+    deaf: bool,
+    reader_gone: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// Every byte that was taken, for whoever wants to read along.
+    log: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    /// Nothing comes behind what is on its way.
+    Ended,
+    /// Reading fails behind what is on its way.
+    Reset,
+}
+
+impl Direction {
+    fn new(weather: &Weather, mut rng: Rng, cut_at: Option<usize>) -> Self {
+        Self {
+            piece: weather.piece,
+            room: weather.room,
+            delay: weather.delay,
+            pieces: VecDeque::new(),
+            held: 0,
+            taken: 0,
+            cut_at,
+            stalled_until: None,
+            end: End::Open,
+            deaf: false,
+            reader_gone: false,
+            reader: None,
+            writer: None,
+            log: None,
+            rng: rng.fork(),
+        }
+    }
+
+    fn wake(&mut self) {
+        for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
+    fn stop(&mut self, end: End) {
+        if self.end == End::Open {
+            self.end = end;
+        }
+        self.wake();
+    }
+
+    /// Takes some of these bytes. `None`: there is no room.
+    fn push(&mut self, bytes: &[u8]) -> Option<usize> {
+        if self.deaf {
+            return Some(bytes.len());
+        }
+        let room = self.room.saturating_sub(self.held);
+        if room == 0 {
+            return None;
+        }
+        let piece = self.rng.length(1, self.piece);
+        let left = self.cut_at.map_or(usize::MAX, |at| at.saturating_sub(self.taken));
+        let count = bytes.len().min(room).min(piece).min(left);
+        let bytes = bytes.get(..count).unwrap_or_default();
+        if let Some(log) = &mut self.log {
+            log.extend_from_slice(bytes);
+        }
+        let mut at = Instant::now() + Duration::from_millis(self.rng.below(self.delay + 1));
+        if let Some((last, pieces)) = self.pieces.back_mut() {
+            at = at.max(*last);
+            if at == *last {
+                pieces.extend(bytes);
+            } else {
+                self.pieces.push_back((at, bytes.iter().copied().collect()));
+            }
+        } else {
+            self.pieces.push_back((at, bytes.iter().copied().collect()));
+        }
+        self.held += count;
+        self.taken += count;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        Some(count)
+    }
+
+    /// When there is something to read; `None`: nothing is on its way.
+    fn next_at(&self) -> Option<Instant> {
+        let (at, _) = self.pieces.front()?;
+        Some(self.stalled_until.map_or(*at, |until| until.max(*at)))
+    }
+
+    fn pop(&mut self, buffer: &mut ReadBuf<'_>) {
+        let Some((_, bytes)) = self.pieces.front_mut() else { return };
+        let count = buffer.remaining().min(bytes.len()).min(self.rng.length(1, self.piece));
+        for byte in bytes.drain(..count) {
+            buffer.put_slice(&[byte]);
+        }
+        if bytes.is_empty() {
+            self.pieces.pop_front();
+        }
+        self.held -= count;
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+    }
+}
+
+impl Pipe {
+    /// A stream and its ends.
+    pub(super) fn new(weather: &Weather, rng: &mut Rng, cut_at: &Both<Option<usize>>) -> Self {
+        let client = Direction::new(weather, rng.fork(), cut_at.client);
+        let server = Direction::new(weather, rng.fork(), cut_at.server);
+        Self(Arc::new(Mutex::new(Both { client, server })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Both<Direction>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps every byte.
+    pub(super) fn record(&self) {
+        let mut state = self.lock();
+        for side in Side::BOTH {
+            state.of_mut(side).log = Some(Vec::new());
+        }
+    }
+
+    /// Every byte this side has written so far, if they are kept.
+    pub(super) fn recorded(&self, side: Side) -> Vec<u8> {
+        self.lock().of(side).log.clone().unwrap_or_default()
+    }
+
+    /// One end, for this side.
+    pub(super) fn end(&self, side: Side) -> PipeEnd {
+        PipeEnd { pipe: self.clone(), side, timer: None }
+    }
+
+    /// What is on its way arrives, then both directions fail.
+    pub(super) fn cut(&self) {
+        let mut state = self.lock();
+        for side in Side::BOTH {
+            state.of_mut(side).stop(End::Reset);
+        }
+    }
+
+    /// Nothing from this side arrives for so long.
+    pub(super) fn stall(&self, side: Side, time: Duration) {
+        let mut state = self.lock();
+        let direction = state.of_mut(side);
+        direction.stalled_until = Some(Instant::now() + time);
+    }
+
+    /// The end of input for the other side; what this side writes from now on is lost.
+    pub(super) fn half_close(&self, side: Side) {
+        let mut state = self.lock();
+        let direction = state.of_mut(side);
+        direction.deaf = true;
+        direction.stop(End::Ended);
+    }
+}
+
+/// One end of a stream.
+#[derive(Debug)]
+pub(super) struct PipeEnd {
+    pipe: Pipe,
+    side: Side,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl AsyncRead for PipeEnd {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            let at = {
+                let mut state = this.pipe.lock();
+                let direction = state.of_mut(this.side.other());
+                match (direction.next_at(), direction.end) {
+                    (Some(at), _) if at <= Instant::now() => {
+                        direction.pop(buffer);
+                        return Poll::Ready(Ok(()));
+                    }
+                    (Some(at), _) => {
+                        direction.reader = Some(cx.waker().clone());
+                        at
+                    }
+                    (None, End::Ended) => return Poll::Ready(Ok(())),
+                    (None, End::Reset) => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                    (None, End::Open) => {
+                        direction.reader = Some(cx.waker().clone());
+                        return Poll::Pending;
+                    }
+                }
+            };
+            let timer = match &mut this.timer {
+                Some(timer) => {
+                    if timer.deadline() != at {
+                        timer.as_mut().reset(at);
+                    }
+                    timer
+                }
+                None => this.timer.insert(Box::pin(tokio::time::sleep_until(at))),
+            };
+            ready!(timer.as_mut().poll(cx));
+        }
+    }
+}
+
+impl AsyncWrite for PipeEnd {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut state = self.pipe.lock();
+        let direction = state.of_mut(self.side);
+        if direction.reader_gone || (direction.end != End::Open && !direction.deaf) {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let Some(count) = direction.push(bytes) else {
+            direction.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        let cut = direction.cut_at.is_some_and(|at| direction.taken >= at);
+        if cut {
+            for side in Side::BOTH {
+                state.of_mut(side).stop(End::Reset);
+            }
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pipe.lock().of_mut(self.side).stop(End::Ended);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for PipeEnd {
+    fn drop(&mut self) {
+        let mut state = self.pipe.lock();
+        state.of_mut(self.side).stop(End::Ended);
+        let read = state.of_mut(self.side.other());
+        read.reader_gone = true;
+        read.wake();
+    }
+}

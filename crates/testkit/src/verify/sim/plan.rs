@@ -1,0 +1,305 @@
+//! What happens in a run, drawn from its seed before anything runs.
+
+use std::time::Duration;
+
+use rescind_core::Limits;
+use serde::{Deserialize, Serialize};
+
+use super::Wire;
+use super::both::{Both, Side};
+use super::rng::Rng;
+
+/// Calls and what their handlers do, disturbances, and how it ends. Times are in milliseconds of the paused clock.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) limits: Both<Limits>,
+    pub(super) calls: Vec<Planned>,
+    /// The handshake's own caller.
+    pub(super) opening: Caller,
+    pub(super) disturbances: Vec<(u64, Disturbance)>,
+    /// When it ends, and how.
+    pub(super) end: (u64, Ending),
+    pub(super) weather: Weather,
+}
+
+/// A call of one side.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    pub(super) at: u64,
+    pub(super) side: Side,
+    pub(super) job: Job,
+}
+
+/// What a handler is asked to do, as it stands in the params.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    /// Names the call and everything that belongs to it, on both sides.
+    pub(super) nonce: u64,
+    pub(super) work: Work,
+    /// So long it takes, where that is its own to say.
+    pub(super) ms: u64,
+    /// How the one who asks for it behaves.
+    pub(super) caller: Caller,
+    /// What it asks its own caller to do.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) child: Option<Box<Job>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Work {
+    /// Answers at once.
+    Quick,
+    /// Answers after a while, or stops at its cancel.
+    Sleep,
+    /// Stops at its cancel and not before.
+    Wait,
+    /// Answers a value at its cancel and not before.
+    Partial,
+    /// Answers after a while and never looks at its cancel.
+    Ignore,
+    /// Never ends by itself.
+    Deaf,
+    /// Fails after a while, also when it is cancelled.
+    Fail,
+    /// Panics after a while.
+    Panic,
+    /// Calls back, and answers when that is done.
+    Nested,
+    /// Calls back and answers without waiting for that.
+    Abandons,
+    /// Notifies, also when it is cancelled.
+    Progress,
+    /// Answers, and goes on notifying.
+    Straggler,
+    /// Answers after a critical section.
+    Shield,
+    /// Is cancelled by its own side.
+    Local,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Caller {
+    Waits,
+    /// Cancels after so long.
+    Cancels(u64),
+    /// Cancels again when it has waited as long once more.
+    CancelsTwice(u64),
+    /// Cancels and does not wait for the peer.
+    Leaves(u64),
+    /// Drops the call.
+    Drops(u64),
+    /// Gives it so long.
+    Deadline(u64),
+    /// Cancels by a token.
+    Token(u64),
+    /// By a token that is cancelled before the call begins.
+    Never,
+    /// Does not wait for it.
+    Detaches,
+}
+
+impl Caller {
+    /// When it asks for the cancel, after the call has begun.
+    pub(super) const fn cancels_after(self) -> Option<u64> {
+        match self {
+            Self::Cancels(ms)
+            | Self::CancelsTwice(ms)
+            | Self::Leaves(ms)
+            | Self::Deadline(ms)
+            | Self::Token(ms) => Some(ms),
+            Self::Never => Some(0),
+            Self::Waits | Self::Drops(_) | Self::Detaches => None,
+        }
+    }
+}
+
+/// What befalls the wire in the middle of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disturbance {
+    /// Nothing from this side arrives for so long.
+    Stall(Side, u64),
+    /// The connection is cut.
+    Cut,
+    /// The end of input, as far as the other side can see; the rest of what this side writes is lost.
+    HalfClose(Side),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// One side shuts down and lets what runs go on for so long.
+    Shutdown(Side, u64),
+    /// Both do.
+    BothShutDown(u64, u64),
+    /// The connection is cut.
+    Cut,
+}
+
+/// How the wire treats bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Weather {
+    pub(super) seed: Rng,
+    /// The most bytes taken and given at once.
+    pub(super) piece: usize,
+    /// The most bytes on their way in one direction.
+    pub(super) room: usize,
+    /// The longest a piece takes.
+    pub(super) delay: u64,
+    /// A connection is cut when so many bytes have gone from the client, from the server.
+    pub(super) cut_at: Both<Option<usize>>,
+    /// Of several connections, so many in a hundred are cut at a place of their own.
+    pub(super) cut_some: u64,
+}
+
+impl Weather {
+    /// Nothing is lost: each side gets all the other writes, sooner or later.
+    pub(super) const fn is_fair(&self) -> bool {
+        self.cut_at.client.is_none() && self.cut_at.server.is_none() && self.cut_some == 0
+    }
+}
+
+impl Plan {
+    /// A wire with times of its own may give something up.
+    pub(super) fn is_slow(&self) -> bool {
+        let stalls = self.disturbances.iter().any(|(_, it)| matches!(it, Disturbance::Stall(_, 5_000..)));
+        stalls || (self.weather.room < 400 && self.weather.delay > 1)
+    }
+
+    pub(super) fn draw(seed: u64, wire: Wire, serves_both: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut next_nonce = 1;
+        let spread = rng.pick(5, &[0, 40, 400]);
+        let count = rng.length(3, 14);
+        let calls = (0..count)
+            .map(|_| {
+                let side = if serves_both && rng.percent(40) { Side::Server } else { Side::Client };
+                let job = job(&mut rng, &mut next_nonce, if serves_both { 2 } else { 0 });
+                Planned { at: rng.below(spread + 1), side, job }
+            })
+            .collect();
+        let opening = if rng.percent(5) { Caller::Cancels(rng.below(3)) } else { Caller::Waits };
+        let disturbances = disturbances(&mut rng, wire, spread);
+        let after = spread + rng.pick(20, &[0, 200, 3_000, 12_000]);
+        let drain = rng.pick(0, &[50, 1_000, 10_000]);
+        let ending = match rng.below(10) {
+            0..=3 => Ending::Shutdown(Side::Client, drain),
+            4..=6 => Ending::Shutdown(Side::Server, drain),
+            7 => Ending::BothShutDown(drain, rng.pick(0, &[50, 1_000])),
+            _ => Ending::Cut,
+        };
+        let limits = Both { client: limits(&mut rng), server: limits(&mut rng) };
+        let weather = weather(&mut rng, wire);
+        Self { limits, calls, opening, disturbances, end: (after, ending), weather }
+    }
+}
+
+fn job(rng: &mut Rng, next_nonce: &mut u64, depth: u32) -> Job {
+    let nonce = *next_nonce;
+    *next_nonce += 1;
+    let mut work = rng.pick(
+        Work::Quick,
+        &[
+            Work::Sleep,
+            Work::Sleep,
+            Work::Wait,
+            Work::Wait,
+            Work::Partial,
+            Work::Ignore,
+            Work::Deaf,
+            Work::Fail,
+            Work::Panic,
+            Work::Nested,
+            Work::Nested,
+            Work::Abandons,
+            Work::Progress,
+            Work::Straggler,
+            Work::Shield,
+            Work::Local,
+        ],
+    );
+    let calls_back = matches!(work, Work::Nested | Work::Abandons);
+    if calls_back && depth == 0 {
+        work = Work::Sleep;
+    }
+    let has_child = calls_back || (work == Work::Wait && rng.percent(25));
+    let mut child = (has_child && depth > 0).then(|| Box::new(job(rng, next_nonce, depth - 1)));
+    if let (Work::Abandons, Some(child)) = (work, &mut child) {
+        // Its end is its parent's.
+        child.caller = Caller::Waits;
+    }
+    let soon = rng.pick(0, &[0, 1, 2, 5, 20, 300, 2_500]);
+    let caller = match rng.below(20) {
+        0..=5 => Caller::Waits,
+        6..=10 => Caller::Cancels(soon),
+        11 => Caller::CancelsTwice(soon),
+        12 => Caller::Leaves(soon),
+        13..=14 => Caller::Drops(soon),
+        15..=16 => Caller::Deadline(soon),
+        17 => Caller::Token(soon),
+        18 => Caller::Never,
+        _ => Caller::Detaches,
+    };
+    Job { nonce, work, ms: rng.pick(0, &[1, 1, 5, 30, 400, 3_000]), caller, child }
+}
+
+fn disturbances(rng: &mut Rng, wire: Wire, spread: u64) -> Vec<(u64, Disturbance)> {
+    let mut found = Vec::new();
+    if rng.percent(20) {
+        let side = rng.pick(Side::Client, &[Side::Server]);
+        let time = rng.pick(10, &[1_000, 8_000]);
+        found.push((rng.below(spread + 5), Disturbance::Stall(side, time)));
+    }
+    if rng.percent(8) {
+        found.push((rng.below(spread + 30), Disturbance::Cut));
+    }
+    if wire == Wire::Memory && rng.percent(8) {
+        let side = rng.pick(Side::Client, &[Side::Server]);
+        found.push((rng.below(spread + 30), Disturbance::HalfClose(side)));
+    }
+    found.sort_by_key(|(at, _)| *at);
+    found
+}
+
+fn limits(rng: &mut Rng) -> Limits {
+    let mut limits = Limits::default();
+    if rng.percent(30) {
+        limits.running = rng.length(1, 3);
+        limits.queued = rng.length(0, 4);
+        limits.queue_time = Duration::from_millis(rng.pick(30_000, &[10, 500]));
+    }
+    if rng.percent(20) {
+        limits.cancel_grace = Duration::from_millis(rng.pick(1, &[0, 100]));
+    }
+    if rng.percent(10) {
+        limits.peer_wait = Duration::from_millis(rng.pick(1, &[0, 50]));
+    }
+    if rng.percent(10) {
+        limits.shield = Duration::from_millis(rng.pick(1, &[50]));
+    }
+    if rng.percent(10) {
+        limits.outbox_frames = rng.length(2, 6);
+    }
+    limits
+}
+
+fn weather(rng: &mut Rng, wire: Wire) -> Weather {
+    let mut cut_at = Both::default();
+    let mut cut_some = 0;
+    if wire.has_connections() {
+        if rng.percent(20) {
+            cut_some = rng.pick(5, &[30]);
+        }
+    } else if rng.percent(15) {
+        let side = rng.pick(Side::Client, &[Side::Server]);
+        *cut_at.of_mut(side) = Some(rng.length(1, 3_000));
+    }
+    Weather {
+        piece: rng.pick(64 * 1024, &[64 * 1024, 1, 7, 100, 1_000]),
+        room: rng.pick(64 * 1024, &[64 * 1024, 16, 300, 4_096]),
+        delay: rng.pick(0, &[0, 1, 10, 200]),
+        cut_at,
+        cut_some,
+        seed: rng.fork(),
+    }
+}

@@ -1,0 +1,247 @@
+//! One run, from its opening to the last task's end.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::{Outcome, Peer};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::Case;
+use super::both::{Both, Side};
+use super::bytes;
+use super::calls::{self, From};
+use super::judge::Judge;
+use super::net::Net;
+use super::open::{Arrival, Opened, Setting};
+use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
+use super::rng::Rng;
+
+/// A step that takes so long on the paused clock hangs. The longest good one is a server of sessions whose client is gone
+/// (5 min), with what its handlers may then take.
+const HANGS: Duration = Duration::from_secs(420);
+/// So long a shutdown may take beyond its own times.
+const SLACK: Duration = Duration::from_millis(100);
+/// So long a client that finds no server takes to give everything up.
+const ALONE: Duration = Duration::from_secs(90);
+/// What a test of a hang is cut into.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Plays what the seed says; what is broken is the judge's to tell.
+pub(super) async fn play(case: &Case, seed: u64) -> Judge {
+    let plan = Arc::new(Plan::draw(case.mix(seed), case.wire, case.serves_both()));
+    let judge = Judge::new(&case.dialect, case.speech, &plan.limits);
+    judge.note(|| format!("seed {seed}: {:?}, ends at {:?}", plan.weather, plan.end));
+    if !plan.weather.is_fair() || (case.wire.has_connections() && plan.is_slow()) {
+        judge.state().lost = true;
+    }
+    let net = Net::new(&plan.weather);
+    let disturbing = tokio::spawn(disturb(Arc::clone(&plan), net.clone(), judge.clone()));
+    let mut rng = Rng::new(case.mix(seed ^ 0x5eed));
+    let setting = Setting { case, plan: &plan, net: &net, judge: &judge };
+    match within(&judge, "L3", "to open", setting.open(&mut rng)).await {
+        Some(Ok(opened)) => talk(case, &plan, &judge, opened).await,
+        Some(Err(why)) => judge.note(|| format!("it did not open: {why}")),
+        None => {}
+    }
+    disturbing.abort();
+    net.cut();
+    judge.state().works.clear();
+    leave_nothing(&judge).await;
+    judge
+}
+
+/// Waits for it, but not for ever: what hangs is broken.
+async fn within<T>(
+    judge: &Judge,
+    invariant: &'static str,
+    what: &str,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let done = timeout(HANGS, future).await.ok();
+    judge.holds(done.is_some(), invariant, || format!("it takes more than {HANGS:?} {what}"));
+    done
+}
+
+async fn disturb(plan: Arc<Plan>, net: Net, judge: Judge) {
+    let begun = Instant::now();
+    for (at, disturbance) in &plan.disturbances {
+        sleep_until(begun + Duration::from_millis(*at)).await;
+        match *disturbance {
+            Disturbance::Stall(side, ms) => {
+                judge.note(|| format!("nothing of the {side} arrives for {ms} ms"));
+                net.stall(side, Duration::from_millis(ms));
+            }
+            Disturbance::Cut => {
+                judge.lost("everything is cut");
+                net.cut();
+            }
+            Disturbance::HalfClose(side) => {
+                judge.lost(&format!("the {side} is heard no more"));
+                net.half_close(side);
+            }
+        }
+    }
+}
+
+async fn talk(case: &Case, plan: &Plan, judge: &Judge, mut opened: Opened) {
+    let client = opened.client.clone();
+    shake_hands(case, plan, judge, &client).await;
+    let begun = Instant::now();
+    let mut calls = JoinSet::new();
+    for planned in &plan.calls {
+        let (planned, judge, client) = (planned.clone(), judge.clone(), client.clone());
+        let server = Arc::clone(&opened.server);
+        calls.spawn(async move {
+            sleep_until(begun + Duration::from_millis(planned.at)).await;
+            make(&planned, &judge, &client, &server).await;
+        });
+    }
+    let (at, ending) = plan.end;
+    sleep_until(begun + Duration::from_millis(at)).await;
+    end(case, plan, judge, &mut opened, ending).await;
+    calls.abort_all();
+    while calls.join_next().await.is_some() {}
+    if let Some(framing) = opened.framing {
+        for side in Side::BOTH {
+            bytes::check(judge, side, framing, &opened.net.recorded(side));
+        }
+    }
+    judge.state().check_causes();
+    judge.state().check_unsent();
+    drop(client);
+    drop(opened);
+}
+
+/// What opens a session, where the protocol has something for that.
+async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
+    let Some((method, params)) = case.speech.opening() else { return };
+    judge.note(|| "client shakes hands".to_owned());
+    let Ok(call) = client.call::<_, serde_json::Value>(method, &params).start() else { return };
+    if let Caller::Cancels(ms) = plan.opening {
+        sleep(Duration::from_millis(ms)).await;
+        // I9: nothing of this is written.
+        let result = call.canceller().cancel("never mind");
+        judge.note(|| format!("the handshake is cancelled: {result:?}"));
+    }
+    let Some(outcome) = within(judge, "I13", "to shake hands", call.outcome()).await else { return };
+    judge.state().is_open = matches!(outcome, Outcome::Completed(_));
+    judge.note(|| format!("the handshake: {outcome:?}"));
+    if let Some(opened) = case.speech.opened() {
+        drop(client.notify(opened, &serde_json::json!({})));
+    }
+}
+
+async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &Arrival) {
+    let peer = match planned.side {
+        Side::Client => client.clone(),
+        Side::Server => server.wait().await,
+    };
+    calls::call(planned.side, judge, From::Peer(&peer), &planned.job).await;
+}
+
+async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, ending: Ending) {
+    // On a slow network nothing of the client may have come yet.
+    let server = match ending {
+        Ending::Cut => opened.server.peer(),
+        Ending::Shutdown(..) | Ending::BothShutDown(..) => timeout(ALONE, opened.server.wait()).await.ok(),
+    };
+    if server.is_none() {
+        judge.lost("there is no server");
+        opened.serving.clear();
+    }
+    let peers = Both { client: Some(opened.client.clone()), server };
+    let was_lost = judge.state().lost;
+    match ending {
+        Ending::Shutdown(side, drain) => {
+            shut_down(plan, judge, &peers, side, drain).await;
+            let one = !case.wire.serves_all_by_one();
+            if one && !was_lost && plan.weather.delay == 0 && plan.disturbances.is_empty() {
+                judge.state().check_answered(side);
+            }
+        }
+        Ending::BothShutDown(drain, other) => {
+            tokio::join!(
+                shut_down(plan, judge, &peers, Side::Client, drain),
+                shut_down(plan, judge, &peers, Side::Server, other),
+            );
+        }
+        Ending::Cut => {
+            judge.lost("everything is cut");
+            opened.net.cut();
+        }
+    }
+    if judge.state().shut.server {
+        // Else the next client of it would be served.
+        opened.serving.clear();
+    }
+    for side in Side::BOTH {
+        if let Some(peer) = peers.of(side) {
+            leave(case, plan, judge, &peers, side).await;
+            is_over(plan, judge, side, peer).await;
+        }
+    }
+}
+
+/// Over HTTP a side need not hear of the other's end: a client has no connection that could be lost, and a server may be
+/// one for all clients. Then it shuts down by itself, but not before its callers were told that there is no server.
+async fn leave(case: &Case, plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side: Side) {
+    let stays = match side {
+        Side::Client => case.wire.has_connections(),
+        Side::Server => case.wire.serves_all_by_one(),
+    };
+    let Some(peer) = peers.of(side).as_ref().filter(|_| stays) else { return };
+    if timeout(ALONE, peer.closed()).await.is_err() && !*judge.state().shut.of(side) {
+        judge.all_returned(side);
+        shut_down(plan, judge, peers, side, 0).await;
+    }
+}
+
+async fn shut_down(plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side: Side, drain: u64) {
+    let Some(peer) = peers.of(side) else { return };
+    judge.shuts(side);
+    let (begun, drain) = (Instant::now(), Duration::from_millis(drain));
+    let limits = plan.limits.of(side);
+    let most = drain + limits.cancel_grace + limits.flush + SLACK;
+    let Some(left) = within(judge, "L3", "to shut down", peer.shutdown(drain)).await else { return };
+    let took = begun.elapsed();
+    judge.note(|| format!("{side} is shut down, {left} handlers are left"));
+    judge.holds(took <= most, "L3", || format!("the {side} took {took:?} to shut down, {most:?} it may"));
+}
+
+/// The connection of a side closes, its callers are told, its handlers end, and nothing of them stays.
+async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
+    if within(judge, "L3", "to close", peer.closed()).await.is_none() {
+        return;
+    }
+    judge.note(|| format!("{side} is closed"));
+    // Callers need a turn each to look.
+    sleep(Duration::from_millis(5)).await;
+    judge.all_returned(side);
+    let limits = plan.limits.of(side);
+    let most = Instant::now() + limits.detach_grace + limits.cancel_grace + SLACK;
+    while judge.live(side) > 0 && Instant::now() < most {
+        sleep(TICK).await;
+    }
+    let live = judge.live(side);
+    judge.holds(live == 0, "L3", || format!("{live} handlers of the {side} outlive their connection"));
+    sleep(SLACK).await;
+    let (stats, load) = (peer.stats(), peer.load());
+    let kept = [stats.running, stats.draining, stats.queued, stats.slots, stats.calls];
+    judge.holds(kept == [0; 5], "I3", || format!("the {side} keeps something: {stats:?}"));
+    judge.holds(load.outbox_frames == 0, "I3", || format!("the {side} keeps frames: {load:?}"));
+    judge.holds(peer.registry().is_empty(), "I3", || format!("the {side}'s registry: {:?}", peer.registry()));
+}
+
+/// No task is left of it.
+async fn leave_nothing(judge: &Judge) {
+    let metrics = Handle::current().metrics();
+    let most = Instant::now() + HANGS;
+    while metrics.num_alive_tasks() > 0 && Instant::now() < most {
+        sleep(TICK).await;
+    }
+    let left = metrics.num_alive_tasks();
+    judge.holds(left == 0, "I3", || format!("{left} tasks are left"));
+}

@@ -1,0 +1,105 @@
+//! A link that tells the judge what is handed to it and what comes out of it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use rescind_core::{
+    CloseReason, ExchangeId, Fault, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
+    TransportEvent, Unsupported,
+};
+
+use super::both::Side;
+use super::judge::Judge;
+
+/// The same link, listened to.
+pub(super) fn tap(mut link: Link, side: Side, judge: &Judge) -> Link {
+    link.rx = Box::pin(TapReceiver { inner: link.rx, side, judge: judge.clone() });
+    link.tx = Box::pin(TapSender { inner: link.tx, side, judge: judge.clone() });
+    link
+}
+
+struct TapReceiver {
+    inner: Pin<Box<dyn Receiver>>,
+    side: Side,
+    judge: Judge,
+}
+
+impl Receiver for TapReceiver {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        let event = self.inner.as_mut().poll_event(cx);
+        let side = self.side;
+        match &event {
+            Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => {
+                self.judge.receives(side, &inbound.body);
+            }
+            Poll::Ready(Some(Ok(TransportEvent::Rejected { why, .. }))) => {
+                let lost = self.judge.state().is_going();
+                self.judge.note(|| format!("{side} reads a frame it cannot: {why}"));
+                self.judge.holds(lost, "I12", || format!("{side} reads a frame it cannot: {why}"));
+            }
+            Poll::Ready(Some(Ok(event))) => self.judge.note(|| format!("{side} hears {event:?}")),
+            Poll::Ready(Some(Err(error))) => self.judge.lost(&format!("{side} hears {error}")),
+            Poll::Ready(None) => self.judge.lost(&format!("{side} hears the end")),
+            Poll::Pending => {}
+        }
+        event
+    }
+}
+
+struct TapSender {
+    inner: Pin<Box<dyn Sender>>,
+    side: Side,
+    judge: Judge,
+}
+
+impl Sender for TapSender {
+    fn poll_ready(
+        mut self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.inner.as_mut().poll_ready(lane, cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        let body = out.body.clone();
+        // First: a wire within this process could bring it to the other side at once.
+        self.judge.sends(self.side, &body);
+        let sent = self.inner.as_mut().start_send(out);
+        if sent.is_err() {
+            self.judge.not_sent(self.side, &body);
+        }
+        sent
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        self.inner.as_mut().poll_flush(cx)
+    }
+
+    fn begin_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.inner.as_mut().begin_exchange(exchange);
+    }
+
+    fn note_fault(mut self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+        self.inner.as_mut().note_fault(exchange, fault);
+    }
+
+    fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+        self.inner.as_mut().finish_exchange(exchange, how);
+    }
+
+    fn abort_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        self.inner.as_mut().abort_exchange(exchange)
+    }
+
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        why: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.inner.as_mut().poll_close(why, cx)
+    }
+}

@@ -1,0 +1,129 @@
+//! Opens the connection of a run over the real WebSocket and HTTP, on streams of the run's own network (feature `wires`).
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rescind_core::{Endpoint, Link, Listener, Server, Transport, TransportError};
+use rescind_http::{
+    Acp, AcpTransport, GivenStream, HttpClient, HttpListener, HttpServer, ServerBinding, Stateless,
+    StatelessTransport, Streamable, StreamableTransport,
+};
+use rescind_websocket::{UpgradeOptions, accept_given, open_given};
+use tokio::sync::mpsc;
+
+use super::both::Side;
+use super::judge::Judge;
+use super::open::{Arrival, Opened, Serving, Setting, builder};
+use super::rng::Rng;
+use super::tap::tap;
+use super::work::router;
+
+/// Served by both, whatever they resolve names to.
+const HOST: &str = "localhost";
+
+impl Setting<'_> {
+    pub(super) async fn websocket(&self) -> Result<Opened, String> {
+        let ends = self.net.connect().map_err(told)?;
+        let server = Arc::new(Arrival::default());
+        let tell = Arc::clone(&server);
+        let (judge, peers) = (self.judge.clone(), builder(Side::Server, self));
+        let serving = Serving::spawn(async move {
+            match accept_given(UpgradeOptions::new(), ends.server).await {
+                Ok(link) => match peers.attach(tap(link, Side::Server, &judge)) {
+                    Ok(peer) => tell.tell(peer),
+                    Err(error) => judge.holds(false, "L3", || error.to_string()),
+                },
+                Err(error) => judge.note(|| format!("the server's handshake: {error}")),
+            }
+        });
+        let transport = rescind_websocket::connect(&format!("ws://{HOST}/"));
+        let link = open_given(&transport, ends.client).await.map_err(told)?;
+        let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
+        Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
+    }
+
+    pub(super) async fn streamable(&self, rng: &mut Rng) -> Result<Opened, String> {
+        let after = Duration::from_millis(rng.pick(10, &[0, 10, 500]));
+        let mut binding = Streamable::new().stream_after(after);
+        if rng.percent(15) {
+            binding = binding.poll_after(Duration::from_millis(rng.pick(20, &[400])));
+        }
+        let (in_order, http2) = (rng.percent(30), rng.percent(30));
+        self.http(binding, move |client| {
+            let client = if http2 { client.http2() } else { client };
+            let transport = StreamableTransport::new(client);
+            if in_order { transport.in_order() } else { transport }
+        })
+        .await
+    }
+
+    pub(super) async fn stateless(&self, rng: &mut Rng) -> Result<Opened, String> {
+        let after = Duration::from_millis(rng.pick(10, &[0, 10, 500]));
+        let http2 = rng.percent(30);
+        self.http(Stateless::new().stream_after(after), move |client| {
+            StatelessTransport::new(if http2 { client.http2() } else { client })
+        })
+        .await
+    }
+
+    pub(super) async fn acp(&self) -> Result<Opened, String> {
+        self.http(Acp::new(), AcpTransport::new).await
+    }
+
+    async fn http<T: Transport>(
+        &self,
+        binding: impl ServerBinding,
+        transport: impl FnOnce(HttpClient) -> T,
+    ) -> Result<Opened, String> {
+        self.judge.unordered();
+        rescind_http::count_ids();
+        let (give, given) = mpsc::unbounded_channel();
+        let inner = HttpServer::new(binding).serve_given(given);
+        let server = Arc::new(Arrival::default());
+        let tell = Arc::clone(&server);
+        let listener = Tapped { inner, judge: self.judge.clone() };
+        let serving = Server::builder([self.case.dialect.clone()])
+            .serve(Arc::new(router(Side::Server, self.judge)))
+            .limits(self.plan.limits.server.clone())
+            .on_peer(move |peer| tell.tell(peer))
+            .listen(listener)
+            .run();
+        let serving = Serving::spawn(async move { drop(serving.await) });
+        let net = self.net.clone();
+        let client = HttpClient::new(&format!("http://{HOST}/")).map_err(told)?.dial(move || {
+            let ends = net.connect()?;
+            let end: Box<dyn GivenStream> = Box::new(ends.server);
+            give.send(end).map_err(|_| std::io::ErrorKind::ConnectionRefused)?;
+            Ok(ends.client)
+        });
+        let link = Box::new(transport(client)).open().await.map_err(told)?;
+        let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
+        Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Listens to what comes out of a listener.
+struct Tapped {
+    inner: HttpListener,
+    judge: Judge,
+}
+
+impl Listener for Tapped {
+    fn poll_accept(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Link, TransportError>>> {
+        let accepted = Pin::new(&mut self.inner).poll_accept(cx);
+        accepted.map(|link| link.map(|link| link.map(|link| tap(link, Side::Server, &self.judge))))
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        self.inner.endpoint()
+    }
+}

@@ -1,0 +1,46 @@
+//! Streams of bytes made elsewhere in place of sockets: for tests with a network of their own (feature `verify`).
+
+use std::sync::Arc;
+
+use rescind_core::{Link, TransportError, TransportErrorKind};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::accept::{Room, serve};
+use crate::client::{Target, WebSocketTransport};
+use crate::handshake::UpgradeOptions;
+
+/// Does a client's handshake on a stream that is open; nothing is connected to.
+///
+/// # Errors
+/// The server refused, or did not answer in time.
+///
+/// # Cancel safety
+/// Dropping the future drops the stream.
+pub async fn open_given<S>(transport: &WebSocketTransport, io: S) -> Result<Link, TransportError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let target = Target::of(&transport.url)?;
+    let request = transport.request(&target)?;
+    tokio::time::timeout(transport.timeout, transport.shake(&target, request, io)).await.map_err(late)?
+}
+
+/// Does a server's handshake on a stream that was accepted elsewhere.
+///
+/// # Errors
+/// The client was refused, or did not ask in time.
+///
+/// # Cancel safety
+/// Dropping the future drops the stream.
+pub async fn accept_given<S>(options: UpgradeOptions, io: S) -> Result<Link, TransportError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let options = Arc::new(options);
+    let served = serve(io, "given", &options, Room::Free);
+    tokio::time::timeout(options.handshake_timeout, served).await.map_err(late)?
+}
+
+fn late(_: tokio::time::error::Elapsed) -> TransportError {
+    TransportError::new(TransportErrorKind::Open, "the handshake took too long")
+}

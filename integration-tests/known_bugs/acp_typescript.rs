@@ -1,0 +1,81 @@
+//! The TypeScript SDK of ACP, 2.4.0.
+
+use rescind::dialect::{ACP, ACP_DRAFT, ACP_V2};
+use rescind::http::{Acp, HttpServer};
+use rescind::{Limits, Listener as _, Server};
+use serde_json::json;
+
+use crate::bare::{Bare, agent, header, in_time, is_clean, post, read_until, request};
+
+/// Theirs answers with -32603: who cancelled is told that the agent broke.
+#[tokio::test]
+async fn acp_typescript_handler_error_after_a_cancel() {
+    for dialect in [ACP, ACP_V2, ACP_DRAFT] {
+        let (method, key) = match dialect.name() {
+            "acp-draft" => ("$/cancelRequest", "id"),
+            _ => ("$/cancel_request", "requestId"),
+        };
+        let draft = dialect.name() == "acp-draft";
+        let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());
+        if draft {
+            let capabilities = json!({"cancellation": {"request": true}});
+            let hello = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+            client.ask(0, "initialize", &hello).await;
+            assert_eq!(client.hear().await["id"], 0);
+        }
+        client.ask(1, "fails", &json!({"n": 1})).await;
+        told.hears("fails 1 began").await;
+        client.cancel(1, method, key).await;
+        told.hears("fails 1 failed").await;
+        let answer = client.hear().await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32_800)), "{answer}");
+        assert!(!answer.to_string().contains("trouble"), "{answer}");
+        assert_eq!(server.stats().errors_after_cancel, 1, "its own error is counted");
+        is_clean(&server).await;
+    }
+}
+
+/// Theirs drops a cancel whose request has not come yet; the POSTs of a client have no order.
+#[tokio::test]
+async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() {
+    let listener = HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let address = url.trim_start_matches("http://").trim_end_matches("/acp").to_owned();
+    let (router, told) = agent();
+    let (met, mut peers) = tokio::sync::mpsc::unbounded_channel();
+    let server = Server::builder([ACP]).serve(router).on_peer(move |peer| drop(met.send(peer)));
+    let serving = tokio::spawn(server.listen(listener).run());
+    let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    let mut opened = post(&address, "/acp", &[], &request(0, "initialize", &hello)).await;
+    let text = read_until(&mut opened, "\"id\":0").await;
+    let connection = header(&text, "Acp-Connection-Id").expect("a connection").to_owned();
+    let headers = [("Acp-Connection-Id", connection.as_str())];
+    let mut stream = get(&address, &headers).await;
+    read_until(&mut stream, "\r\n\r\n").await;
+    let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 7}});
+    read_until(&mut post(&address, "/acp", &headers, &cancel).await, " 202 ").await;
+    read_until(&mut post(&address, "/acp", &headers, &request(7, "wait", &json!({"n": 7}))).await, " 202 ")
+        .await;
+    let said = read_until(&mut stream, "\"id\":7").await;
+    let said = if said.contains('}') { said } else { said + &read_until(&mut stream, "}").await };
+    assert!(said.contains("-32800"), "{said}");
+    assert_eq!(told.entered(), 0, "its handler is never entered");
+    let peer = in_time("the peer", peers.recv()).await.unwrap();
+    assert_eq!(peer.stats().parked_cancels, 1);
+    is_clean(&peer).await;
+    drop(stream);
+    serving.abort();
+}
+
+/// Opens the stream on which answers come.
+async fn get(address: &str, headers: &[(&str, &str)]) -> tokio::net::TcpStream {
+    use std::fmt::Write as _;
+    use tokio::io::AsyncWriteExt as _;
+    let mut stream = in_time("connecting", tokio::net::TcpStream::connect(address)).await.unwrap();
+    let mut text = format!("GET /acp HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n");
+    for (name, value) in headers {
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    in_time("writing", stream.write_all(format!("{text}\r\n").as_bytes())).await.unwrap();
+    stream
+}

@@ -1,0 +1,47 @@
+//! async-lsp.
+
+use rescind::Limits;
+use rescind::dialect::LSP;
+use serde_json::{Value, json};
+
+use crate::bare::{Bare, is_clean};
+
+/// Theirs reads no answers once as many handlers run as may, and they wait for those answers.
+#[tokio::test]
+async fn async_lsp_deadlock_at_its_concurrency_limit() {
+    const LIMIT: u64 = 4;
+    let mut limits = Limits::default();
+    limits.running = 4;
+    let (mut client, server, _told) = Bare::meet(LSP, limits);
+    // As many again wait for a permit meanwhile.
+    for id in 0..2 * LIMIT {
+        client.ask(id, "ask", &json!({"n": id})).await;
+    }
+    let mut answered = Vec::new();
+    while answered.len() < 2 * LIMIT as usize {
+        let frame = client.hear().await;
+        if frame["method"] == "echo" {
+            client.say(&json!({"jsonrpc": "2.0", "id": frame["id"], "result": frame["params"]})).await;
+        } else {
+            assert_eq!(frame["result"]["n"], frame["id"]);
+            answered.push(frame["id"].as_u64());
+        }
+    }
+    is_clean(&server).await;
+}
+
+/// Theirs forgets the first when the second comes.
+#[tokio::test]
+async fn async_lsp_a_duplicate_id_makes_the_first_uncancellable() {
+    let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    client.ask(1, "wait", &json!({"n": "first"})).await;
+    told.hears("wait \"first\" began").await;
+    client.ask(1, "echo", &json!({})).await;
+    let refused = client.hear().await;
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&Value::Null, &json!(-32_600)));
+    client.cancel(1, "$/cancelRequest", "id").await;
+    told.hears("wait \"first\" peer").await;
+    let answer = client.hear().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32_800)));
+    is_clean(&server).await;
+}

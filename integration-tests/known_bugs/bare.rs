@@ -1,0 +1,212 @@
+//! A peer that writes frames as it likes, the agent it speaks to, and waits that are no hangs.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rescind::dialect::{Dialect, Role};
+use rescind::{
+    CallContext, ErrorCode, ErrorObject, ExchangeId, FrameKind, Head, Lane, Limits, Link, Outbound, Peer,
+    Router, TransportEvent, memory_pair,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+
+pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    let waited = tokio::time::timeout(Duration::from_secs(60), wait.into_future()).await;
+    waited.unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    in_time(what, async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// What handlers tell, in their order, and the gate that some of them wait at.
+pub(crate) struct Told {
+    lines: mpsc::UnboundedReceiver<String>,
+    pub(crate) gate: Arc<Notify>,
+    entered: Arc<AtomicUsize>,
+}
+
+impl Told {
+    pub(crate) async fn hears(&mut self, what: &str) {
+        assert_eq!(in_time(what, self.lines.recv()).await.as_deref(), Some(what));
+    }
+
+    /// How many handlers have begun, but for echoes.
+    pub(crate) fn entered(&self) -> usize {
+        self.entered.load(Ordering::SeqCst)
+    }
+}
+
+/// `wait` ends by its cancel, `deaf` by the gate alone, `fails` with an error of its own once it is cancelled, `ticks` tries
+/// to report progress after its cancel, `ask` asks its caller to `echo`.
+pub(crate) fn agent() -> (Router, Told) {
+    let (tell, lines) = mpsc::unbounded_channel::<String>();
+    let (gate, entered) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let told = Told { lines, gate: Arc::clone(&gate), entered: Arc::clone(&entered) };
+    let enter = move |ctx: &CallContext, params: &Value| {
+        entered.fetch_add(1, Ordering::SeqCst);
+        let (tell, name) = (tell.clone(), format!("{} {}", ctx.method(), params["n"]));
+        let say = move |what: &str| drop(tell.send(format!("{name} {what}")));
+        say("began");
+        say
+    };
+    let (waits, deaf, fails, ticks) = (enter.clone(), enter.clone(), enter.clone(), enter);
+    let router = Router::new()
+        .method("initialize", |_: CallContext, params: Value| async move {
+            Ok(json!({"protocolVersion": params["protocolVersion"], "capabilities": {}}))
+        })
+        .method("echo", |_: CallContext, value: Value| async { Ok(value) })
+        .method("wait", move |ctx: CallContext, params: Value| {
+            let say = waits(&ctx, &params);
+            async move {
+                let cause = ctx.cancelled().await;
+                say(cause.kind().name());
+                ctx.stopped::<Value>(cause)
+            }
+        })
+        .method("deaf", move |ctx: CallContext, params: Value| {
+            let (say, gate) = (deaf(&ctx, &params), Arc::clone(&gate));
+            async move {
+                gate.notified().await;
+                say("ended");
+                Ok(params)
+            }
+        })
+        .method("fails", move |ctx: CallContext, params: Value| {
+            let say = fails(&ctx, &params);
+            async move {
+                ctx.cancelled().await;
+                say("failed");
+                Err::<Value, _>(ErrorObject::new(ErrorCode(-32_603), "its own trouble").into())
+            }
+        })
+        .method("ticks", move |ctx: CallContext, params: Value| {
+            let say = ticks(&ctx, &params);
+            async move {
+                let token: Value = serde_json::from_str(ctx.progress_token().expect("a token").get())?;
+                let tick = |n: u32| json!({"progressToken": token, "progress": n});
+                ctx.notify("notifications/progress", &tick(1))?;
+                let cause = ctx.cancelled().await;
+                let late = ctx.notify("notifications/progress", &tick(2));
+                say(if late.is_err() { "was refused" } else { "was taken" });
+                ctx.stopped::<Value>(cause)
+            }
+        })
+        .method("ask", |ctx: CallContext, params: Value| async move {
+            let answer: Value = ctx.call("echo", &params).await?;
+            Ok(answer)
+        });
+    (router, told)
+}
+
+/// A peer of no library.
+pub(crate) struct Bare(pub(crate) Link);
+
+impl Bare {
+    /// Speaks to an agent over memory.
+    pub(crate) fn meet(dialect: Dialect, limits: Limits) -> (Self, Peer, Told) {
+        let (near, far) = memory_pair();
+        let (router, told) = agent();
+        let peer =
+            Peer::builder(dialect).role(Role::Server).serve(router).limits(limits).attach(far).unwrap();
+        (Self(near), peer, told)
+    }
+
+    pub(crate) async fn say(&mut self, message: &Value) {
+        let tx = &mut self.0.tx;
+        in_time("room", poll_fn(|cx| tx.as_mut().poll_ready(Lane::Bulk, cx))).await.unwrap();
+        let head = Head { kind: FrameKind::Notification, id: None, method: None };
+        let body = message.to_string().into();
+        let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
+        tx.as_mut().start_send(out).unwrap();
+    }
+
+    pub(crate) async fn ask(&mut self, id: impl Into<Value>, method: &str, params: &Value) {
+        self.say(&request(id, method, params)).await;
+    }
+
+    /// `method` and `key`: how the dialect spells its cancel.
+    pub(crate) async fn cancel(&mut self, id: impl Into<Value>, method: &str, key: &str) {
+        let id: Value = id.into();
+        self.say(&json!({"jsonrpc": "2.0", "method": method, "params": {key: id}})).await;
+    }
+
+    pub(crate) async fn hear(&mut self) -> Value {
+        let rx = &mut self.0.rx;
+        match in_time("a frame", poll_fn(|cx| rx.as_mut().poll_event(cx))).await {
+            Some(Ok(TransportEvent::Message(inbound))) => serde_json::from_slice(&inbound.body).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What comes before the answer to a request that is sent now.
+    pub(crate) async fn until_echo(&mut self) -> Vec<Value> {
+        self.ask("echo", "echo", &json!({"n": "echo"})).await;
+        let mut before = Vec::new();
+        loop {
+            let frame = self.hear().await;
+            if frame["id"] == "echo" {
+                assert_eq!(frame["result"], json!({"n": "echo"}), "the session goes on");
+                return before;
+            }
+            before.push(frame);
+        }
+    }
+}
+
+pub(crate) fn request(id: impl Into<Value>, method: &str, params: &Value) -> Value {
+    let id: Value = id.into();
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+/// Nothing of any request is left.
+pub(crate) async fn is_clean(peer: &Peer) {
+    until("I3: nothing is left", || {
+        let stats = peer.stats();
+        stats.slots + stats.running + stats.draining + stats.calls == 0
+    })
+    .await;
+}
+
+/// POSTs with HTTP/1.1, by a client of no library. The response is what it reads.
+pub(crate) async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
+    use std::fmt::Write as _;
+    let mut stream = in_time("connecting", TcpStream::connect(address)).await.unwrap();
+    let mut text = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    text.push_str("Accept: application/json, text/event-stream\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    let body = body.to_string();
+    let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
+    in_time("writing", stream.write_all(text.as_bytes())).await.unwrap();
+    stream
+}
+
+/// Reads until this has come, and gives all that has.
+pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
+    let mut text = String::new();
+    let mut buffer = [0; 1024];
+    while !text.contains(wanted) {
+        let count = in_time(wanted, stream.read(&mut buffer)).await.unwrap();
+        assert!(count > 0, "it ended before `{wanted}`: {text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    text
+}
+
+/// The value of a header in the text of a response.
+pub(crate) fn header<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let found = |line: &'a str| line.split_once(": ").filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    text.lines().find_map(found).map(|(_, value)| value)
+}

@@ -1,0 +1,39 @@
+//! Effect.
+
+use rescind::Limits;
+use rescind::dialect::{ACP, LSP, MCP};
+use serde_json::{Value, json};
+
+use crate::bare::{Bare, is_clean};
+
+/// Theirs keeps a cancel that hit nothing, and the next request under that id is dead when it comes.
+#[tokio::test]
+async fn effect_7131_unknown_cancel_poisons_a_later_id() {
+    let dialects = [(ACP, "$/cancel_request", "requestId"), (LSP, "$/cancelRequest", "id")];
+    for (dialect, method, key) in dialects {
+        let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());
+        for id in [json!(5), json!("5")] {
+            client.cancel(id.clone(), method, key).await;
+            client.ask(id.clone(), "echo", &json!({"n": 5})).await;
+            let answer = client.hear().await;
+            assert_eq!((&answer["id"], &answer["result"]), (&id, &json!({"n": 5})), "I8");
+        }
+        // It can be cancelled like any other.
+        client.ask(5, "wait", &json!({"n": 5})).await;
+        told.hears("wait 5 began").await;
+        client.cancel(5, method, key).await;
+        told.hears("wait 5 peer").await;
+        assert_eq!(client.hear().await["error"]["code"], -32_800);
+        is_clean(&server).await;
+    }
+    // Where a cancel may overtake its request, one for an id that had its answer is late, and kept for nobody.
+    let (mut client, server, _told) = Bare::meet(MCP, Limits::default());
+    for _ in 0..3 {
+        client.ask(5, "echo", &json!({"n": 5})).await;
+        assert_eq!(client.hear().await["result"], json!({"n": 5}), "I8, I14");
+        client.cancel(5, "notifications/cancelled", "requestId").await;
+    }
+    assert_eq!(client.until_echo().await, Vec::<Value>::new());
+    assert_eq!(server.stats().parked_cancels, 0, "I8");
+    is_clean(&server).await;
+}

@@ -1,0 +1,47 @@
+//! The Python SDK of MCP.
+
+use rescind::dialect::{MCP, MCP_2026};
+use rescind::http::{HttpServer, Stateless};
+use rescind::{Limits, Listener as _, Server};
+use serde_json::json;
+
+use crate::bare::{Bare, agent, is_clean, post, read_until, request};
+
+/// Theirs gives every request over stateless HTTP the id 1. A server of ours must live with that: one after another, and
+/// beside each other where each POST is its own space of ids.
+#[tokio::test]
+async fn python_sdk_3060_every_request_has_id_1() {
+    let (mut client, server, _told) = Bare::meet(MCP, Limits::default());
+    for n in 0..100 {
+        client.ask(1, "echo", &json!({"n": n})).await;
+        let answer = client.hear().await;
+        assert_eq!((&answer["id"], &answer["result"]["n"]), (&json!(1), &json!(n)), "I14");
+    }
+    is_clean(&server).await;
+
+    let listener = HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let address = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let (router, mut told) = agent();
+    let serving = tokio::spawn(Server::builder([MCP_2026]).serve(router).listen(listener).run());
+    let ask = async |method: &str, n: u64| {
+        let params = json!({"n": n, "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }});
+        let headers = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", method)];
+        post(&address, "/", &headers, &request(1, method, &params)).await
+    };
+    let left = ask("wait", 1).await;
+    told.hears("wait 1 began").await;
+    let stays = ask("deaf", 2).await;
+    told.hears("deaf 2 began").await;
+    drop(left);
+    told.hears("wait 1 peer").await;
+    told.gate.notify_one();
+    told.hears("deaf 2 ended").await;
+    let mut stays = stays;
+    let said = read_until(&mut stays, "\"id\":1").await;
+    assert!(said.contains(" 200 ") && !said.contains("error"), "I4: {said}");
+    serving.abort();
+}

@@ -1,0 +1,133 @@
+//! rmcp 3.9.0, where each of these was reproduced.
+
+use std::time::Duration;
+
+use rescind::dialect::{MCP, MCP_2026, Role};
+use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Streamable};
+use rescind::{Limits, Listener as _, Peer, Server, memory_pair};
+use serde_json::{Value, json};
+
+use crate::bare::{Bare, agent, header, in_time, is_clean, post, read_until, request};
+
+const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
+
+/// Theirs answers the new call with the old one's result.
+#[tokio::test]
+async fn rmcp_cancel_then_reuse_of_the_id() {
+    let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
+    client.ask(1, "deaf", &json!({"n": 1})).await;
+    told.hears("deaf 1 began").await;
+    client.cancel(1, CANCEL.0, CANCEL.1).await;
+    client.ask(1, "echo", &json!({"n": "new"})).await;
+    let refused = client.hear().await;
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(1), &json!(-32_603)), "{refused}");
+    assert_eq!(refused["error"]["data"]["reason"], "overloaded");
+    told.gate.notify_one();
+    told.hears("deaf 1 ended").await;
+    assert_eq!(client.until_echo().await, Vec::<Value>::new(), "I2: the old result goes nowhere");
+    client.ask(1, "echo", &json!({"n": "newer"})).await;
+    let answer = client.hear().await;
+    assert_eq!((&answer["id"], &answer["result"]), (&json!(1), &json!({"n": "newer"})), "I14");
+    is_clean(&server).await;
+}
+
+/// Theirs keeps the second under the id of the first: a cancel hits the wrong one, and the first cannot be cancelled.
+#[tokio::test]
+async fn rmcp_two_requests_with_one_id_cancel_each_other() {
+    let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
+    client.ask(2, "wait", &json!({"n": "other"})).await;
+    told.hears("wait \"other\" began").await;
+    client.ask(1, "wait", &json!({"n": "first"})).await;
+    told.hears("wait \"first\" began").await;
+    client.ask(1, "wait", &json!({"n": "second"})).await;
+    let refused = client.hear().await;
+    assert_eq!((refused.get("id"), &refused["error"]["code"]), (None, &json!(-32_600)), "{refused}");
+    client.cancel(1, CANCEL.0, CANCEL.1).await;
+    told.hears("wait \"first\" peer").await;
+    assert_eq!(client.until_echo().await, Vec::<Value>::new(), "silence is owed to who cancelled");
+    assert_eq!((told.entered(), server.stats().running), (2, 1), "I4: the other runs, the second never did");
+}
+
+/// Theirs goes on to report progress of what was cancelled.
+#[tokio::test]
+async fn rmcp_progress_after_cancel() {
+    let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
+    client.ask(1, "ticks", &json!({"n": 1, "_meta": {"progressToken": "t"}})).await;
+    assert_eq!(client.hear().await["params"]["progress"], 1);
+    told.hears("ticks 1 began").await;
+    client.cancel(1, CANCEL.0, CANCEL.1).await;
+    told.hears("ticks 1 was refused").await;
+    assert_eq!(client.until_echo().await, Vec::<Value>::new(), "I2: the cancel is the fence");
+    is_clean(&server).await;
+}
+
+/// Theirs waits for room to write before it looks at the time.
+#[tokio::test(start_paused = true)]
+async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
+    let (near, _unread) = memory_pair();
+    let limits = Limits::default();
+    let client = Peer::builder(MCP).role(Role::Client).limits(limits.clone()).attach(near).unwrap();
+    let much = json!({"filler": "x".repeat(1 << 20)});
+    let timeout = Duration::from_secs(3);
+    let calls: Vec<_> = (0..20)
+        .map(|_| client.call::<_, Value>("tools/call", &much).timeout(timeout).start().unwrap())
+        .collect();
+    let since = tokio::time::Instant::now();
+    for call in calls {
+        assert!(in_time("a timeout", call.outcome()).await.is_cancelled());
+    }
+    let took = since.elapsed();
+    assert!((timeout..=timeout + limits.peer_wait).contains(&took), "{took:?}");
+}
+
+/// Theirs has no way to cancel there: the handler runs on.
+#[tokio::test]
+async fn rmcp_cancel_over_stateless_http() {
+    let listener = HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let (router, mut told) = agent();
+    let serving = tokio::spawn(Server::builder([MCP_2026]).serve(router).listen(listener).run());
+    let transport = StatelessTransport::new(HttpClient::new(&url).unwrap());
+    let client = Peer::builder(MCP_2026).role(Role::Client).connect(transport).await.unwrap();
+    let params = json!({"n": 1, "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }});
+    let call = client.call::<_, Value>("wait", &params).start().unwrap();
+    told.hears("wait 1 began").await;
+    let _ = call.canceller().cancel("stop");
+    told.hears("wait 1 peer").await;
+    assert!(in_time("the call", call.outcome()).await.is_cancelled());
+    is_clean(&client).await;
+    serving.abort();
+}
+
+/// Theirs keeps what a client may come back for, and never cancels it if it does not.
+#[tokio::test]
+async fn rmcp_disconnect_with_an_event_store() {
+    let binding = Streamable::new().stream_after(Duration::ZERO);
+    let listener = HttpServer::new(binding).path("/mcp").bind("127.0.0.1:0").await.unwrap();
+    let url = listener.endpoint().0;
+    let address = url.trim_start_matches("http://").trim_end_matches("/mcp").to_owned();
+    let (router, mut told) = agent();
+    let mut limits = Limits::default();
+    limits.detach_grace = Duration::from_millis(50);
+    let (met, mut peers) = tokio::sync::mpsc::unbounded_channel();
+    let server =
+        Server::builder([MCP]).serve(router).limits(limits).on_peer(move |peer| drop(met.send(peer)));
+    let serving = tokio::spawn(server.listen(listener).run());
+    let version = ("MCP-Protocol-Version", "2025-11-25");
+    let hello = json!({"protocolVersion": version.1, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
+    let mut opened = post(&address, "/mcp", &[], &request(0, "initialize", &hello)).await;
+    let text = read_until(&mut opened, "\"id\":0").await;
+    let session = header(&text, "Mcp-Session-Id").expect("a session").to_owned();
+    let headers = [version, ("Mcp-Session-Id", session.as_str())];
+    let mut stream = post(&address, "/mcp", &headers, &request(1, "wait", &json!({"n": 1}))).await;
+    // Its first event has an id: it could be taken up again from here.
+    read_until(&mut stream, "id: ").await;
+    told.hears("wait 1 began").await;
+    drop(stream);
+    told.hears("wait 1 disconnected").await;
+    is_clean(&in_time("the peer", peers.recv()).await.unwrap()).await;
+    serving.abort();
+}

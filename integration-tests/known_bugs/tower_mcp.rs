@@ -1,0 +1,30 @@
+//! tower-mcp.
+
+use rescind::Limits;
+use rescind::dialect::MCP;
+use serde_json::{Value, json};
+
+use crate::bare::{Bare, is_clean, until};
+
+/// Theirs waits in its reader for a permit: the cancel that would free one is not read.
+#[tokio::test]
+async fn tower_mcp_1251_permit_taken_in_the_reader() {
+    let mut limits = Limits::default();
+    limits.running = 1;
+    let (mut client, server, mut told) = Bare::meet(MCP, limits);
+    client.ask(1, "wait", &json!({"n": 1})).await;
+    told.hears("wait 1 began").await;
+    client.ask(2, "wait", &json!({"n": 2})).await;
+    client.ask(3, "wait", &json!({"n": 3})).await;
+    until("two wait for the permit", || server.stats().queued == 2).await;
+    // One that waits is cancelled without having been entered; then who has the permit.
+    client.cancel(2, "notifications/cancelled", "requestId").await;
+    client.cancel(1, "notifications/cancelled", "requestId").await;
+    told.hears("wait 1 peer").await;
+    told.hears("wait 3 began").await;
+    client.cancel(3, "notifications/cancelled", "requestId").await;
+    told.hears("wait 3 peer").await;
+    assert_eq!(client.until_echo().await, Vec::<Value>::new());
+    assert_eq!(told.entered(), 2);
+    is_clean(&server).await;
+}

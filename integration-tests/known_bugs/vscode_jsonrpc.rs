@@ -1,0 +1,70 @@
+//! vscode-jsonrpc.
+
+use std::time::Duration;
+
+use rescind::dialect::{LSP, Role};
+use rescind::{Limits, Outcome, Peer, memory_pair};
+use serde_json::{Value, json};
+
+use crate::bare::{Bare, agent, in_time, is_clean};
+
+/// Theirs never settles the promises of a connection that is closed.
+#[tokio::test]
+async fn vscode_jsonrpc_1621_calls_hang_on_close() {
+    for closes in ["the peer", "this side", "the wire"] {
+        let (near, far) = memory_pair();
+        let client = Peer::builder(LSP).role(Role::Client).attach(near).unwrap();
+        let (router, mut told) = agent();
+        let server = Peer::builder(LSP).role(Role::Server).serve(router);
+        let (server, wire) = match closes {
+            "the wire" => (None, Some(far)),
+            _ => (Some(server.attach(far).unwrap()), None),
+        };
+        let calls: Vec<_> =
+            (0..3).map(|n| client.call::<_, Value>("wait", &json!({"n": n})).start().unwrap()).collect();
+        if server.is_some() {
+            told.hears("wait 0 began").await;
+        }
+        match &server {
+            Some(server) if closes == "the peer" => drop(server.shutdown(Duration::ZERO).await),
+            Some(_) => drop(client.shutdown(Duration::ZERO).await),
+            None => drop(wire),
+        }
+        for call in calls {
+            match in_time("a call", call.outcome()).await {
+                Outcome::Disconnected { .. } | Outcome::Cancelled(_) => {}
+                // What LSP says of a request that the server cancels itself.
+                Outcome::Failed(error) if closes == "the peer" => {
+                    assert_eq!(error.code.0, -32_803, "{error}")
+                }
+                other => panic!("I13: closed by {closes}: {other:?}"),
+            }
+        }
+        let late = client.call::<_, Value>("echo", &json!([])).start().unwrap();
+        let outcome = in_time("a call after it", late.outcome()).await;
+        assert!(
+            matches!(outcome, Outcome::Disconnected { may_have_run: false } | Outcome::Cancelled(_)),
+            "closed by {closes}: {outcome:?}"
+        );
+        is_clean(&client).await;
+    }
+}
+
+/// Theirs keeps both under one key: a cancel stops the other one.
+#[tokio::test]
+async fn vscode_jsonrpc_1_and_its_text_share_a_key() {
+    let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    client.ask(1, "wait", &json!({"n": 1})).await;
+    client.ask("1", "wait", &json!({"n": "1"})).await;
+    told.hears("wait 1 began").await;
+    told.hears("wait \"1\" began").await;
+    client.cancel("1", "$/cancelRequest", "id").await;
+    told.hears("wait \"1\" peer").await;
+    let answer = client.hear().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("1"), &json!(-32_800)), "I4");
+    assert_eq!(server.stats().running, 1, "I4: the number's still runs");
+    client.cancel(1, "$/cancelRequest", "id").await;
+    told.hears("wait 1 peer").await;
+    assert_eq!(client.hear().await["id"], 1);
+    is_clean(&server).await;
+}

@@ -1,0 +1,34 @@
+//! Vectors on wires, as the matrix plays them: those that catch a planted bug.
+
+use rescind_testkit::runner::Settings;
+use rescind_testkit::wires::{Program, play_on};
+use rescind_testkit::{CellOutcome, scenarios_of};
+
+use crate::HANG;
+
+async fn holds(wire: &str, dialect: &str, vector: &str) {
+    let scenario =
+        scenarios_of(dialect).find(|scenario| scenario.vector.name == vector).expect("the vector is there");
+    let mut settings = Settings::default();
+    settings.deadline = HANG;
+    let program = Program::this().expect("the system tells");
+    let cell = play_on(wire, scenario, &settings, &program).await.expect("the wire is there");
+    assert!(cell.outcome == CellOutcome::Held, "{:?}: {}", cell.outcome, cell.why);
+}
+
+macro_rules! cells {
+    ($($name:ident: $wire:literal, $dialect:literal, $vector:literal;)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                holds($wire, $dialect, $vector).await;
+            }
+        )*
+    };
+}
+
+cells! {
+    memory_acp_call_completes: "memory", "acp", "call_completes";
+    http_stateless_mcp_2026_cancel_running: "http-stateless", "mcp-2026", "cancel_running";
+    http_streamable_acp_early_cancel_waits: "http-streamable", "acp", "early_cancel_waits";
+}

@@ -1,0 +1,99 @@
+//! Planted bugs: each is caught by a named test, and without one every test here holds.
+//!
+//! The engines and the tests of wires are part of this program; `each_bug_is_caught_where_the_table_says` runs this
+//! program again for each bug of the table, with that test alone. `docs/verification.md` shows the table.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
+
+mod cells;
+mod driver;
+#[path = "../verify/reference.rs"]
+mod reference;
+#[path = "../verify/search.rs"]
+mod search;
+mod table;
+mod websocket;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rescind_core::plant::Plant;
+
+use crate::table::{PLANTS, Row};
+
+/// After so long a wait counts as a hang. A test with a bug may well hang, and is waited for.
+const HANG: Duration = Duration::from_secs(5);
+/// So long may one bug take.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Fails a test that hangs.
+async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
+}
+
+#[test]
+fn every_bug_has_its_row() {
+    let rows: BTreeSet<_> = PLANTS.iter().map(|row| row.plant.name()).collect();
+    let all: BTreeSet<_> = Plant::ALL.iter().map(|plant| plant.name()).collect();
+    assert_eq!(rows, all);
+}
+
+#[test]
+fn each_bug_is_caught_where_the_table_says() {
+    let next = AtomicUsize::new(0);
+    let uncaught: Vec<String> = std::thread::scope(|scope| {
+        let work = || {
+            let mut uncaught = Vec::new();
+            while let Some(row) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                uncaught.extend(caught(row).err());
+            }
+            uncaught
+        };
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(uncaught.is_empty(), "{} of {}:\n{}", uncaught.len(), PLANTS.len(), uncaught.join("\n"));
+}
+
+/// Runs the test of a row with its bug, which has to fail, and for the reason that is told.
+fn caught(row: &Row) -> Result<(), String> {
+    let (name, begun) = (row.plant.name(), Instant::now());
+    let program = std::env::current_exe().unwrap();
+    let mut child = Command::new(program)
+        .args(["--exact", row.test, "--nocapture"])
+        .env("RESCIND_PLANT", name)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let streams = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let said = std::thread::scope(|scope| {
+        let read = |mut stream: Box<dyn std::io::Read + Send>| {
+            let mut said = Vec::new();
+            let _ = stream.read_to_end(&mut said);
+            String::from_utf8_lossy(&said).into_owned()
+        };
+        let out = scope.spawn(move || read(Box::new(streams.0)));
+        let err = scope.spawn(move || read(Box::new(streams.1)));
+        // Its output ends when it does; until then it is only looked at.
+        while child.try_wait().unwrap().is_none() && begun.elapsed() < LONGEST {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        let _ = child.kill();
+        format!("{}\n{}", out.join().unwrap(), err.join().unwrap())
+    });
+    let status = child.wait().unwrap();
+    let took = begun.elapsed().as_secs_f32();
+    let told = said.lines().find(|line| line.contains(row.says)).map(str::trim);
+    match told {
+        Some(told) if !status.success() && said.contains("running 1 test") => {
+            println!("{name}: caught by {} in {took:.1} s: {told}", row.test);
+            Ok(())
+        }
+        _ => Err(format!("{name} is not caught by {} as `{}` ({status}):\n{said}", row.test, row.says)),
+    }
+}

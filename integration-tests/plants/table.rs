@@ -1,0 +1,45 @@
+//! Which test catches which planted bug.
+
+use rescind_core::plant::Plant;
+
+/// A bug, and the test of this program that fails because of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) plant: Plant,
+    pub(crate) test: &'static str,
+    /// What the failure says: an invariant's number where it is one.
+    pub(crate) says: &'static str,
+}
+
+const fn row(plant: Plant, test: &'static str, says: &'static str) -> Row {
+    Row { plant, test, says }
+}
+
+/// Every bug once.
+pub(crate) const PLANTS: [Row; Plant::ALL.len()] = [
+    row(Plant::DoubleSignal, "search::answer_owed_in_order", "I5"),
+    row(Plant::EarlyRefund, "search::answer_owed_in_order", "I10"),
+    row(Plant::NoGeneration, "search::answer_owed_in_order", "I14"),
+    row(Plant::OverwriteDuplicate, "search::answer_owed_in_order", "I4"),
+    row(Plant::RecursiveCascade, "driver::a_wide_cascade_fits_a_small_stack", "stack"),
+    row(Plant::CancelOvertakes, "search::answer_owed_in_order", "I12"),
+    row(Plant::AnswerAfterSilence, "search::silence_in_order", "I1"),
+    row(Plant::ShieldIgnored, "search::answer_owed_in_order", "I6"),
+    row(Plant::ParkUnbounded, "search::answer_owed_without_order", "I11"),
+    row(Plant::EarlyCancelStays, "search::answer_owed_without_order", "I8"),
+    row(Plant::TimerLeft, "search::answer_owed_in_order", "I3"),
+    row(Plant::HandshakeCancelled, "search::answer_owed_in_order", "I9"),
+    row(Plant::NotBornCancelled, "search::answer_owed_in_order", "I5"),
+    row(Plant::ValueDropped, "reference::acp::does_as_the_reference_says", "left == right"),
+    row(Plant::CancelNotDisarmed, "search::answer_owed_in_order", "L3"),
+    row(Plant::LateRegistration, "driver::a_cancel_right_behind_its_request_is_heard", "hangs"),
+    row(Plant::LostWakeup, "cells::memory_acp_call_completes", "Broke"),
+    row(Plant::ForgottenCallers, "driver::a_caller_is_told_that_the_connection_is_lost", "hangs"),
+    row(Plant::SilenceLeavesFrames, "driver::silence_takes_back_what_waits_to_be_written", "I2"),
+    row(Plant::BadFrameSwallowsNext, "driver::a_frame_behind_a_bad_one_is_read", "left == right"),
+    row(Plant::TornWrite, "driver::a_frame_larger_than_the_pipe_arrives_whole", "hangs"),
+    row(Plant::ExchangeCloseUntold, "cells::http_stateless_mcp_2026_cancel_running", "Broke"),
+    row(Plant::PostsCountAsOrdered, "cells::http_streamable_acp_early_cancel_waits", "Broke"),
+    row(Plant::PongDeadlineIgnored, "websocket::a_peer_that_answers_no_ping_is_lost", "hangs"),
+    row(Plant::ReadingWaitsForWriting, "websocket::a_cancel_is_heard_while_answers_wait", "hangs"),
+];

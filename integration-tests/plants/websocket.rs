@@ -1,0 +1,72 @@
+//! What the WebSocket wire promises of peers that do nothing.
+
+use std::time::Duration;
+
+use futures_util::SinkExt;
+use rescind::dialect::ACP;
+use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
+use rescind::{CallContext, CauseKind, Listener, Router, Server};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::in_time;
+
+/// An agent that tells why its handler of `wait` ended, and a client that reads only if it is asked to.
+async fn served(
+    options: LinkOptions,
+) -> (
+    mpsc::UnboundedReceiver<CauseKind>,
+    tokio_tungstenite::WebSocketStream<tokio::net::TcpStream>,
+    tokio::task::JoinHandle<()>,
+) {
+    let options = UpgradeOptions::new().link(options);
+    let listener = WebSocketListener::builder().options(options).bind("127.0.0.1:0").await.unwrap();
+    let (url, address) = (listener.endpoint().0, listener.address());
+    let (tell, told) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("much", async |_: CallContext, _: Value| Ok("x".repeat(64 * 1024)))
+        .method("wait", move |ctx: CallContext, _: Value| {
+            let tell = tell.clone();
+            async move {
+                let cause = ctx.cancelled().await;
+                tell.send(cause.kind()).unwrap();
+                ctx.stopped::<Value>(cause)
+            }
+        });
+    let serving = tokio::spawn(async move {
+        let _ = Server::builder([ACP]).serve(router).listen(listener).run().await;
+    });
+    let socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (client, _) = tokio_tungstenite::client_async(&url, socket).await.unwrap();
+    (told, client, serving)
+}
+
+fn ask(id: i64, method: &str) -> Message {
+    Message::text(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {}}).to_string())
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_no_ping_is_lost() {
+    let options = LinkOptions::new().ping_every(Duration::from_millis(50));
+    let (mut told, mut client, serving) = served(options).await;
+    client.send(ask(1, "wait")).await.unwrap();
+    // It answers pings while it reads, and it never does.
+    let cause = in_time("the loss", told.recv()).await;
+    assert_eq!(cause, Some(CauseKind::Disconnected));
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_cancel_is_heard_while_answers_wait() {
+    let (mut told, mut client, serving) = served(LinkOptions::new()).await;
+    client.send(ask(0, "wait")).await.unwrap();
+    for id in 1..=400 {
+        client.feed(ask(id, "much")).await.unwrap();
+    }
+    client.flush().await.unwrap();
+    let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}});
+    client.send(Message::text(cancel.to_string())).await.unwrap();
+    assert_eq!(in_time("the handler's end", told.recv()).await, Some(CauseKind::Peer));
+    serving.abort();
+}

@@ -1,0 +1,138 @@
+//! Trees of requests as wide and as deep as can be, in a small stack.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rescind::dialect::{ACP, Role};
+use rescind::{CallContext, Limits, Outcome, Peer, Router, memory_pair};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::counts::TIMED;
+use crate::{in_time, trial, until};
+
+const WIDE: u64 = 100_000;
+const DEEP: u64 = 1000;
+/// Of the thread all of it runs in.
+const STACK: usize = 256 * 1024;
+const SOON: Duration = Duration::from_secs(1);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("cascade::a_hundred_thousand_children_in_a_small_stack".into(), || small(wide)),
+        trial("cascade::a_thousand_hops_in_a_small_stack".into(), || small(deep)),
+    ]
+}
+
+async fn small<F: Future<Output = ()> + 'static>(test: fn() -> F) {
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test());
+    };
+    std::thread::Builder::new().stack_size(STACK).spawn(run).unwrap().join().unwrap();
+}
+
+async fn wide() {
+    let mut limits = Limits::default();
+    limits.running = 200_000;
+    limits.calls = 200_000;
+    limits.outbox_frames = 200_000;
+    let (near, far) = memory_pair();
+    let all = Arc::new(Notify::new());
+    let asked = Arc::clone(&all);
+    let parent = Router::new().method("echo", |_: CallContext, value: Value| async { Ok(value) }).method(
+        "wide",
+        move |ctx: CallContext, _: Value| {
+            let all = Arc::clone(&asked);
+            async move {
+                let children: Result<Vec<_>, _> =
+                    (0..WIDE).map(|_| ctx.call::<_, Value>("wait", &json!({})).start()).collect();
+                all.notify_one();
+                let cause = ctx.cancelled().await;
+                for child in children? {
+                    let outcome = child.outcome().await;
+                    if !matches!(outcome, Outcome::Cancelled(_)) {
+                        return Ok(json!(format!("{outcome:?}")));
+                    }
+                }
+                ctx.stopped(cause)
+            }
+        },
+    );
+    let child = Router::new().method("wait", |ctx: CallContext, _: Value| async move {
+        let cause = ctx.cancelled().await;
+        ctx.stopped::<Value>(cause)
+    });
+    limits.cancel_grace = Duration::from_secs(60);
+    limits.peer_wait = Duration::from_secs(60);
+    let server = Peer::builder(ACP).serve(parent).limits(limits.clone()).attach(far).unwrap();
+    let client = Peer::builder(ACP).role(Role::Client).serve(child).limits(limits).attach(near).unwrap();
+    let root = client.call::<_, Value>("wide", &json!({})).start().unwrap();
+    in_time("all are asked", all.notified()).await;
+    until("all run", || client.stats().running == WIDE).await;
+    let since = Instant::now();
+    let _ = root.canceller().cancel("stop");
+    let (mut echoes, mut slowest) = (0, Duration::ZERO);
+    while client.stats().cancelled < WIDE {
+        let asked = Instant::now();
+        let answer = in_time("an echo", client.call::<_, Value>("echo", &json!([echoes]))).await;
+        assert_eq!(answer, Ok(json!([echoes])), "others are answered meanwhile");
+        slowest = slowest.max(asked.elapsed());
+        echoes += 1;
+    }
+    let took = since.elapsed();
+    eprintln!(
+        "counted: {WIDE} children cancelled in {took:?}, {echoes} echoes meanwhile, the slowest {slowest:?}"
+    );
+    assert!(echoes > 0, "others are answered meanwhile");
+    assert!(!TIMED || took <= SOON, "{took:?}");
+    match in_time("the root", root.outcome()).await {
+        Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
+        other => panic!("{other:?}"),
+    }
+    let stats = client.stats();
+    assert_eq!((stats.started, stats.cancelled), (WIDE, WIDE), "I5: each once");
+    until("I3", || client.stats().slots + server.stats().slots + server.stats().calls == 0).await;
+}
+
+async fn deep() {
+    let deepest = Arc::new(Notify::new());
+    let side = || {
+        let deepest = Arc::clone(&deepest);
+        Router::new().method("echo", |_: CallContext, value: Value| async { Ok(value) }).method(
+            "deeper",
+            move |ctx: CallContext, (depth,): (u64,)| {
+                let deepest = Arc::clone(&deepest);
+                async move {
+                    if depth == 0 {
+                        deepest.notify_one();
+                        let cause = ctx.cancelled().await;
+                        return ctx.stopped::<Value>(cause);
+                    }
+                    let answer = ctx.call::<_, Value>("deeper", &[depth - 1]).await;
+                    ctx.check()?;
+                    Ok(answer?)
+                }
+            },
+        )
+    };
+    let mut limits = Limits::default();
+    limits.cancel_grace = Duration::from_secs(60);
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP).serve(side()).limits(limits.clone()).attach(far).unwrap();
+    let client = Peer::builder(ACP).role(Role::Client).serve(side()).limits(limits).attach(near).unwrap();
+    let root = client.call::<_, Value>("deeper", &[DEEP]).start().unwrap();
+    in_time("the deepest", deepest.notified()).await;
+    let since = Instant::now();
+    let _ = root.canceller().cancel("stop");
+    let answer = in_time("an echo", client.call::<_, Value>("echo", &json!([1]))).await;
+    assert_eq!(answer, Ok(json!([1])), "others are answered meanwhile");
+    assert!(in_time("the root", root.outcome()).await.is_cancelled());
+    let took = since.elapsed();
+    eprintln!("counted: {DEEP} hops cancelled in {took:?}");
+    assert!(!TIMED || took <= SOON, "{took:?}");
+    until("I3", || client.stats().slots + server.stats().slots == 0).await;
+    let (here, there) = (client.stats(), server.stats());
+    assert_eq!(here.cancelled + there.cancelled, DEEP + 1, "I5: each once");
+}

@@ -1,0 +1,146 @@
+//! Peers that go without a word, or stay without one: how soon they are gone here, and whether a descriptor is left.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use rescind::dialect::Role;
+use rescind::stdio::{ChildHandle, Command, this_process};
+use rescind::{Limits, Transport as _};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::net::TcpStream;
+
+use crate::agent::{End, Seen, ended, limits};
+use crate::counts::{TIMED, descriptors};
+use crate::raw::Raw;
+use crate::wires::{Door, Setting, WIRES, Wire, accept};
+use crate::{alone, in_time, until};
+
+/// This program is an agent where the environment has this.
+pub(crate) const AGENT: &str = "RESCIND_THREAT_AGENT";
+const GRACE: Duration = Duration::from_millis(100);
+/// A session of HTTP that lost its client ends after so long.
+const IDLE: Duration = Duration::from_millis(300);
+
+pub(crate) fn serve() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let link = Box::new(this_process()).open().await.unwrap();
+        let end = End::attach(link, Role::Server, limits(), Seen::new());
+        let _ = end.peer.closed().await;
+    });
+    runtime.shutdown_background();
+    ExitCode::SUCCESS
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for wire in WIRES.into_iter().filter(|wire| matches!(wire.name, "websocket" | "http-streamable")) {
+        let name = format!("losses::a_reset_ends_what_was_asked::{}", wire.name);
+        trials.push(alone(name, move || reset(wire)));
+    }
+    for (signal, name) in [(Signal::KILL, "kill_9"), (Signal::STOP, "sigstop")] {
+        let name = format!("losses::a_child_is_gone_within_twice_its_time::{name}");
+        trials.push(alone(name, move || child(signal)));
+    }
+    trials
+}
+
+/// Within twice its timeout, on a wall clock in a release build alone.
+fn is_in_time(since: Instant, timeout: Duration) {
+    let took = since.elapsed();
+    eprintln!("counted: gone after {took:?}, its timeout is {timeout:?}");
+    assert!(!TIMED || took <= 2 * timeout, "gone after {took:?}, its timeout is {timeout:?}");
+}
+
+async fn reset(wire: Wire) {
+    // What the process needs once it has before it is counted.
+    resets(wire).await;
+    let before = descriptors();
+    for _ in 0..20 {
+        resets(wire).await;
+    }
+    until("no descriptor is left", || descriptors() <= before).await;
+}
+
+async fn resets(wire: Wire) {
+    let limits: Limits = limits();
+    let mut door = wire.listen(Setting { idle: IDLE, ..Setting::default() }).await;
+    let Door { listener, transport, place } = &mut door;
+    let asking = async {
+        let mut raw = Raw::connect(wire, place, transport()).await.expect("a wire that can be bare");
+        raw.shake_hands().await;
+        raw
+    };
+    let serving = async { End::attach(accept(listener).await, Role::Server, limits.clone(), Seen::new()) };
+    let (mut raw, agent) = tokio::join!(asking, serving);
+    let wait = json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {"n": 1}});
+    raw.say(wait.to_string().as_bytes()).await;
+    agent.seen.until("wait 1 began").await;
+    let since = Instant::now();
+    reset_now(raw);
+    agent.seen.until("wait 1 signalled: disconnected").await;
+    let _ = in_time("the end", agent.peer.closed()).await;
+    agent.is_clean("who was asked").await;
+    is_in_time(since, IDLE + limits.detach_grace);
+}
+
+/// The peer's kernel answers nothing but RST from here on.
+fn reset_now(raw: Raw) {
+    let socket: TcpStream = match raw {
+        Raw::Text(stream) => stream.into_inner(),
+        Raw::Posts { stream, .. } => stream.into_inner(),
+        Raw::Frames(_) | Raw::Lines(_) => panic!("no TCP"),
+    };
+    let socket = socket.into_std().unwrap();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+    drop(socket);
+}
+
+async fn child(signal: Signal) {
+    children(signal).await;
+    let before = descriptors();
+    for _ in 0..5 {
+        children(signal).await;
+    }
+    until("no descriptor is left", || descriptors() <= before).await;
+}
+
+async fn start(limits: &Limits) -> (End, ChildHandle) {
+    let program = std::env::current_exe().unwrap();
+    let (link, child) = Command::new(program).env(AGENT, "1").child_kill_grace(GRACE).start().unwrap();
+    let client = End::attach(link, Role::Client, limits.clone(), Seen::new());
+    client.shake_hands().await;
+    (client, child)
+}
+
+async fn children(signal: Signal) {
+    let mut limits = limits();
+    limits.peer_wait = GRACE;
+    let (client, child) = start(&limits).await;
+    let (kept, cancelled) = (client.call("wait", 1), client.call("wait", 2));
+    client.echoes().await;
+    let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, signal).unwrap();
+    let since = Instant::now();
+    let _ = cancelled.canceller().cancel("stop");
+    if signal == Signal::KILL {
+        assert_eq!(ended(kept).await, "disconnected, may have run");
+        assert!(ended(cancelled).await.starts_with("cancelled by caller"));
+        assert!(in_time("the end", client.peer.closed()).await.is_err(), "how it ended is told");
+        is_in_time(since, GRACE);
+    } else {
+        // It is there and says nothing: no wait of ours is without an end.
+        assert_eq!(ended(cancelled).await, "cancelled by caller, unconfirmed");
+        is_in_time(since, limits.peer_wait);
+        let since = Instant::now();
+        in_time("the shutdown", client.peer.shutdown(Duration::ZERO)).await;
+        assert_eq!(ended(kept).await, "cancelled by shutdown, unconfirmed");
+        in_time("it is killed", child.wait()).await;
+        // Its input is closed, SIGTERM, SIGKILL.
+        is_in_time(since, limits.flush + limits.cancel_grace + 2 * GRACE);
+    }
+    assert!(!in_time("it is reaped", child.wait()).await.success());
+    client.is_clean("who asked").await;
+}

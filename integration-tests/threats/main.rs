@@ -1,0 +1,71 @@
+//! The threat table: each attack or fault as a test with its number. What another test holds already is not played
+//! twice: `table.rs` lists every row with the tests that hold it, and fails if one of them is gone.
+//!
+//! Times hold in virtual time; wall times and ratios are asked of a release build alone, as are the full counts
+//! (`counts.rs`).
+//!
+//! `cargo test -p rescind-integration-tests --test threats floods` runs those whose name has that.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "what the tests share is part of them"
+)]
+
+#[path = "../matrix/faults/agent.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod agent;
+mod cascade;
+mod counts;
+mod drops;
+mod floods;
+mod ids;
+#[cfg(unix)]
+mod losses;
+mod order;
+#[path = "../matrix/faults/pipes.rs"]
+mod pipes;
+#[path = "../matrix/faults/raw.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod raw;
+mod reasons;
+mod stranger;
+mod stuck;
+mod table;
+#[path = "../matrix/faults/trial.rs"]
+mod trial;
+mod user_code;
+#[path = "../matrix/faults/valve.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod valve;
+#[path = "../matrix/faults/wires.rs"]
+mod wires;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+use self::trial::{alone, in_time, trial, until};
+
+fn main() -> ExitCode {
+    #[cfg(unix)]
+    if std::env::var_os(losses::AGENT).is_some() {
+        return losses::serve();
+    }
+    let arguments = Arguments::from_args();
+    let threats = [
+        cascade::trials,
+        drops::trials,
+        floods::trials,
+        ids::trials,
+        #[cfg(unix)]
+        losses::trials,
+        order::trials,
+        reasons::trials,
+        stuck::trials,
+        table::trials,
+        user_code::trials,
+    ];
+    let trials = threats.into_iter().flat_map(|trials| trials()).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

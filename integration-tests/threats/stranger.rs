@@ -1,0 +1,121 @@
+//! A client that writes whatever it likes, over any wire, and reads what comes.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rescind::dialect::Role;
+use rescind::{
+    CallNumber, ExchangeId, FrameKind, Head, Lane, Limits, Outbound, Peer, Router, Sender, TransportEvent,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::in_time;
+use crate::wires::{Door, accept};
+
+/// What becomes of the frames that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hears {
+    /// They are counted.
+    Counts,
+    /// They are kept.
+    Keeps,
+}
+
+pub(crate) struct Stranger {
+    tx: Pin<Box<dyn Sender>>,
+    heard: Arc<AtomicUsize>,
+    kept: mpsc::UnboundedReceiver<Value>,
+    reading: JoinHandle<()>,
+    exchanges: u64,
+}
+
+impl Stranger {
+    /// A stranger that has shaken hands, and the peer that serves it.
+    pub(crate) async fn meet(door: &mut Door, router: Router, limits: &Limits, hears: Hears) -> (Self, Peer) {
+        let Door { listener, transport, .. } = door;
+        let opening = async {
+            let link = in_time("connecting", transport().open()).await.expect("a connection");
+            let (mut rx, heard) = (link.rx, Arc::new(AtomicUsize::new(0)));
+            let (keep, kept) = mpsc::unbounded_channel();
+            let count = Arc::clone(&heard);
+            let reading = tokio::spawn(async move {
+                while let Some(Ok(event)) = poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
+                    let TransportEvent::Message(inbound) = event else { continue };
+                    let first = count.fetch_add(1, Ordering::SeqCst) == 0;
+                    if first || hears == Hears::Keeps {
+                        let _ = keep.send(serde_json::from_slice(&inbound.body).expect("JSON"));
+                    }
+                }
+            });
+            let mut stranger = Self { tx: link.tx, heard, kept, reading, exchanges: 0 };
+            let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+            stranger.request(&json!("hello"), "initialize", &hello).await;
+            assert_eq!(stranger.hear().await["id"], "hello");
+            stranger
+        };
+        let serving = async {
+            let link = accept(listener).await;
+            Peer::builder(rescind::dialect::ACP)
+                .role(Role::Server)
+                .serve(router)
+                .limits(limits.clone())
+                .attach(link)
+                .expect("a runtime")
+        };
+        tokio::join!(opening, serving)
+    }
+
+    /// The next frame that is kept.
+    pub(crate) async fn hear(&mut self) -> Value {
+        self.flush().await;
+        in_time("a frame", self.kept.recv()).await.expect("the connection goes on")
+    }
+
+    /// How many frames have come.
+    pub(crate) fn heard(&self) -> usize {
+        self.heard.load(Ordering::SeqCst)
+    }
+
+    pub(crate) async fn request(&mut self, id: &Value, method: &'static str, params: &Value) {
+        self.exchanges += 1;
+        let exchange = ExchangeId::of_call(CallNumber(self.exchanges));
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
+        self.write(body, FrameKind::Request, exchange).await;
+    }
+
+    pub(crate) async fn cancel(&mut self, id: &Value) {
+        let body = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
+        // To the wire it is an answer: of all frames the one that nothing holds back.
+        self.write(body.to_string(), FrameKind::Answer, ExchangeId::NONE).await;
+    }
+
+    async fn write(&mut self, body: String, kind: FrameKind, exchange: ExchangeId) {
+        let tx = &mut self.tx;
+        let ready = poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Bulk, cx) {
+            std::task::Poll::Pending => {
+                // What is not flushed makes no room.
+                let _ = tx.as_mut().poll_flush(cx);
+                tx.as_mut().poll_ready(Lane::Bulk, cx)
+            }
+            ready => ready,
+        });
+        in_time("room", ready).await.expect("the connection goes on");
+        let head = Head { kind, id: None, method: None };
+        let out = Outbound { body: body.into(), exchange, lane: Lane::Bulk, head, last: false };
+        tx.as_mut().start_send(out).expect("the connection goes on");
+    }
+
+    pub(crate) async fn flush(&mut self) {
+        let tx = &mut self.tx;
+        in_time("flushing", poll_fn(|cx| tx.as_mut().poll_flush(cx))).await.expect("the connection goes on");
+    }
+
+    /// Goes without a word.
+    pub(crate) fn leave(self) {
+        self.reading.abort();
+    }
+}

@@ -1,0 +1,84 @@
+//! Simulation of whole connections, a wire and a protocol each (VERIFICATION: "simulation").
+//!
+//! `RESCIND_SEED=n` plays that seed and shows what happened; `RESCIND_SEEDS=n` plays so many in memory, and a tenth of that on
+//! each other wire.
+
+use rescind_testkit::verify::sim::{Case, Wire};
+
+/// Seeds in memory, over all protocols, unless the environment says how many.
+const SEEDS: u64 = if cfg!(debug_assertions) { 1_400 } else { 100_000 };
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
+    let case = Case::new(wire, dialect).unwrap();
+    if let Some(seed) = number("RESCIND_SEED") {
+        match case.play(seed) {
+            Ok(run) => println!("{}\nseed {seed} held", run.trace.join("\n")),
+            Err(failure) => panic!("{}", failure.told(test)),
+        }
+        return;
+    }
+    let seeds = (number("RESCIND_SEEDS").unwrap_or(SEEDS) / share).max(1);
+    match case.play_many(0, seeds) {
+        Ok(played) => println!("{test}: {played}"),
+        Err(failure) => panic!("{}", failure.told(test)),
+    }
+}
+
+macro_rules! simulations {
+    ($($name:ident: $wire:ident, $dialect:literal, 1/$share:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                every_seed_holds(stringify!($name), Wire::$wire, $dialect, $share);
+            }
+        )*
+    };
+}
+
+simulations! {
+    sim_memory_acp: Memory, "acp", 1/7;
+    sim_memory_acp_v2: Memory, "acp-v2", 1/7;
+    sim_memory_acp_draft: Memory, "acp-draft", 1/7;
+    sim_memory_lsp: Memory, "lsp", 1/7;
+    sim_memory_mcp: Memory, "mcp", 1/7;
+    sim_memory_mcp_2026: Memory, "mcp-2026", 1/7;
+    sim_memory_abp: Memory, "abp", 1/7;
+    sim_websocket_acp: WebSocket, "acp", 1/40;
+    sim_websocket_lsp: WebSocket, "lsp", 1/40;
+    sim_websocket_mcp: WebSocket, "mcp", 1/40;
+    sim_websocket_abp: WebSocket, "abp", 1/40;
+    sim_http_streamable_acp: HttpStreamable, "acp", 1/40;
+    sim_http_streamable_lsp: HttpStreamable, "lsp", 1/40;
+    sim_http_streamable_mcp: HttpStreamable, "mcp", 1/40;
+    sim_http_streamable_abp: HttpStreamable, "abp", 1/40;
+    sim_http_stateless_mcp_2026: HttpStateless, "mcp-2026", 1/10;
+    sim_http_acp_acp: HttpAcp, "acp", 1/20;
+    sim_http_acp_acp_v2: HttpAcp, "acp-v2", 1/20;
+}
+
+/// The first place where two runs of a seed differ.
+fn runs_alike(wire: Wire, dialect: &str) {
+    let case = Case::new(wire, dialect).unwrap();
+    for seed in 0..number("RESCIND_TWICE").unwrap_or(20) {
+        let traces = [(); 2].map(|()| case.play(seed).map_or_else(|failure| failure.trace, |run| run.trace));
+        let differs = traces[0].iter().zip(&traces[1]).find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed} is not played the same twice on {wire:?} in {dialect}");
+        assert_eq!(traces[0].len(), traces[1].len(), "seed {seed} is not as long the second time");
+    }
+}
+
+#[test]
+fn sim_a_seed_gives_the_same_trace_twice() {
+    for dialect in ["acp", "mcp", "abp"] {
+        runs_alike(Wire::Memory, dialect);
+        runs_alike(Wire::WebSocket, dialect);
+        runs_alike(Wire::HttpStreamable, dialect);
+    }
+    runs_alike(Wire::HttpStateless, "mcp-2026");
+    runs_alike(Wire::HttpAcp, "acp");
+}
