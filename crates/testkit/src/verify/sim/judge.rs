@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) shut: Both<bool>,
     /// Something befell the wire, or a side left it.
     pub(super) lost: bool,
+    /// The network did that.
+    pub(super) cut: bool,
     /// Since when there may be other causes than what callers and handlers do.
     going_since: Option<u64>,
     /// The handshake went well, where there is one.
@@ -67,6 +69,7 @@ impl Judge {
             live: Both::default(),
             shut: Both::default(),
             lost: false,
+            cut: false,
             going_since: None,
             is_open: speech.opening().is_none(),
             trace: Vec::new(),
@@ -99,6 +102,12 @@ impl Judge {
     #[cfg(feature = "wires")]
     pub(super) fn unordered(&self) {
         self.state().ordered = false;
+    }
+
+    /// The network has cut a connection.
+    pub(super) fn cut(&self, what: &str) {
+        self.state().cut = true;
+        self.lost(what);
     }
 
     /// The wire is no longer what it was.
