@@ -10,6 +10,8 @@ mod driver;
 mod reference;
 #[path = "../verify/search.rs"]
 mod search;
+#[path = "../verify/sim.rs"]
+mod sim;
 mod table;
 mod websocket;
 

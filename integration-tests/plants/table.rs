@@ -15,8 +15,8 @@ const fn row(plant: Plant, test: &'static str, says: &'static str) -> Row {
     Row { plant, test, says }
 }
 
-/// Every bug once.
-pub(crate) const PLANTS: [Row; Plant::ALL.len()] = [
+/// Every bug once, and some by a second engine.
+pub(crate) const PLANTS: [Row; Plant::ALL.len() + 4] = [
     row(Plant::DoubleSignal, "search::answer_owed_in_order", "I5"),
     row(Plant::EarlyRefund, "search::answer_owed_in_order", "I10"),
     row(Plant::NoGeneration, "search::answer_owed_in_order", "I14"),
@@ -42,4 +42,8 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len()] = [
     row(Plant::PostsCountAsOrdered, "cells::http_streamable_acp_early_cancel_waits", "Broke"),
     row(Plant::PongDeadlineIgnored, "websocket::a_peer_that_answers_no_ping_is_lost", "hangs"),
     row(Plant::ReadingWaitsForWriting, "websocket::a_cancel_is_heard_while_answers_wait", "hangs"),
+    row(Plant::CancelOvertakes, "sim::sim_memory_acp", "I12 is broken"),
+    row(Plant::SilenceLeavesFrames, "sim::sim_memory_mcp", "I2 is broken"),
+    row(Plant::TornWrite, "sim::sim_memory_acp", "I13 is broken"),
+    row(Plant::ForgottenCallers, "sim::sim_memory_mcp", "I13 is broken"),
 ];

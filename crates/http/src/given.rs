@@ -1,23 +1,30 @@
 //! Streams of bytes made elsewhere in place of sockets: for tests with a network of their own (feature `verify`).
 
+#[cfg(feature = "verify")]
 use std::fmt;
 use std::io;
+#[cfg(feature = "verify")]
 use std::sync::Arc;
 
+#[cfg(feature = "verify")]
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 #[cfg(feature = "verify")]
 use tokio::sync::mpsc;
 
 /// A stream that was made elsewhere.
+#[cfg(feature = "verify")]
 pub trait GivenStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
+#[cfg(feature = "verify")]
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> GivenStream for S {}
 
 /// Makes the streams of a client.
+#[cfg(feature = "verify")]
 #[derive(Clone)]
 pub(crate) struct Dial(pub(crate) Arc<dyn Fn() -> io::Result<Box<dyn GivenStream>> + Send + Sync>);
 
+#[cfg(feature = "verify")]
 impl fmt::Debug for Dial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dial").finish_non_exhaustive()

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use rescind_core::Principal;
 use rescind_core::dialect::MCP;
+use rescind_core::{Outcome, Peer, Principal};
 use rescind_http::{HttpServer, SecondStream, Streamable};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::raw::{Ask, Raw, initialize, open, request};
-use crate::support::{Seen, in_time, serve, server};
+use crate::support::{Seen, in_time, serve, server, transport};
 
 /// What is refused says why, in JSON, and under no id.
 async fn refused(raw: &mut Raw, ask: &Ask, status: u16) -> String {
@@ -199,5 +201,27 @@ async fn a_server_that_refuses_a_session_says_503() {
     let mut raw = Raw::connect(&url).await;
     let (head, _) = raw.ask(&initialize()).await;
     assert_eq!((head.status, head.header("retry-after"), head.header("mcp-session-id")), (503, "1", ""));
+    serving.abort();
+}
+
+// Found by the simulation: a proxy posts a request twice, the second comes first and runs, and the first is refused.
+#[tokio::test]
+async fn a_call_whose_id_is_said_to_be_in_use_may_have_run() {
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", socket.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = socket.accept().await.unwrap();
+            let mut asked = Vec::new();
+            // The first connection only looks whether there is a server.
+            while !asked.ends_with(b"}") && stream.read_buf(&mut asked).await.is_ok_and(|read| read > 0) {}
+            let refusal = b"HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            let _gone = stream.write_all(refusal).await;
+        }
+    });
+    let peer = Peer::builder(MCP).connect(transport(&url)).await.unwrap();
+    let call = peer.call::<_, Value>("initialize", &json!({})).start().unwrap();
+    let outcome = in_time("the refusal", call.outcome()).await;
+    assert_eq!(outcome, Outcome::Disconnected { may_have_run: true });
     serving.abort();
 }

@@ -240,7 +240,9 @@ async fn take(
                     return Ok(());
                 }
             }
-            let sent = !status.is_client_error() && status != StatusCode::SERVICE_UNAVAILABLE;
+            // 409: its id is in use, maybe by the request itself, posted twice on the way.
+            let kept_out = status.is_client_error() && status != StatusCode::CONFLICT;
+            let sent = !kept_out && status != StatusCode::SERVICE_UNAVAILABLE;
             Err(refused(&head, sent))
         }
     }

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) shut: Both<bool>,
     /// Something befell the wire, or a side left it.
     pub(super) lost: bool,
+    /// The network did that.
+    pub(super) cut: bool,
     /// Since when there may be other causes than what callers and handlers do.
     going_since: Option<u64>,
     /// The handshake went well, where there is one.
@@ -67,6 +69,7 @@ impl Judge {
             live: Both::default(),
             shut: Both::default(),
             lost: false,
+            cut: false,
             going_since: None,
             is_open: speech.opening().is_none(),
             trace: Vec::new(),
@@ -99,6 +102,12 @@ impl Judge {
     #[cfg(feature = "wires")]
     pub(super) fn unordered(&self) {
         self.state().ordered = false;
+    }
+
+    /// The network has cut a connection.
+    pub(super) fn cut(&self, what: &str) {
+        self.state().cut = true;
+        self.lost(what);
     }
 
     /// The wire is no longer what it was.
@@ -280,7 +289,7 @@ impl Judge {
             }
             Outcome::Disconnected { may_have_run } => {
                 // Over HTTP there is no session then, and posts are refused.
-                let because = state.is_going() || !state.is_open;
+                let because = state.is_going() || !state.is_open || state.repeats;
                 state.holds(because, "I13", || format!("{nonce} is disconnected, and nothing was lost"));
                 // A wire of posts knows of some that they never left.
                 let honest = *may_have_run || !written || !state.ordered;
@@ -363,7 +372,8 @@ impl State {
 
     /// Whether the call of this side may be told that its peer cancelled it.
     fn peer_may_cancel(&self, nonce: u64, side: Side) -> bool {
-        if *self.shut.of(side.other()) || self.lost {
+        // What ran twice is known by its second run.
+        if *self.shut.of(side.other()) || self.lost || self.repeats {
             return true;
         }
         self.works.get(&nonce).is_some_and(|work| {
@@ -373,6 +383,9 @@ impl State {
 
     /// Whether the call of this side may fail so.
     fn may_fail(&self, nonce: u64, side: Side, error: &ErrorObject) -> bool {
+        if self.repeats {
+            return true;
+        }
         let limits = self.limits.of(side.other());
         let tight = limits.running < 1024 || *self.shut.of(side.other()) || self.lost || !self.is_open;
         // LSP's word for a request its server gave up says that it failed.
@@ -382,7 +395,7 @@ impl State {
                 error.message == "sim failed" || error.code.0 == -32603 || given_up
             }
             Some(Some(WorkEnd::Panicked | WorkEnd::Dropped)) => true,
-            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up || (self.repeats && tight),
+            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up,
             // It was never entered: there was no room for it.
             None => tight,
         }

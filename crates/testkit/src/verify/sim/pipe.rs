@@ -269,7 +269,7 @@ impl AsyncWrite for PipeEnd {
                 state.of_mut(side).stop(End::Reset);
             }
             drop(state);
-            self.pipe.judge.lost(&format!("a connection is cut behind a byte of the {}", self.side));
+            self.pipe.judge.cut(&format!("a connection is cut behind a byte of the {}", self.side));
         }
         Poll::Ready(Ok(count))
     }

@@ -158,7 +158,12 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
         Ending::Shutdown(side, drain) => {
             shut_down(plan, judge, &peers, side, drain).await;
             let one = !case.wire.serves_all_by_one();
-            if one && !was_lost && plan.weather.delay == 0 && plan.disturbances.is_empty() {
+            if one
+                && !was_lost
+                && !judge.state().cut
+                && plan.weather.delay == 0
+                && plan.disturbances.is_empty()
+            {
                 judge.state().check_answered(side);
             }
         }
