@@ -7,6 +7,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use rescind_testkit::fuzz::TARGETS;
+use rescind_testkit::verify::page;
 
 /// Files of a target, and their bytes.
 const MOST: (usize, u64) = (60, 200 * 1024);
@@ -35,7 +36,8 @@ fn every_file_of_the_corpus_holds() {
         }
         println!("{:20} {:3} files", target.name, files.len());
     }
-    println!("{replayed} files of {} targets were replayed", TARGETS.len());
+    let far = format!("{replayed} files of {} targets replayed", TARGETS.len());
+    page::reached("fuzz", "the committed corpus", &far).unwrap();
     assert!(replayed >= 10 * TARGETS.len(), "{replayed} files are too few to mean anything");
 }
 

@@ -269,17 +269,25 @@ fn ends() -> impl Strategy<Value = HandlerEnd> {
     ]
 }
 
-fn events(asked: usize) -> BoxedStrategy<Event> {
-    let ids = prop_oneof![(0..IDS).prop_map(Event::Ask), (0..IDS).prop_map(Event::Cancel)];
+/// What can happen now: it is drawn from, rather than drawn and rejected, or most long cases would be.
+fn events(state: &Reference) -> BoxedStrategy<Event> {
+    let ask = (0..IDS).prop_map(Event::Ask);
     let time = prop_oneof![Just(500), Just(2000)].prop_map(|ms| Event::Pass(Duration::from_millis(ms)));
-    if asked == 0 {
-        return prop_oneof![8 => ids, 1 => time].boxed();
+    let alive: Vec<(usize, u8)> = state
+        .asked
+        .iter()
+        .enumerate()
+        .filter(|(_, asked)| asked.alive)
+        .map(|(number, asked)| (number, asked.id))
+        .collect();
+    if alive.is_empty() {
+        return prop_oneof![8 => ask, 1 => time].boxed();
     }
-    // The last few, or most would be of requests long gone.
-    let some = asked.saturating_sub(6)..asked;
-    let end = (some.clone(), ends()).prop_map(|(number, end)| Event::End(number, end));
-    let gone = some.prop_map(Event::Gone);
-    prop_oneof![8 => ids, 3 => end, 2 => gone, 1 => time].boxed()
+    let some = prop::sample::select(alive);
+    let cancel = some.clone().prop_map(|(_, id)| Event::Cancel(id));
+    let end = (some.clone(), ends()).prop_map(|((number, _), end)| Event::End(number, end));
+    let gone = some.prop_map(|(number, _)| Event::Gone(number));
+    prop_oneof![4 => ask, 4 => cancel, 3 => end, 2 => gone, 1 => time].boxed()
 }
 
 macro_rules! references {
@@ -301,7 +309,7 @@ macro_rules! references {
                     }
 
                     fn transitions(state: &Reference) -> BoxedStrategy<Event> {
-                        events(state.asked.len())
+                        events(state)
                     }
 
                     fn preconditions(state: &Reference, event: &Event) -> bool {

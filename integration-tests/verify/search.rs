@@ -11,6 +11,7 @@ fn every_state_holds(class: Class, ordered: bool) {
     match search(class, ordered, STATES) {
         Ok(searched) => {
             let what = format!("{class:?}, {}", if ordered { "ordered" } else { "unordered" });
+            println!("{searched}, {:.1} s", searched.took.as_secs_f32());
             page::reached("search", &what, &searched.to_string()).expect("the page can be written");
             assert!(searched.states >= STATES, "there are more states than were seen: {searched}");
         }

@@ -43,33 +43,72 @@ pub struct Engine {
     pub name: &'static str,
     /// What it drives, and how.
     pub drives: &'static str,
-    /// What runs it.
+    /// What runs it, behind `cargo test`.
     pub run: &'static str,
+    /// How it is known how far it goes.
+    pub depth: Depth,
     /// The numbers of the invariants it checks.
     pub checks: &'static [&'static str],
 }
 
-/// Every engine. One more is a line more here, and its test calls [`reached`](super::page::reached).
-pub const ENGINES: [Engine; 3] = [
+/// How it is known how far an engine goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Its test calls [`reached`](super::page::reached).
+    Told,
+    /// It goes through a table, which says it.
+    Table(&'static str),
+}
+
+/// What is held against a session after every step of it.
+const SESSION: &[&str] = &[
+    "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "L1", "L3", "L4",
+];
+
+/// Every engine; one more is an entry more here.
+pub const ENGINES: [Engine; 6] = [
     Engine {
         name: "search",
         drives: "the real machine: every state that can be reached, nearest first",
-        run: "cargo test --release -p rescind-integration-tests --test search",
-        checks: &[
-            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "L1",
-            "L3", "L4",
-        ],
+        run: "--release -p rescind-integration-tests --test search",
+        depth: Depth::Told,
+        checks: SESSION,
     },
     Engine {
         name: "reference",
-        drives: "the real machine beside a naive model, random events, shrunk",
-        run: "cargo test --release -p rescind-integration-tests --test reference",
-        checks: &["I1", "I2", "I3", "I5", "I6", "I7", "I10", "I11", "I14", "L1"],
+        drives: "the real machine beside a naive model: random events, shrunk",
+        run: "--release -p rescind-integration-tests --test reference",
+        depth: Depth::Told,
+        checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I10", "I11", "I14", "L1"],
+    },
+    Engine {
+        name: "fuzz",
+        drives: "ids, framings, envelopes, HTTP's reading and sequences of events; its corpus",
+        run: "-p rescind-integration-tests --test corpus",
+        depth: Depth::Told,
+        checks: SESSION,
+    },
+    Engine {
+        name: "threats",
+        drives: "attacks and faults on real drivers and wires",
+        run: "--release -p rescind-integration-tests --test threats",
+        depth: Depth::Table("every row of `integration-tests/threats/table.rs`"),
+        checks: &["I1", "I3", "I4", "I5", "I8", "I10", "I11", "L2"],
     },
     Engine {
         name: "matrix",
-        drives: "every vector on every wire with the real drivers, outcomes compared literally",
-        run: "cargo test -p rescind-cli --test matrix",
+        drives: "the real drivers on every wire, outcomes compared literally",
+        run: "-p rescind-cli --test matrix",
+        depth: Depth::Table("every vector of every dialect on every wire"),
         checks: &["I1", "I2", "I4", "I5", "I6", "I7", "I9", "I12", "I13", "I15", "L1", "L3"],
+    },
+    Engine {
+        name: "simulation",
+        drives: "both sides' real drivers, framings and wires on a paused clock, over a network that fails as a seed says",
+        run: "--release -p rescind-integration-tests --test sim",
+        depth: Depth::Told,
+        checks: &[
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3", "L4",
+        ],
     },
 ];

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use super::coverage::{ENGINES, INVARIANTS};
+use super::coverage::{Depth, ENGINES, Engine, INVARIANTS};
 
 /// The page to keep up to date, if any: `RESCIND_PRINT=$PWD/docs/verification.md cargo test ..`.
 const PRINT: &str = "RESCIND_PRINT";
@@ -55,12 +55,18 @@ pub fn renewed(page: &str, planted: &str) -> String {
             .collect();
         let _ = writeln!(out, "| {} | {} | {} |", invariant.number, invariant.holds, engines.join(", "));
     }
-    out.push_str("\n## Engines\n\n| engine | what it drives | run by |\n|---|---|---|\n");
-    for engine in ENGINES {
-        let _ = writeln!(out, "| {} | {} | `{}` |", engine.name, engine.drives, engine.run);
+    out.push_str(
+        "\n## Engines\n\n| engine | what it drives | how far | `cargo test ..` |\n|---|---|---|---|\n",
+    );
+    for Engine { name, drives, run, depth, .. } in ENGINES {
+        let depth = match depth {
+            Depth::Told => "below",
+            Depth::Table(what) => what,
+        };
+        let _ = writeln!(out, "| {name} | {drives} | {depth} | `{run}` |");
     }
     out.push_str(planted);
-    out.push_str("\n## How far each engine went\n\n");
+    out.push_str("\n## How far each engine went when it was last printed\n\n");
     out.push_str(REACHED);
     let rows = page.split_once(REACHED).map_or("", |(_, rows)| rows);
     out.push_str(rows);

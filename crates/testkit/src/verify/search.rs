@@ -30,10 +30,9 @@ pub struct Searched {
 
 impl fmt::Display for Searched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { class: _, states, steps, depth, complete, took } = self;
+        let Self { class: _, states, steps, depth, complete, took: _ } = self;
         let all = if *complete { "all there are" } else { "nearest first" };
-        let took = took.as_secs_f64();
-        write!(f, "{states} states ({all}), {steps} inputs, depth {depth}, {took:.0} s")
+        write!(f, "{states} states ({all}), {steps} inputs, depth {depth}")
     }
 }
 
