@@ -5,6 +5,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
 mod cells;
+#[path = "../verify/corpus.rs"]
+mod corpus;
 mod driver;
 #[path = "../verify/reference.rs"]
 mod reference;

@@ -36,7 +36,7 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 4] = [
     row(Plant::LostWakeup, "cells::memory_acp_call_completes", "Broke"),
     row(Plant::ForgottenCallers, "driver::a_caller_is_told_that_the_connection_is_lost", "hangs"),
     row(Plant::SilenceLeavesFrames, "driver::silence_takes_back_what_waits_to_be_written", "I2"),
-    row(Plant::BadFrameSwallowsNext, "driver::a_frame_behind_a_bad_one_is_read", "left == right"),
+    row(Plant::BadFrameSwallowsNext, "corpus::every_file_of_the_corpus_holds", "fuzz/corpus/newline/"),
     row(Plant::TornWrite, "driver::a_frame_larger_than_the_pipe_arrives_whole", "hangs"),
     row(Plant::ExchangeCloseUntold, "cells::http_stateless_mcp_2026_cancel_running", "Broke"),
     row(Plant::PostsCountAsOrdered, "cells::http_streamable_acp_early_cancel_waits", "Broke"),

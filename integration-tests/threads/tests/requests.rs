@@ -83,7 +83,9 @@ fn play(first: Event, second: Event) {
     }
     // Somebody has to end it.
     if has(Finish) || !(has(Cancel) || has(Local) || has(Disconnect)) {
-        threads.push(thread::spawn(move || drop(open.send(true))));
+        threads.push(thread::spawn(move || {
+            open.send_replace(true);
+        }));
     }
     let requests = 1 + [first, second].iter().filter(|event| **event == Reuse).count();
     let mut answers = Vec::new();
