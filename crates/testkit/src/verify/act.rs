@@ -46,7 +46,10 @@ impl World {
                 }
                 self.session.local_answer(now, key, end);
             }
-            Input::Ended(key) => self.session.local_ended(now, key),
+            Input::Ended(key) => {
+                self.ledger.end(key);
+                self.session.local_ended(now, key);
+            }
             Input::Shield(key) => {
                 self.done.shields += 1;
                 self.shields(key, 1);

@@ -22,6 +22,8 @@ pub struct Served {
     pub started: bool,
     /// Its handler has said how it ends.
     pub offered: bool,
+    /// Its task is gone: only now are its id and its permit free.
+    pub ended: bool,
     /// Its task was told to end.
     pub aborted: bool,
     /// Critical sections it is in.
@@ -86,6 +88,9 @@ impl Ledger {
     /// # Errors
     /// Its key is in use.
     pub fn accept(&mut self, key: InboundKey, id: RequestId, is_handshake: bool) -> Result<(), Broken> {
+        let owner = self.served.iter().find(|(_, served)| served.id.as_ref() == Some(&id) && !served.ended);
+        let owner = owner.map(|(owner, _)| *owner);
+        holds(owner.is_none(), "I4", || format!("{key:?} got the id {id:?}, which {owner:?} has"))?;
         let served = Served { id: Some(id), is_handshake, ..Served::default() };
         let before = self.served.insert(key, served);
         holds(before.is_none(), "I14", || format!("{key:?} was given out while it was in use"))
@@ -111,6 +116,13 @@ impl Ledger {
         holds(before.is_none_or(|before| before.settled), "I14", || {
             format!("{key:?} was given out while it was in use")
         })
+    }
+
+    /// The task of a request is gone.
+    pub fn end(&mut self, key: InboundKey) {
+        if let Some(served) = self.served.get_mut(&key) {
+            served.ended = true;
+        }
     }
 
     fn of(&mut self, key: InboundKey) -> Result<&mut Served, Broken> {
@@ -227,8 +239,10 @@ impl Ledger {
 
     fn take_gone(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
         let lost = self.lost;
-        let settled = self.of(key)?.is_settled();
+        let request = self.of(key)?;
+        let (settled, runs) = (request.is_settled(), request.started && !request.ended);
         self.served.remove(&key);
+        holds(!runs, "I3", || format!("{key:?} is gone while its task runs"))?;
         holds(lost || settled, "I1", || format!("{key:?} is gone without an answer"))?;
         let unknown = session.request_cause(key).is_none() && !session.may_notify(key);
         holds(unknown, "I3", || format!("{key:?} is gone and still known"))
