@@ -3,6 +3,9 @@
 //! Without the feature [`is`] is `false` when compiling, and nothing of a fault is left in the program. With it, the process
 //! behaves as ever unless the variable `RESCIND_PLANT` names a fault when it is asked for the first time.
 
+#[cfg(all(feature = "plant", not(debug_assertions)))]
+compile_error!("the feature `plant` is for tests: no optimised build may have it");
+
 macro_rules! plants {
     ($($(#[doc = $what:literal])+ $plant:ident = $name:literal,)+) => {
         /// A fault that can be planted.
