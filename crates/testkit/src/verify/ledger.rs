@@ -29,6 +29,8 @@ pub struct Served {
     /// Critical sections it is in.
     pub shields: u8,
     signalled: bool,
+    /// A cancel counted while it was in a critical section.
+    held: bool,
     settled: Option<Settled>,
 }
 
@@ -76,6 +78,8 @@ pub struct Ledger {
     pub made: BTreeMap<OutboundKey, Made>,
     /// Children on other connections, and the requests they belong to.
     pub foreign: BTreeMap<u64, InboundKey>,
+    /// Cancels that are owed an acknowledgement.
+    pub acks: usize,
     /// The connection is lost.
     pub lost: bool,
     /// `Close` was output.
@@ -115,6 +119,21 @@ impl Ledger {
         let before = self.made.insert(key, made);
         holds(before.is_none_or(|before| before.settled), "I14", || {
             format!("{key:?} was given out while it was in use")
+        })
+    }
+
+    /// A cancel of a request came that counts; a critical section may hold its signal off.
+    pub(super) fn cancel(&mut self, key: InboundKey) {
+        if let Some(served) = self.served.get_mut(&key) {
+            let counts = served.started && !served.ended && !served.is_handshake && !served.is_settled();
+            served.held |= counts && served.shields > 0 && !served.signalled;
+        }
+    }
+
+    /// Whether the end of its critical section has to bring the signal.
+    pub(super) fn owes_signal(&self, key: InboundKey) -> bool {
+        self.served.get(&key).is_some_and(|served| {
+            served.held && !served.signalled && !served.ended && served.settled != Some(Settled::ByHandler)
         })
     }
 
@@ -183,6 +202,13 @@ impl Ledger {
             Output::CancelForeign(child) => {
                 let known = self.foreign.remove(&child.0).is_some();
                 holds(known, "I5", || format!("the child {child:?} elsewhere was cancelled twice"))
+            }
+            Output::Ack { ack, .. } => {
+                let owed = self.acks.checked_sub(1);
+                self.acks = owed.unwrap_or_default();
+                holds(owed.is_some(), "I7", || {
+                    format!("{ack:?} was acknowledged, and no cancel waits for it")
+                })
             }
             Output::Close(_) => {
                 let fresh = !self.closed;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use rescind_core::dialect::EarlyCancel;
 use rescind_core::inspect::{Inspection, RequestState, Standing};
 use rescind_core::{Lost, Output, RequestId};
 
@@ -35,14 +36,22 @@ impl World {
         }
         let Some(target) = target else {
             let mut unknown = after.clone();
-            unknown.parked.clone_from(&before.parked);
+            let may_wait = match self.session.dialect().rules().early {
+                EarlyCancel::Never => false,
+                EarlyCancel::WhereUnordered => !self.ordered,
+                EarlyCancel::Always => true,
+            };
+            if may_wait {
+                unknown.parked.clone_from(&before.parked);
+            }
             return holds(unknown == *before, "I8", || {
                 format!("a cancel of {id:?}, which is unknown, left something")
             });
         };
         let key = target.key;
         let now = after.requests.iter().find(|view| view.key == key);
-        if target.cause.is_some() || !target.cancellable || !self.hears_cancels() {
+        let spared = self.ledger.served.get(&key).is_some_and(|served| served.is_handshake);
+        if target.cause.is_some() || spared || !self.hears_cancels() {
             let same = now.map(|now| (now.state, now.cause)) == Some((target.state, target.cause));
             return holds(same, "I7", || {
                 format!("a cancel that counts for nothing moved {key:?}: {target:?}, {now:?}")

@@ -103,6 +103,7 @@ impl World {
     /// # Errors
     /// An invariant is broken.
     pub fn apply(&mut self, input: Input, before: &Inspection) -> Result<Inspection, Broken> {
+        let owed = self.owed(input);
         let accepted = self.give(input)?;
         let mut outputs = Vec::new();
         while let Some(output) = self.session.poll_output() {
@@ -116,9 +117,11 @@ impl World {
         }
         let after = self.inspect();
         self.ledger.check(&self.session, &after)?;
+        self.check_owed(owed, &outputs)?;
         match input {
             Input::Request(id) if accepted.is_none() => {
                 check_refusal(&outputs)?;
+                self.check_duplicate(&RequestId::number(i64::from(id)), &outputs)?;
                 self.check_early(&RequestId::number(i64::from(id)), before, &outputs)?;
             }
             Input::Hello if accepted.is_none() => check_refusal(&outputs)?,
