@@ -69,6 +69,16 @@ plants! {
     ValueDropped = "value-dropped",
     /// Machine: an answer does not disarm the cancel that waits to be written.
     CancelNotDisarmed = "cancel-not-disarmed",
+    /// Machine: a task that was told to end counts as gone at once.
+    RapidReset = "rapid-reset",
+    /// Machine: the end of a task on a lost connection is not heard.
+    LostKeepsSlots = "lost-keeps-slots",
+    /// Machine: the end of a critical section does not bring the cancel it held off.
+    SignalLost = "signal-lost",
+    /// Machine: an answer to a call is not heard.
+    AnswerUnheard = "answer-unheard",
+    /// Machine: a cancel is acknowledged twice.
+    AckTwice = "ack-twice",
     /// Driver: a cancel that comes before its handler was polled is lost.
     LateRegistration = "late-registration",
     /// Driver: nobody is woken for what is put into the outbox.
