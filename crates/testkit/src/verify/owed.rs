@@ -34,36 +34,6 @@ impl World {
         }
     }
 
-    pub(super) fn check_owed(&self, owed: Owed, outputs: &[Output]) -> Result<(), Broken> {
-        let ends = |key: OutboundKey| {
-            outputs.iter().filter_map(move |output| match output {
-                Output::Settle { call, settlement } if *call == key => Some(settlement),
-                _ => None,
-            })
-        };
-        match owed {
-            Owed::Nothing => Ok(()),
-            Owed::Answer(key, kind) => {
-                let fits = |end: &&Settlement| match kind {
-                    AnswerKind::Value | AnswerKind::Error => matches!(end, Settlement::Answered { .. }),
-                    AnswerKind::Cancelled => matches!(end, Settlement::Cancelled { confirmed: true, .. }),
-                };
-                holds(ends(key).filter(fits).count() == 1, "I13", || {
-                    format!("{key:?} was answered with {kind:?}, and its caller sees {outputs:?}")
-                })
-            }
-            Owed::Return(key) => holds(ends(key).count() == 1, "I13", || {
-                format!("{key:?} was to return at once, and its caller sees {outputs:?}")
-            }),
-            Owed::Signal(key) => {
-                let told = |output: &Output| matches!(output, Output::Signal { key: to, .. } if *to == key);
-                holds(outputs.iter().any(told), "L1", || {
-                    format!("{key:?} left its critical section and did not hear of its cancel")
-                })
-            }
-        }
-    }
-
     /// I4: a request under an id in use is refused, and so that nobody takes it for an answer to the first.
     pub(super) fn check_duplicate(&self, id: &RequestId, outputs: &[Output]) -> Result<(), Broken> {
         let mut owners = self.ledger.served.values().filter(|served| !served.ended);
@@ -77,5 +47,35 @@ impl World {
             _ => false,
         });
         holds(refused, "I4", || format!("a second request under {id:?} beside {owner:?} brought {outputs:?}"))
+    }
+}
+
+pub(super) fn check_owed(owed: Owed, outputs: &[Output]) -> Result<(), Broken> {
+    let ends = |key: OutboundKey| {
+        outputs.iter().filter_map(move |output| match output {
+            Output::Settle { call, settlement } if *call == key => Some(settlement),
+            _ => None,
+        })
+    };
+    match owed {
+        Owed::Nothing => Ok(()),
+        Owed::Answer(key, kind) => {
+            let fits = |end: &&Settlement| match kind {
+                AnswerKind::Value | AnswerKind::Error => matches!(end, Settlement::Answered { .. }),
+                AnswerKind::Cancelled => matches!(end, Settlement::Cancelled { confirmed: true, .. }),
+            };
+            holds(ends(key).filter(fits).count() == 1, "I13", || {
+                format!("{key:?} was answered with {kind:?}, and its caller sees {outputs:?}")
+            })
+        }
+        Owed::Return(key) => holds(ends(key).count() == 1, "I13", || {
+            format!("{key:?} was to return at once, and its caller sees {outputs:?}")
+        }),
+        Owed::Signal(key) => {
+            let told = |output: &Output| matches!(output, Output::Signal { key: to, .. } if *to == key);
+            holds(outputs.iter().any(told), "L1", || {
+                format!("{key:?} left its critical section and did not hear of its cancel")
+            })
+        }
     }
 }

@@ -13,6 +13,7 @@ use super::class::Class;
 use super::input::Input;
 use super::invariants::{Broken, holds};
 use super::ledger::Ledger;
+use super::owed::check_owed;
 use super::reach::check_refusal;
 
 /// Ids the peer uses, and how often it asks under each.
@@ -117,7 +118,7 @@ impl World {
         }
         let after = self.inspect();
         self.ledger.check(&self.session, &after)?;
-        self.check_owed(owed, &outputs)?;
+        check_owed(owed, &outputs)?;
         match input {
             Input::Request(id) if accepted.is_none() => {
                 check_refusal(&outputs)?;
