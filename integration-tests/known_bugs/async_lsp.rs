@@ -9,16 +9,16 @@ use crate::bare::{Bare, is_clean};
 /// Theirs reads no answers once as many handlers run as may, and they wait for those answers.
 #[tokio::test]
 async fn async_lsp_deadlock_at_its_concurrency_limit() {
-    const LIMIT: u64 = 4;
+    const LIMIT: usize = 4;
     let mut limits = Limits::default();
-    limits.running = 4;
+    limits.running = LIMIT;
     let (mut client, server, _told) = Bare::meet(LSP, limits);
     // As many again wait for a permit meanwhile.
     for id in 0..2 * LIMIT {
         client.ask(id, "ask", &json!({"n": id})).await;
     }
     let mut answered = Vec::new();
-    while answered.len() < 2 * LIMIT as usize {
+    while answered.len() < 2 * LIMIT {
         let frame = client.hear().await;
         if frame["method"] == "echo" {
             client.say(&json!({"jsonrpc": "2.0", "id": frame["id"], "result": frame["params"]})).await;

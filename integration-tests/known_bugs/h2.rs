@@ -11,7 +11,7 @@ use crate::bare::{Bare, in_time, is_clean, until};
 /// Theirs counts a stream as ended while its last frames wait to be written, and loses them.
 #[tokio::test]
 async fn h2_246_terminal_state_set_before_flush() {
-    const ANSWERS: u64 = 200;
+    const ANSWERS: usize = 200;
     let mut limits = Limits::default();
     // How long reading takes is this test's own affair.
     limits.flush = Duration::from_secs(60);
@@ -21,17 +21,17 @@ async fn h2_246_terminal_state_set_before_flush() {
         client.ask(id, "echo", &json!({"n": id, "filler": filler})).await;
     }
     // Every one has its answer; the wire has room for few of them.
-    until("all are answered", || server.stats().finished == ANSWERS).await;
+    until("all are answered", || server.stats().finished == ANSWERS as u64).await;
     assert!(server.load().outbox_frames > 0, "some wait to be written");
     // A cancel now is too late, and so is the end of the connection.
     client.cancel(ANSWERS - 1, "$/cancel_request", "requestId").await;
     let ending = server.clone();
     let shutdown = tokio::spawn(async move { ending.shutdown(Duration::from_secs(60)).await });
     let mut seen = Vec::new();
-    while seen.len() < ANSWERS as usize {
+    while seen.len() < ANSWERS {
         let frame = client.hear().await;
         assert_eq!(frame["result"]["n"], frame["id"], "I6: {}", frame["error"]);
-        seen.push(frame["id"].as_u64());
+        seen.push(frame["id"].as_u64().and_then(|id| usize::try_from(id).ok()));
     }
     seen.sort_unstable();
     assert!(seen.into_iter().eq((0..ANSWERS).map(Some)), "I1: each once");

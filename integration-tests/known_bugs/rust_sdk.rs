@@ -10,22 +10,22 @@ use crate::bare::{agent, in_time, is_clean};
 #[tokio::test]
 async fn rust_sdk_1251_a_cancel_for_a_server_request_hits_the_clients_own() {
     let (near, far) = memory_pair();
-    let ((ours, mut told_here), (theirs, mut told_there)) = (agent(), agent());
+    let ((ours, mut told_by_client), (theirs, mut heard_by_server)) = (agent(), agent());
     let server = Peer::builder(MCP).role(Role::Server).serve(theirs).attach(far).unwrap();
     let client = Peer::builder(MCP).role(Role::Client).serve(ours).attach(near).unwrap();
     // Both count from the same number: the ids are equal, one in each direction.
     let of_client = client.call::<_, Value>("wait", &json!({"n": "client's"})).start().unwrap();
     let of_server = server.call::<_, Value>("wait", &json!({"n": "server's"})).start().unwrap();
-    told_there.hears("wait \"client's\" began").await;
-    told_here.hears("wait \"server's\" began").await;
+    heard_by_server.hears("wait \"client's\" began").await;
+    told_by_client.hears("wait \"server's\" began").await;
     assert_eq!(of_server.canceller().cancel("stop"), CancelResult::Sent);
-    told_here.hears("wait \"server's\" peer").await;
+    told_by_client.hears("wait \"server's\" peer").await;
     assert!(in_time("the server's call", of_server.outcome()).await.is_cancelled());
     let answer = in_time("an echo", client.call::<_, Value>("echo", &json!([1]))).await;
     assert_eq!(answer, Ok(json!([1])), "the session goes on");
     assert_eq!((server.stats().running, client.stats().calls), (1, 1), "I4: the client's own still runs");
     assert_eq!(of_client.canceller().cancel("stop"), CancelResult::Sent);
-    told_there.hears("wait \"client's\" peer").await;
+    heard_by_server.hears("wait \"client's\" peer").await;
     assert!(in_time("the client's call", of_client.outcome()).await.is_cancelled());
     is_clean(&server).await;
     is_clean(&client).await;

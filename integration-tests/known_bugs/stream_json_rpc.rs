@@ -1,4 +1,4 @@
-//! StreamJsonRpc.
+//! `StreamJsonRpc`.
 
 use rescind::dialect::{ACP, LSP, Role};
 use rescind::{ByteStream, Decoded, Framing, Limits, Outcome, Peer};

@@ -35,7 +35,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
                 Outcome::Disconnected { .. } | Outcome::Cancelled(_) => {}
                 // What LSP says of a request that the server cancels itself.
                 Outcome::Failed(error) if closes == "the peer" => {
-                    assert_eq!(error.code.0, -32_803, "{error}")
+                    assert_eq!(error.code.0, -32_803, "{error}");
                 }
                 other => panic!("I13: closed by {closes}: {other:?}"),
             }

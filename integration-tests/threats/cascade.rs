@@ -20,12 +20,12 @@ const SOON: Duration = Duration::from_secs(1);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("cascade::a_hundred_thousand_children_in_a_small_stack".into(), || small(wide)),
-        trial("cascade::a_thousand_hops_in_a_small_stack".into(), || small(deep)),
+        trial("cascade::a_hundred_thousand_children_in_a_small_stack".into(), || async { small(wide) }),
+        trial("cascade::a_thousand_hops_in_a_small_stack".into(), || async { small(deep) }),
     ]
 }
 
-async fn small<F: Future<Output = ()> + 'static>(test: fn() -> F) {
+fn small<F: Future<Output = ()> + 'static>(test: fn() -> F) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test());

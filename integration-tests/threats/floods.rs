@@ -25,7 +25,7 @@ const PARKED: u64 = 256;
 /// Sessions with the same ids.
 const SESSIONS: usize = 64;
 /// Each of them has so many requests.
-const SAME_IDS: u64 = 2;
+const SAME_IDS: usize = 2;
 const ECHOES: usize = 2000;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -292,7 +292,7 @@ async fn cross(wire: Wire) {
         }
         stranger.flush().await;
         if runs {
-            until("they run", || alive.now.load(Ordering::SeqCst) == SAME_IDS as usize).await;
+            until("they run", || alive.now.load(Ordering::SeqCst) == SAME_IDS).await;
             victims.push((stranger, server, alive));
         } else {
             for _ in 0..SAME_IDS {
@@ -305,7 +305,7 @@ async fn cross(wire: Wire) {
     let attacks = attackers.into_iter().map(|(mut stranger, server)| {
         tokio::spawn(async move {
             for n in 0..each {
-                let id = n as u64 / 2 % SAME_IDS;
+                let id = n / 2 % SAME_IDS;
                 stranger.cancel(&if n % 2 == 0 { json!(id) } else { json!(id.to_string()) }).await;
             }
             stranger.flush().await;
@@ -326,14 +326,14 @@ async fn cross(wire: Wire) {
     for (_, server, alive) in &victims {
         let stats = server.stats();
         let untouched = (alive.now.load(Ordering::SeqCst), stats.running, stats.cancelled);
-        assert_eq!(untouched, (SAME_IDS as usize, SAME_IDS, 0), "I4: {stats:?}");
+        assert_eq!(untouched, (SAME_IDS, SAME_IDS as u64, 0), "I4: {stats:?}");
     }
     // Their own cancels hit.
     for (stranger, _, alive) in &mut victims {
         stranger.cancel(&json!(0)).await;
         stranger.flush().await;
         assert_eq!(stranger.hear().await["error"]["code"], -32_800);
-        assert_eq!(alive.now.load(Ordering::SeqCst), SAME_IDS as usize - 1);
+        assert_eq!(alive.now.load(Ordering::SeqCst), SAME_IDS - 1);
     }
     for (stranger, server) in gone.into_iter().chain(victims.into_iter().map(|(s, p, _)| (s, p))) {
         stranger.leave();

@@ -35,7 +35,7 @@ pub(crate) struct Stranger {
 
 impl Stranger {
     /// A stranger that has shaken hands, and the peer that serves it.
-    pub(crate) async fn meet(door: &mut Door, router: Router, limits: &Limits, hears: Hears) -> (Self, Peer) {
+    pub(crate) async fn meet(door: &mut Door, router: Router, limits: &Limits, mode: Hears) -> (Self, Peer) {
         let Door { listener, transport, .. } = door;
         let opening = async {
             let link = in_time("connecting", transport().open()).await.expect("a connection");
@@ -46,7 +46,7 @@ impl Stranger {
                 while let Some(Ok(event)) = poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
                     let TransportEvent::Message(inbound) = event else { continue };
                     let first = count.fetch_add(1, Ordering::SeqCst) == 0;
-                    if first || hears == Hears::Keeps {
+                    if first || mode == Hears::Keeps {
                         let _ = keep.send(serde_json::from_slice(&inbound.body).expect("JSON"));
                     }
                 }
@@ -101,7 +101,7 @@ impl Stranger {
                 let _ = tx.as_mut().poll_flush(cx);
                 tx.as_mut().poll_ready(Lane::Bulk, cx)
             }
-            ready => ready,
+            ready @ std::task::Poll::Ready(_) => ready,
         });
         in_time("room", ready).await.expect("the connection goes on");
         let head = Head { kind, id: None, method: None };

@@ -34,9 +34,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     for blocking in [false, true] {
         let name = if blocking { "blocking" } else { "async" };
         let name = format!("stuck::a_handler_that_never_yields_drains_and_is_reported::{name}");
-        trials.push(alone(name, move || never_yields(blocking)));
+        trials.push(alone(name, move || async move { never_yields(blocking) }));
     }
-    trials.push(alone("stuck::deaf_blocking_handlers_keep_to_the_servers_cap".into(), deaf_and_blocking));
+    let name = "stuck::deaf_blocking_handlers_keep_to_the_servers_cap".to_owned();
+    trials.push(alone(name, || async { deaf_and_blocking() }));
     trials.push(trial("stuck::handlers_that_all_wait_for_queued_callbacks_are_refused".into(), deadlock));
     trials
 }
@@ -98,7 +99,7 @@ async fn loops() {
 }
 
 /// A runtime of several threads, as a handler that never yields takes one for itself.
-async fn never_yields(blocking: bool) {
+fn never_yields(blocking: bool) {
     std::thread::spawn(move || {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
@@ -109,14 +110,15 @@ async fn never_yields(blocking: bool) {
     .unwrap();
 }
 
+fn spin(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+}
+
 async fn spins(blocking: bool) {
     let stop = Arc::new(AtomicBool::new(false));
     let (until_async, until_blocking) = (Arc::clone(&stop), Arc::clone(&stop));
-    fn spin(stop: &AtomicBool) {
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-    }
     let router = Router::new()
         .method("async", move |_: CallContext, _: Value| {
             let stop = Arc::clone(&until_async);
@@ -180,7 +182,7 @@ impl Threads {
 }
 
 /// Reconnecting does not reset what a server counts.
-async fn deaf_and_blocking() {
+fn deaf_and_blocking() {
     std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .max_blocking_threads(HANDLERS * 2)

@@ -308,10 +308,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn is_held(row: &Row) -> Result<(), libtest_mimic::Failed> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for (file, tests) in row.tests {
-        let text = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
-        for test in *tests {
-            if !is_there(&text, test) {
+    for (file, names) in row.tests {
+        let source = std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
+        for test in *names {
+            if !is_there(&source, test) {
                 let why = format!("{file} has no test `{test}` any more, which holds: {}", row.must_hold);
                 return Err(why.into());
             }
@@ -334,9 +334,9 @@ fn promises() -> Result<(), libtest_mimic::Failed> {
         }
         for (test, rest) in links {
             let file = rest.split(')').next().unwrap_or_default();
-            let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
+            let source = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file))
                 .map_err(|error| format!("{file}: {error}"))?;
-            if !is_there(&text, test) {
+            if !is_there(&source, test) {
                 return Err(format!("{file} has no test `{test}`").into());
             }
         }
@@ -346,15 +346,15 @@ fn promises() -> Result<(), libtest_mimic::Failed> {
 }
 
 /// A function that is marked as a test, or is one for anyone's wire; or a trial's name, as it is written.
-fn is_there(text: &str, test: &str) -> bool {
+fn is_there(source: &str, test: &str) -> bool {
     if test.contains("::") {
-        return text.contains(&format!("\"{test}"));
+        return source.contains(&format!("\"{test}"));
     }
     // As a macro is given it, a line each.
-    if text.lines().any(|line| line.trim_start().starts_with(&format!("{test}: "))) {
+    if source.lines().any(|line| line.trim_start().starts_with(&format!("{test}: "))) {
         return true;
     }
-    let Some((before, _)) = text.split_once(&format!("fn {test}")) else { return false };
+    let Some((before, _)) = source.split_once(&format!("fn {test}")) else { return false };
     let near: Vec<_> = before.lines().rev().take(6).collect();
     near.iter().any(|line| line.contains("test") || line.contains("pub async"))
 }

@@ -2,6 +2,12 @@
 //!
 //! `RESCIND_SEED=n` plays that seed and shows what happened; `RESCIND_SEEDS=n` plays so many in memory, and a tenth of that on
 //! each other wire.
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "what the tests share is part of them"
+)]
 
 use rescind_testkit::verify::page;
 use rescind_testkit::verify::sim::{Case, Wire};
@@ -26,9 +32,9 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
     let seeds = (number("RESCIND_SEEDS").unwrap_or(SEEDS) / share).max(1);
     match case.play_many(0, seeds) {
         Ok(played) => {
-            println!("{test}: {played}");
             let far = format!("{} seeds, {} events, {} cancels", played.seeds, played.events, played.cancels);
-            page::reached("simulation", test.trim_start_matches("sim_"), &far).unwrap();
+            page::reached("simulation", test.trim_start_matches("sim_"), &far)
+                .expect("the page can be written");
         }
         Err(failure) => panic!("{}", failure.told(test)),
     }

@@ -15,6 +15,7 @@ mod pages;
 pub mod plant;
 mod registry;
 mod spares;
+mod sync;
 mod transport;
 
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};

@@ -1,9 +1,9 @@
 //! What a server counts over all its connections, so that reconnecting does not reset it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::request::Task;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many handlers may run over all connections of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

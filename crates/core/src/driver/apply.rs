@@ -1,7 +1,6 @@
 //! The outputs of the machine, done in order.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tracing::Level;
@@ -16,6 +15,7 @@ use crate::dialect::{HandshakePart, Refusal};
 use crate::id::{ExchangeId, InboundKey};
 use crate::machine::{CloseCause, Event, HandlerEnd, Output, Reply, ReplyBody};
 use crate::plant::{self, Plant};
+use crate::sync::atomic::Ordering;
 use crate::transport::Finish;
 
 impl Core {

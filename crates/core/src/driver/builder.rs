@@ -6,8 +6,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::runtime::Handle;
-
 use super::admission::Admission;
 use super::opening::Opening;
 use super::peer::Peer;
@@ -18,6 +16,7 @@ use crate::dialect::{Dialect, Role};
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
 use crate::registry::{Registry, SessionId};
+use crate::sync::Handle;
 use crate::transport::{Inbound, Link, Transport};
 
 /// Whether this side declares that it handles cancels, where a dialect asks for that (ACP's draft).

@@ -1,13 +1,11 @@
 //! What the driver keeps for each call of ours, from its start until its handle has read how it ended.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use tokio::task::AbortHandle;
 use tracing::Level;
 
 use super::deferred::Deferred;
@@ -24,6 +22,8 @@ use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
 use crate::message::{AnswerBody, ErrorCode, ErrorObject};
 use crate::plant::{self, Plant};
+use crate::sync::AbortHandle;
+use crate::sync::atomic::Ordering;
 
 /// A call of ours. One is kept for each in flight, so what stands in it is small.
 pub(super) struct CallEntry {

@@ -5,8 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
-use tokio::task::AbortHandle;
-
 use super::few::Few;
 use super::foreign::{ForeignCall, ForeignParent};
 use super::guard::Guard;
@@ -17,6 +15,7 @@ use super::matchers::Matcher;
 use super::request::Request;
 use super::shared::Shared;
 use crate::machine::Event;
+use crate::sync::AbortHandle;
 
 /// Filled under the lock, run without it: first signals, then starts, aborts, wakers, and last what is gone.
 ///

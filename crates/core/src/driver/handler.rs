@@ -15,8 +15,6 @@ use pin_project_lite::pin_project;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 
 use super::context::CallContext;
 use super::guard::Guard;
@@ -25,6 +23,7 @@ use crate::cause::Cause;
 use crate::error::CallError;
 use crate::machine::{HandlerEnd, Work};
 use crate::message::ErrorObject;
+use crate::sync::{AbortHandle, Handle};
 
 /// The request was cancelled and its handler stops. Made by [`CallContext::check`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

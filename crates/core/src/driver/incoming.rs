@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::handler::read_params;
 use crate::error::CallError;
+use crate::sync::{Mutex, MutexGuard};
 
 /// Notifications one handle may leave unread; over it the newest are dropped and counted.
 const UNREAD: usize = 1024;

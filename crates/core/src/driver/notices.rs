@@ -5,7 +5,6 @@
 //! peer sent just before it. Which of the requests that run came after it, its [`NotificationPlace`] tells.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use super::router::{NotificationHandler, Told};
 use super::shared::{Core, Shared};
 use super::task::catch;
 use crate::machine::{Event, Limits};
+use crate::sync::atomic::Ordering;
 
 /// How long a notification waits for the first polls of handlers.
 const BEGIN_LIMIT: Duration = Duration::from_secs(1);

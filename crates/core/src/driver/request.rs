@@ -3,15 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::handler::Handler;
@@ -19,6 +17,8 @@ use super::shared::Shared;
 use crate::cause::Cause;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::registry::SessionId;
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
 /// What a handler's contexts share. It lives until the last of them is dropped.
 ///

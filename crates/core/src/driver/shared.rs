@@ -17,12 +17,10 @@
 //! the outbox is cancelled and aborted like any other, and a wire that takes nothing holds up nobody who reads.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::admission::{Admission, Places};
@@ -42,6 +40,8 @@ use crate::error::ConnectionError;
 use crate::id::{InboundKey, OutboundKey};
 use crate::machine::{CloseCause, Event, Session};
 use crate::registry::{Registry, SessionId};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Handle, Mutex, MutexGuard};
 use crate::transport::{LinkTraits, Meta};
 
 /// A hook for a connection's events.

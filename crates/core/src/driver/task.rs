@@ -18,7 +18,6 @@ use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -29,6 +28,7 @@ use super::idle::Idle;
 use super::shared::Shared;
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::machine::{CloseCause, Lost};
+use crate::sync::atomic::Ordering;
 use crate::transport::{
     CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
 };

@@ -5,7 +5,7 @@ mod direction;
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use self::direction::{Direction, Popped};
@@ -15,6 +15,7 @@ use super::{
     BoxFuture, CloseReason, Endpoint, Inbound, Lane, Link, LinkTraits, Listener, Meta, Outbound, Receiver,
     Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
 };
+use crate::sync::{Mutex, MutexGuard};
 
 /// So many connections wait to be accepted.
 const BACKLOG: usize = 1024;

@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::jar::Jar;
 use super::peek::Message;
 use crate::client::events::{Events, Read};
-use crate::client::{Failed, HttpClient, Reply, Requester, Urgency, refusal};
+use crate::client::{Failed, HttpClient, Reply, Requester, refusal};
 use crate::intake::{Intake, IntakeReceiver};
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID, BOTH, EVENT_STREAM, JSON};
 use crate::whole::whole;
@@ -158,17 +158,7 @@ impl Client {
     }
 
     async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Response<Reply>, Failed> {
-        self.send_by(Urgency::Usual, method, headers, body).await
-    }
-
-    async fn send_by(
-        &self,
-        urgency: Urgency,
-        method: Method,
-        headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<Response<Reply>, Failed> {
-        let response = self.requester.send_watched(method, headers, body, urgency, None).await?;
+        let response = self.requester.send(method, headers, body).await?;
         self.state().cookies.take(response.headers());
         Ok(response)
     }
@@ -194,8 +184,7 @@ impl Client {
         let mut headers = self.headers(session.as_deref());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
-        let urgency = if out.head.kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
-        match self.posted(urgency, headers, out.body).await {
+        match self.posted(out.head.kind, headers, out.body).await {
             Ok(()) => {}
             Err(Failed { sent, error }) if asks => {
                 if let Some(id) = id {
@@ -215,11 +204,12 @@ impl Client {
 
     async fn posted(
         self: &Arc<Self>,
-        urgency: Urgency,
+        kind: FrameKind,
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<(), Failed> {
-        let response = self.send_by(urgency, Method::POST, headers, body).await?;
+        let response = self.requester.post(kind, headers, body, None).await?;
+        self.state().cookies.take(response.headers());
         let status = response.status();
         if status == StatusCode::ACCEPTED {
             return Ok(());

@@ -16,7 +16,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
 use self::connector::Connector;
-pub(crate) use lines::Urgency;
 pub(crate) use media::{Media, media_of};
 pub(crate) use refusal::refusal;
 pub(crate) use reply::Reply;

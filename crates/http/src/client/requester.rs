@@ -13,13 +13,16 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use rescind_core::{TransportError, TransportErrorKind};
+use rescind_core::{FrameKind, TransportError, TransportErrorKind};
 
 use super::HttpClient;
 use super::connector::Connector;
 use super::lines::{Line, Lines, Urgency};
 use super::media::{Media, media_of};
 use super::reply::Reply;
+
+/// So often an answer or a cancel is sent again that a connection may have lost.
+const REPEATS: usize = 3;
 
 /// Sends requests, each on a connection of its own, or all on one in HTTP/2. Dropping a response, or the future of one,
 /// gives the exchange up: in HTTP/2 its stream is reset, in HTTP/1.1 its connection closed.
@@ -100,8 +103,34 @@ impl Requester {
         self.send_watched(method, headers, body, Urgency::Usual, None).await
     }
 
-    /// The same, and drops `leaving` once a connection has taken the request.
-    pub(crate) async fn send_watched(
+    /// Posts a frame of this kind, and drops `leaving` once a connection has taken it.
+    ///
+    /// A server may close a connection in the moment it is used again, and then nobody can tell whether it read what was
+    /// written. What means the same when it is said twice is said again: else the server would wait for ever for an answer
+    /// that was given.
+    pub(crate) async fn post(
+        &self,
+        kind: FrameKind,
+        headers: HeaderMap,
+        body: Bytes,
+        mut leaving: Option<Leaving>,
+    ) -> Result<Response<Reply>, Failed> {
+        let (urgency, mut repeats) = match kind {
+            FrameKind::Cancel => (Urgency::Urgent, REPEATS),
+            FrameKind::Answer => (Urgency::Usual, REPEATS),
+            FrameKind::Request | FrameKind::Notification => (Urgency::Usual, 0),
+        };
+        loop {
+            let sent =
+                self.send_watched(Method::POST, headers.clone(), body.clone(), urgency, leaving.take()).await;
+            if repeats == 0 || !matches!(&sent, Err(failed) if failed.sent) {
+                return sent;
+            }
+            repeats -= 1;
+        }
+    }
+
+    async fn send_watched(
         &self,
         method: Method,
         mut headers: HeaderMap,

@@ -156,3 +156,74 @@ async fn a_server_that_is_dropped_ends_everything() {
     let again = Peer::builder(MCP).connect(transport(&url)).await;
     assert!(again.is_err(), "the port is closed");
 }
+
+/// A server that closes the connection of an answer and does not say whether it read it, as one does whose time for idle
+/// connections is over in that moment.
+#[tokio::test]
+async fn an_answer_whose_connection_is_lost_is_given_again() {
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", socket.local_addr().unwrap());
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let lost = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let serving = tokio::spawn(async move {
+        loop {
+            let (stream, _) = socket.accept().await.unwrap();
+            let (tell, lost) = (tell.clone(), lost.clone());
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                loop {
+                    let (mut length, mut line, mut method) = (0, String::new(), None);
+                    while stream.read_line(&mut line).await.unwrap_or(0) > 2 {
+                        method.get_or_insert_with(|| line.split(' ').next().unwrap_or_default().to_owned());
+                        if let Some((name, value)) = line.split_once(": ")
+                            && name.eq_ignore_ascii_case("content-length")
+                        {
+                            length = value.trim_end().parse().unwrap();
+                        }
+                        line.clear();
+                    }
+                    let mut body = vec![0; length];
+                    if method.is_none() || stream.read_exact(&mut body).await.is_err() {
+                        return;
+                    }
+                    if method.as_deref() == Some("GET") {
+                        let ask = json!({"jsonrpc": "2.0", "id": 77, "method": "answer", "params": [1]});
+                        let events = format!("data: {ask}\n\n");
+                        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+                        let _ = stream.write_all(format!("{head}{events}").as_bytes()).await;
+                        std::future::pending::<()>().await;
+                    }
+                    let said = String::from_utf8(body).unwrap();
+                    if said.contains("77") {
+                        let _ = tell.send(said.clone());
+                        if !lost.swap(true, std::sync::atomic::Ordering::SeqCst) {
+                            return;
+                        }
+                    }
+                    let response = if said.contains("initialize\"") {
+                        let result =
+                            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}});
+                        let id: Value = serde_json::from_str::<Value>(&said).unwrap()["id"].clone();
+                        let body = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+                        let length = body.len();
+                        format!(
+                            "HTTP/1.1 200 OK\r\nMcp-Session-Id: s\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+                        )
+                    } else {
+                        "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned()
+                    };
+                    if stream.write_all(response.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    let peer = client(transport(&url), MCP).await;
+    let first = in_time("the answer", told.recv()).await;
+    assert!(first.as_deref().is_some_and(|said| said.contains("\"result\":[1]")), "{first:?}");
+    assert_eq!(in_time("the answer again", told.recv()).await, first);
+    drop(peer);
+    serving.abort();
+}

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{meaning, round_trip};
+use super::{meaning, naive, round_trip};
 
 /// The most messages of a batch.
 const BATCH: usize = 1024;
@@ -24,6 +24,7 @@ pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
     if is_json && !matches!(message, Incoming::Bad(BadMessage::TooDeep)) {
         let value = serde_json::from_slice::<Value>(frame).ok();
         agrees_with_values(dialect, &message, value.as_ref());
+        value.iter().for_each(|value| is_read_as_what_it_is(dialect, value));
         both_framings(dialect, frame, &message);
         the_long_way(dialect, frame, &message);
     }
@@ -80,6 +81,18 @@ fn agrees_with_values(dialect: &Dialect, message: &Incoming<'_>, value: Option<&
         Incoming::Batch(_) => assert!(value.is_array(), "a batch is an array"),
         _ => assert!(value.is_object(), "{message:?} is no object"),
     }
+}
+
+/// A value written plainly, so that no member stands twice, is read as the kind of message it is: neither more nor less is
+/// refused.
+fn is_read_as_what_it_is(dialect: &Dialect, value: &Value) {
+    let frame = value.to_string();
+    let message = dialect.codec().decode(frame.as_bytes());
+    let expected = match dialect.codec().as_json_rpc() {
+        Some(codec) => naive::json_rpc(codec, value),
+        None => naive::abp(value),
+    };
+    assert_eq!(naive::kind(&message), expected, "{message:?} was read out of {frame}");
 }
 
 /// The same message comes out of both framings.

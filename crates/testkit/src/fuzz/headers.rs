@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use rescind_http::verify::{Asked, decode_name, encode_name};
+use rescind_http::verify::{AcpPeeked, Asked, Peeked, decode_name, encode_name};
 use serde_json::Value;
 
 /// A target, lines of headers, an empty line, a body.
@@ -15,28 +15,21 @@ pub(super) fn check(data: &[u8]) {
     };
     let host = asked.authority().map(str::as_bytes).or_else(|| of("host").first().copied());
     let host = host.and_then(|host| std::str::from_utf8(host).ok());
-    if asked.is_for_us() {
-        assert!(host.is_some_and(is_loopback), "{host:?} is taken for this machine");
-        assert!(of("host").len() <= 1, "two hosts pass");
-    }
-    if asked.is_for_an_address() {
-        assert!(
-            host.is_some_and(|host| is_loopback(host) || address(host).is_some()),
-            "{host:?} is no address"
-        );
-    }
-    if asked.origin_passes() {
-        check_origin(&of("origin"), host);
-    }
-    if asked.says_json() {
-        let types = of("content-type");
-        let first = types.first().map(|value| value.to_ascii_lowercase()).unwrap_or_default();
-        assert!(types.len() == 1 && first.trim_ascii().starts_with(b"application/json"), "{types:?} is JSON");
-    }
-    let (both, events) = asked.accepts();
-    assert!(!both || events, "what takes both takes event streams");
-    assert!(!events || !of("accept").is_empty(), "nothing was said");
-    check_body(&asked, body);
+    let has_one_host = of("host").len() <= 1;
+    let is_near = host.is_some_and(is_loopback);
+    assert_eq!(asked.is_for_us(), has_one_host && is_near, "whether {host:?} is this machine");
+    let is_address = host.is_some_and(|host| address(host).is_some());
+    let is_served = has_one_host && (is_near || is_address);
+    assert_eq!(asked.is_for_an_address(), is_served, "whether {host:?} is an address");
+    let origins = of("origin");
+    assert_eq!(asked.origin_passes(), is_our_page(&origins, host), "whether {origins:?} is a page of ours");
+    let types = of("content-type");
+    assert_eq!(asked.says_json(), is_json(&types), "whether {types:?} is JSON");
+    let accepts = of("accept");
+    let events = takes(&accepts, "text", "event-stream");
+    let both = events && takes(&accepts, "application", "json");
+    assert_eq!(asked.accepts(), (both, events), "what {accepts:?} takes");
+    check_body(&asked, target, &fields, body);
     if let Ok(name) = std::str::from_utf8(body) {
         let value = encode_name(name);
         assert!(value.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{value:?} fits no header");
@@ -88,44 +81,119 @@ fn is_loopback(authority: &str) -> bool {
         || address(authority).is_some_and(|address| address.to_canonical().is_loopback())
 }
 
-fn check_origin(origins: &[&[u8]], host: Option<&str>) {
-    let origin = match origins {
-        [] => return,
-        [origin] => std::str::from_utf8(origin).unwrap_or_default(),
-        _ => panic!("two origins pass"),
-    };
-    let Some((scheme, authority)) = origin.split_once("://") else { panic!("{origin:?} is no origin") };
-    assert!(matches!(scheme, "http" | "https"), "{origin:?} is no page's");
-    let is_own = host.is_some_and(|host| host.eq_ignore_ascii_case(authority));
-    assert!(is_own || is_loopback(authority), "{origin:?} is taken for a page of this machine");
+fn text<'a>(value: &&'a [u8]) -> Option<&'a str> {
+    std::str::from_utf8(value).ok().filter(|text| text.is_ascii())
 }
 
-/// What a binding reads of a body, it reads out of an object, and finds there.
-fn check_body(asked: &Asked, body: &[u8]) {
-    let value: Option<Value> = serde_json::from_slice(body).ok();
-    let has = |name: &str| value.as_ref().is_none_or(|value| value.get(name).is_some());
-    let peeked = asked.peeked();
-    if peeked.opens || peeked.asks {
-        assert!(has("id") && (has("method") || has("type")), "{peeked:?} of no request");
-    }
-    assert!(!peeked.opens || peeked.asks, "what opens a session asks for something");
-    assert!(!peeked.answers_one || peeked.answers, "{peeked:?}");
-    if peeked.answers {
-        assert!(has("result") || has("error") || has("type"), "{peeked:?} of no answer");
-    }
-    if let Some(peeked) = asked.acp() {
-        assert!(!peeked.opens || peeked.is_request, "{peeked:?}");
-        assert!(!(peeked.is_request && peeked.is_answer), "{peeked:?}");
-        assert!(!peeked.is_request || (has("id") && has("method")), "{peeked:?} of no request");
-        if let (Some(session), Some(value)) = (&peeked.session, &value) {
-            let named = value.get("params").and_then(|params| params.get("sessionId"));
-            assert_eq!(named.and_then(Value::as_str), Some(session.as_str()), "the session");
+fn is_our_page(origins: &[&[u8]], host: Option<&str>) -> bool {
+    let origin = match origins {
+        [] => return true,
+        [origin] => text(origin),
+        _ => return false,
+    };
+    let Some((scheme, authority)) = origin.and_then(|origin| origin.split_once("://")) else { return false };
+    let is_own = host.is_some_and(|host| host.is_ascii() && host.eq_ignore_ascii_case(authority));
+    matches!(scheme, "http" | "https") && (is_own || is_loopback(authority))
+}
+
+fn is_json(types: &[&[u8]]) -> bool {
+    let [only] = types else { return false };
+    let Some(media) = text(only).map(str::to_ascii_lowercase) else { return false };
+    let (media, parameters) = media.split_once(';').unwrap_or((&media, ""));
+    let is_utf8 = |parameter: &str| match parameter.split_once('=') {
+        Some((name, value)) if name.trim() == "charset" => {
+            matches!(value.trim().trim_matches('"'), "utf-8" | "utf8")
         }
-    }
-    let fits = asked.headers_fit();
-    assert!(!fits || (has("method") && has("jsonrpc")), "headers that fit what is no message");
+        _ => true,
+    };
+    media.trim() == "application/json" && parameters.split(';').all(is_utf8)
+}
+
+/// Whether a media type is asked for, by its name or by a range.
+fn takes(accepts: &[&[u8]], group: &str, media: &str) -> bool {
+    let names = [format!("{group}/{media}"), format!("{group}/*"), "*/*".to_owned()];
+    let is_none = |parameter: &str| {
+        let weight = parameter.split_once('=').filter(|(name, _)| name.trim().eq_ignore_ascii_case("q"));
+        weight.is_some_and(|(_, weight)| weight.trim().parse::<f32>().is_ok_and(|weight| weight <= 0.0))
+    };
+    accepts.iter().filter_map(text).flat_map(|value| value.split(',')).any(|range| {
+        let (name, parameters) = range.split_once(';').unwrap_or((range, ""));
+        names.contains(&name.trim().to_ascii_lowercase()) && !parameters.split(';').any(is_none)
+    })
+}
+
+/// What a binding reads of a body, it reads out of an object, and all that is there.
+fn check_body(asked: &Asked, target: &str, fields: &[(&str, &[u8])], body: &[u8]) {
+    let _ = (asked.peeked(), asked.acp());
     // The headers a client makes for a message are never what its server refuses.
-    if let Some(mirrored) = asked.mirrored().filter(|_| fits) {
+    if let Some(mirrored) = asked.mirrored().filter(|_| asked.headers_fit()) {
         assert!(mirrored.headers_fit(), "the headers made for a message do not fit it");
     }
+    // Written plainly, so that no member stands twice.
+    let Ok(value) = serde_json::from_slice::<Value>(body) else { return };
+    let Some(asked) = Asked::new(target, fields, value.to_string().as_bytes()) else { return };
+    let of = |name: &str| value.get(name).filter(|value| !value.is_null());
+    let is_word = |name: &str| of(name).is_none_or(Value::is_string);
+    let (method, kind) = (of("method").and_then(Value::as_str), of("type").and_then(Value::as_str));
+    let has_id = of("id").is_some();
+    let is_shaped = is_word("method") && is_word("type");
+    let answers = is_shaped
+        && match kind {
+            Some(kind) => kind.ends_with("-result"),
+            None => method.is_none() && (value.get("result").is_some() || of("error").is_some()),
+        };
+    let expected = Peeked {
+        opens: is_shaped && has_id && method.or(kind) == Some("initialize"),
+        asks: is_shaped && has_id && method.or(kind).is_some(),
+        answers,
+        answers_one: answers && has_id,
+    };
+    assert_eq!(asked.peeked(), expected, "what {value} is");
+    let session = of("params").and_then(|params| params.get("sessionId")).and_then(Value::as_str);
+    let is_shaped = is_word("method");
+    let expected = value.is_object().then(|| AcpPeeked {
+        opens: is_shaped && has_id && method == Some("initialize"),
+        is_request: is_shaped && has_id && method.is_some(),
+        is_answer: is_shaped && method.is_none() && (of("result").is_some() || of("error").is_some()),
+        session: session
+            .filter(|_| method.is_some_and(|method| !method.starts_with("$/")))
+            .map(ToOwned::to_owned),
+    });
+    assert_eq!(asked.acp(), expected, "what {value} is");
+    let fits = asked.mirrored().is_some_and(|mirrored| mirrored.headers_fit());
+    assert_eq!(fits, is_stateless(&value), "whether {value} fits the headers made for it");
 }
+
+/// A request or a notification of MCP 2026-07-28.
+fn is_stateless(value: &Value) -> bool {
+    let of = |name: &str| value.get(name).filter(|value| !value.is_null());
+    let params = of("params");
+    let inside = |name: &str| params.and_then(|params| params.get(name)).filter(|value| !value.is_null());
+    let is_word = |value: Option<&Value>| value.is_none_or(Value::is_string);
+    // One member of another type, and none of them is read.
+    let is_read = is_word(inside("name")) && is_word(inside("uri"));
+    let meta = |name: &str| {
+        let meta = inside("_meta").filter(|_| is_read && params.is_some_and(Value::is_object));
+        let version = meta.and_then(|meta| meta.get(VERSION));
+        let found = meta.filter(|_| is_word(version.filter(|version| !version.is_null())));
+        found.and_then(|meta| meta.get(name)).filter(|value| !value.is_null())
+    };
+    let version = meta(VERSION).and_then(Value::as_str);
+    let method = value.get("method").and_then(Value::as_str);
+    // What a header can hold, as it stands.
+    let is_plain = |text: &str| text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let is_message = value.is_object()
+        && is_word(of("jsonrpc"))
+        && of("jsonrpc").and_then(Value::as_str) == Some("2.0")
+        && method.is_some_and(is_plain)
+        && value
+            .get("params")
+            .is_none_or(|params| params.is_null() || params.is_object() || params.is_array());
+    let id = value.get("id");
+    let is_id = id.is_none_or(|id| id.is_i64() || id.as_str().is_some_and(|id| id.len() <= 256));
+    let is_whole = id.is_none() || (version.is_some() && meta(CAPABILITIES).is_some());
+    is_message && is_id && is_whole && version.is_none_or(|version| version == "2026-07-28")
+}
+
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";

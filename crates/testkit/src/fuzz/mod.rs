@@ -10,6 +10,7 @@ mod framing;
 mod headers;
 mod id;
 mod meaning;
+mod naive;
 mod pieces;
 mod reference;
 mod round_trip;

@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Lane;
 use crate::transport::staging::has_room;
 

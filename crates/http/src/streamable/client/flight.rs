@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::response::Parts;
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use rescind_core::{
     BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
 };
@@ -14,7 +14,7 @@ use rescind_core::{
 use super::state::{Client, Flight, Standing, State};
 use super::stream;
 use super::{Order, listen};
-use crate::client::{Failed, Media, Reply, Urgency, media_of, refusal};
+use crate::client::{Failed, Media, Reply, media_of, refusal};
 use crate::names::MCP_SESSION_ID;
 use crate::streamable::peek;
 use crate::whole::{NotWhole, whole};
@@ -171,8 +171,7 @@ async fn fly(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<u64
 async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Reply>, Failed> {
     let client = Arc::clone(&place.client);
     let leaving = place.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let urgency = if place.kind == FrameKind::Cancel { Urgency::Urgent } else { Urgency::Usual };
-    let sending = client.requester.send_watched(Method::POST, client.post_headers(), body, urgency, leaving);
+    let sending = client.requester.post(place.kind, client.post_headers(), body, leaving);
     let mut sending = pin!(sending);
     if place.kind != FrameKind::Request || opens {
         return sending.await;

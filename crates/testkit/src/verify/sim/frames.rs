@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::both::Side;
 use super::judge::{Judge, State};
+use super::plan::Work;
 use super::seen::{Frame, Kind, RequestSeen};
 use crate::speech::{Shape, call_name};
 
@@ -81,9 +82,7 @@ impl Judge {
                 }
             }
             Kind::Cancel { id } => {
-                if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
-                    request.cancel_received = true;
-                }
+                state.cancel_received(from, &id);
             }
             Kind::Answer { id } => {
                 if let Some(request) = state.written.of_mut(side).requests.get_mut(&id) {
@@ -132,7 +131,8 @@ impl State {
             nonce,
             received: 0,
             cancels: 0,
-            cancel_received: false,
+            cancelled_at: None,
+            owed_silence: false,
             answers: 0,
             answer_received: false,
         };
@@ -162,7 +162,9 @@ impl State {
         let id = id.to_string();
         let silenced = self.is_silenced(side, &id);
         self.holds(!silenced, "I2", || format!("{side} answers {id}, which is owed silence"));
-        let acked = self.written.of(side).acked.get(&id) == Some(&true);
+        let request = self.written.of(side.other()).requests.get(&id);
+        let once = request.is_some_and(|request| request.received <= 1);
+        let acked = once && self.written.of(side).acked.get(&id) == Some(&true);
         let cancelled = frame.pointer("/payload/cancelled") == Some(&Value::Bool(true));
         self.holds(!acked || cancelled, "I7", || format!("{side} acknowledged the cancel of {id}: {frame}"));
         let value = self.speech.value(frame).and_then(|value| value.get("nonce")).and_then(Value::as_u64);
@@ -209,12 +211,33 @@ impl State {
         });
     }
 
+    /// The cancel of a request of this side has come to the other.
+    fn cancel_received(&mut self, from: Side, id: &str) {
+        let now = self.now();
+        let Some(request) = self.written.of(from).requests.get(id).filter(|request| request.received > 0)
+        else {
+            return;
+        };
+        let work = request.nonce.and_then(|nonce| self.works.get(&nonce));
+        let runs = work.is_some_and(|work| {
+            work.end.is_none() && work.work != Work::Shield && work.context.cause().is_none()
+        });
+        let owed = runs && self.silence && request.received == 1 && request.answers == 0;
+        if let Some(request) = self.written.of_mut(from).requests.get_mut(id) {
+            request.cancelled_at.get_or_insert(now);
+            request.owed_silence |= owed;
+        }
+    }
+
     /// The peer of this side cancelled the request, its handler was told so, and its protocol has silence then.
     fn is_silenced(&self, side: Side, id: &str) -> bool {
         let request = self.written.of(side.other()).requests.get(id);
         let Some(request) = request.filter(|_| self.silence) else {
             return false;
         };
+        if request.owed_silence && request.received <= 1 {
+            return true;
+        }
         let work = request.nonce.and_then(|nonce| self.works.get(&nonce));
         let told = work.filter(|_| request.received <= 1).and_then(|work| work.context.cause());
         told.is_some_and(|cause| cause.kind() == CauseKind::Peer)

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::both::{Both, Side};
-use super::plan::{Caller, Job};
+use super::plan::{Caller, Job, Work};
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use crate::speech::Speech;
 use crate::verify::Broken;
@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) shut: Both<bool>,
     /// Something befell the wire, or a side left it.
     pub(super) lost: bool,
+    /// Since when there may be other causes than what callers and handlers do.
+    going_since: Option<u64>,
     /// The handshake went well, where there is one.
     pub(super) is_open: bool,
     trace: Vec<String>,
@@ -65,6 +67,7 @@ impl Judge {
             live: Both::default(),
             shut: Both::default(),
             lost: false,
+            going_since: None,
             is_open: speech.opening().is_none(),
             trace: Vec::new(),
             broken: None,
@@ -88,6 +91,12 @@ impl Judge {
         self.state().broken.clone()
     }
 
+    #[cfg(feature = "wires")]
+    pub(super) fn may_repeat(&self) {
+        self.state().repeats = true;
+    }
+
+    #[cfg(feature = "wires")]
     pub(super) fn unordered(&self) {
         self.state().ordered = false;
     }
@@ -96,12 +105,14 @@ impl Judge {
     pub(super) fn lost(&self, what: &str) {
         let mut state = self.state();
         state.lost = true;
+        state.goes();
         state.note(|| what.to_owned());
     }
 
     pub(super) fn shuts(&self, side: Side) {
         let mut state = self.state();
         *state.shut.of_mut(side) = true;
+        state.goes();
         state.note(|| format!("{side} shuts down"));
     }
 
@@ -119,10 +130,14 @@ impl Judge {
         let mut state = self.state();
         let nonce = job.nonce;
         state.note(|| format!("{side} enters {nonce}: {:?}", job.work));
-        let work = WorkSeen { end: None, cause: None, context: context.clone() };
+        let work = WorkSeen { side, work: job.work, end: None, cause: None, context: context.clone() };
         let before = state.works.insert(nonce, work);
         let once = before.is_none() || state.repeats;
         state.holds(once, "I14", || format!("the handler of {nonce} was entered twice"));
+        if state.cancelled_at(side, nonce).is_some() && state.is_open {
+            let told = context.is_cancelled();
+            state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
+        }
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).running);
         state.holds(live <= most, "I10", || format!("{live} handlers live at the {side}, {most} may"));
@@ -134,8 +149,19 @@ impl Judge {
         let Some(work) = state.works.get_mut(&nonce) else { return };
         work.end = Some(end);
         work.cause = work.context.cause().map(|cause| cause.kind());
-        let cause = work.cause;
+        let (cause, work) = (work.cause, work.work);
+        state.check_told(side, nonce, work, cause);
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
+    }
+
+    /// A critical section is about to end; whether a cancel came into it. One never does before the longest time for a
+    /// shield, but for a shutdown and the connection's end.
+    pub(super) fn shielded(&self, side: Side, job: &Job, disturbed: bool) {
+        let mut state = self.state();
+        let (longest, gone) = (state.limits.of(side).shield.as_millis(), state.is_going());
+        let may = gone || u128::from(job.ms) >= longest;
+        state
+            .holds(!disturbed || may, "L1", || format!("{} was told of its cancel in its shield", job.nonce));
     }
 
     pub(super) fn live(&self, side: Side) -> usize {
@@ -289,6 +315,30 @@ impl State {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    fn goes(&mut self) {
+        let now = self.now();
+        self.going_since.get_or_insert(now);
+    }
+
+    /// When the cancel of this request came to this side, behind it. Where a post may come twice nothing is said.
+    fn cancelled_at(&self, side: Side, nonce: u64) -> Option<u64> {
+        let written = self.written.of(side.other());
+        let request = written.requests.get(written.by_nonce.get(&nonce)?)?;
+        request.cancelled_at.filter(|_| !self.repeats)
+    }
+
+    /// A handler has ended whose cancel came before: it had been told, and of that (L1). The driver takes a cancel in before
+    /// anything else runs, so there is no time between.
+    fn check_told(&mut self, side: Side, nonce: u64, work: Work, cause: Option<CauseKind>) {
+        let Some(at) = self.cancelled_at(side, nonce).filter(|_| self.is_open) else { return };
+        // In a critical section it is told at its end, and after the longest time for one.
+        let told = cause.is_some() || work == Work::Shield;
+        self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
+        let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
+        let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
+        self.holds(first, "L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
+    }
+
     /// The connection may be at its end, or beyond.
     pub(super) fn is_going(&self) -> bool {
         self.lost || self.shut.client || self.shut.server
@@ -332,7 +382,7 @@ impl State {
                 error.message == "sim failed" || error.code.0 == -32603 || given_up
             }
             Some(Some(WorkEnd::Panicked | WorkEnd::Dropped)) => true,
-            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up,
+            Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up || (self.repeats && tight),
             // It was never entered: there was no room for it.
             None => tight,
         }
@@ -341,7 +391,10 @@ impl State {
     /// At the end: what is said not to have run was never read by the other side (I13).
     pub(super) fn check_unsent(&mut self) {
         let found = self.calls.iter().find(|(nonce, call)| {
-            call.not_run && self.request_of(**nonce).is_some_and(|request| request.received > 0)
+            // What is sent a second time may come although the first was lost.
+            call.not_run
+                && !self.repeats
+                && self.request_of(**nonce).is_some_and(|request| request.received > 0)
         });
         let found = found.map(|(nonce, _)| *nonce);
         self.holds(found.is_none(), "I13", || format!("{found:?} came, and its caller was told otherwise"));
@@ -352,7 +405,9 @@ impl State {
         let mut found = None;
         for (nonce, work) in &self.works {
             let now = work.context.cause().map(|cause| cause.kind());
-            let settled = work.end == Some(WorkEnd::Value) || work.cause.is_some();
+            // Where the outbox is small a value waits for room, and until then a cancel is in time.
+            let waits = self.limits.of(work.side).outbox_frames < Limits::default().outbox_frames;
+            let settled = !waits && (work.end == Some(WorkEnd::Value) || work.cause.is_some());
             if settled && now != work.cause {
                 found.get_or_insert((*nonce, work.cause, now));
             }

@@ -18,6 +18,7 @@ mod rng;
 mod run;
 mod seen;
 mod tap;
+mod watch;
 #[cfg(feature = "wires")]
 mod wires;
 mod work;
@@ -131,7 +132,9 @@ impl Case {
     pub fn play_many(&self, first: u64, count: u64) -> Result<Played, Box<Failure>> {
         let begun = Instant::now();
         let mut played = Played { seeds: count, ..Played::default() };
+        let watch = watch::Watch::new(self);
         for seed in first..first.saturating_add(count) {
+            watch.begins(seed);
             let run = self.play(seed)?;
             played.events += run.trace.len() as u64;
             played.cancels += run.cancels;

@@ -1,10 +1,15 @@
 //! The network of a run: makes its connections and does to them what befalls them.
 
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::{sleep, timeout};
+
 use super::both::{Both, Side};
+use super::judge::Judge;
 use super::pipe::{Pipe, PipeEnd};
 use super::plan::Weather;
 use super::rng::Rng;
@@ -16,17 +21,37 @@ pub(super) struct Net(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     weather: Weather,
+    judge: Judge,
     rng: Rng,
     pipes: Vec<Pipe>,
     /// No connection can be made any more.
     down: bool,
     records: bool,
+    /// Where the server's ends of connections go that the network makes by itself.
+    server: Option<Server>,
+}
+
+/// Takes the server's end of a connection.
+struct Server(Arc<dyn Fn(PipeEnd) + Send + Sync>);
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
 }
 
 impl Net {
-    pub(super) fn new(weather: &Weather) -> Self {
+    pub(super) fn new(weather: &Weather, judge: &Judge) -> Self {
         let (weather, rng) = (weather.clone(), weather.seed.clone());
-        Self(Arc::new(Mutex::new(State { weather, rng, pipes: Vec::new(), down: false, records: false })))
+        Self(Arc::new(Mutex::new(State {
+            weather,
+            judge: judge.clone(),
+            rng,
+            pipes: Vec::new(),
+            down: false,
+            records: false,
+            server: None,
+        })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -36,6 +61,36 @@ impl Net {
     /// Keeps every byte of each connection made from now on.
     pub(super) fn record(&self) {
         self.lock().records = true;
+    }
+
+    /// What the client sends may come to this server twice from now on.
+    #[cfg(feature = "wires")]
+    pub(super) fn repeat_to(&self, server: impl Fn(PipeEnd) + Send + Sync + 'static) {
+        self.lock().server = Some(Server(Arc::new(server)));
+    }
+
+    /// Sends what was sent on a connection once more, on one of its own, and reads whatever comes.
+    async fn repeat(self, pipe: Pipe, after: u64, server: Arc<dyn Fn(PipeEnd) + Send + Sync>) {
+        sleep(Duration::from_millis(after)).await;
+        let bytes = pipe.recorded(Side::Client);
+        let other = {
+            let mut state = self.lock();
+            if state.down {
+                return;
+            }
+            let mut rng = state.rng.fork();
+            let other = Pipe::new(&state.weather, &mut rng, &Both::default(), &state.judge);
+            state.pipes.push(other.clone());
+            other
+        };
+        server(other.end(Side::Server));
+        let mut end = other.end(Side::Client);
+        let talk = async {
+            end.write_all(&bytes).await?;
+            tokio::io::copy(&mut end, &mut tokio::io::sink()).await
+        };
+        // Its sender has gone by then, and what it asked for is given up.
+        drop(timeout(Duration::from_millis(after * 4), talk).await);
     }
 
     /// A new connection: the client's end and the server's.
@@ -52,9 +107,18 @@ impl Net {
             }
         }
         let mut rng = state.rng.fork();
-        let pipe = Pipe::new(&state.weather, &mut rng, &cut_at);
-        if state.records {
+        let pipe = Pipe::new(&state.weather, &mut rng, &cut_at, &state.judge);
+        let repeats = state.weather.repeat_some > 0 && {
+            let share = state.weather.repeat_some;
+            state.rng.percent(share)
+        };
+        if state.records || repeats {
             pipe.record();
+        }
+        if let (true, Some(Server(server))) = (repeats, &state.server) {
+            let server = Arc::clone(server);
+            let after = state.rng.pick(1, &[5, 50, 500]);
+            tokio::spawn(self.clone().repeat(pipe.clone(), after, server));
         }
         let ends = Both { client: pipe.end(Side::Client), server: pipe.end(Side::Server) };
         state.pipes.push(pipe);

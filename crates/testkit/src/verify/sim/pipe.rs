@@ -13,12 +13,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::both::{Both, Side};
+use super::judge::Judge;
 use super::plan::Weather;
 use super::rng::Rng;
 
 /// Both directions of one stream.
 #[derive(Clone, Debug)]
-pub(super) struct Pipe(Arc<Mutex<Both<Direction>>>);
+pub(super) struct Pipe {
+    directions: Arc<Mutex<Both<Direction>>>,
+    /// Is told of a cut when it is one, not when it may come.
+    judge: Judge,
+}
 
 /// What one side writes and the other reads.
 #[derive(Debug)]
@@ -145,14 +150,14 @@ impl Direction {
 
 impl Pipe {
     /// A stream and its ends.
-    pub(super) fn new(weather: &Weather, rng: &mut Rng, cut_at: &Both<Option<usize>>) -> Self {
+    pub(super) fn new(weather: &Weather, rng: &mut Rng, cut_at: &Both<Option<usize>>, judge: &Judge) -> Self {
         let client = Direction::new(weather, rng.fork(), cut_at.client);
         let server = Direction::new(weather, rng.fork(), cut_at.server);
-        Self(Arc::new(Mutex::new(Both { client, server })))
+        Self { directions: Arc::new(Mutex::new(Both { client, server })), judge: judge.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Both<Direction>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.directions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps every byte.
@@ -263,6 +268,8 @@ impl AsyncWrite for PipeEnd {
             for side in Side::BOTH {
                 state.of_mut(side).stop(End::Reset);
             }
+            drop(state);
+            self.pipe.judge.lost(&format!("a connection is cut behind a byte of the {}", self.side));
         }
         Poll::Ready(Ok(count))
     }

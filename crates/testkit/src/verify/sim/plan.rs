@@ -150,13 +150,8 @@ pub(super) struct Weather {
     pub(super) cut_at: Both<Option<usize>>,
     /// Of several connections, so many in a hundred are cut at a place of their own.
     pub(super) cut_some: u64,
-}
-
-impl Weather {
-    /// Nothing is lost: each side gets all the other writes, sooner or later.
-    pub(super) const fn is_fair(&self) -> bool {
-        self.cut_at.client.is_none() && self.cut_at.server.is_none() && self.cut_some == 0
-    }
+    /// What was sent on so many of them in a hundred comes a second time, on another connection.
+    pub(super) repeat_some: u64,
 }
 
 impl Plan {
@@ -170,11 +165,14 @@ impl Plan {
         let mut rng = Rng::new(seed);
         let mut next_nonce = 1;
         let spread = rng.pick(5, &[0, 40, 400]);
+        let weather = weather(&mut rng, wire);
         let count = rng.length(3, 14);
+        // A handler that runs twice would make its calls twice, under the same names.
+        let depth = if serves_both && weather.repeat_some == 0 { 2 } else { 0 };
         let calls = (0..count)
             .map(|_| {
                 let side = if serves_both && rng.percent(40) { Side::Server } else { Side::Client };
-                let job = job(&mut rng, &mut next_nonce, if serves_both { 2 } else { 0 });
+                let job = job(&mut rng, &mut next_nonce, depth);
                 Planned { at: rng.below(spread + 1), side, job }
             })
             .collect();
@@ -189,7 +187,6 @@ impl Plan {
             _ => Ending::Cut,
         };
         let limits = Both { client: limits(&mut rng), server: limits(&mut rng) };
-        let weather = weather(&mut rng, wire);
         Self { limits, calls, opening, disturbances, end: (after, ending), weather }
     }
 }
@@ -285,10 +282,13 @@ fn limits(rng: &mut Rng) -> Limits {
 
 fn weather(rng: &mut Rng, wire: Wire) -> Weather {
     let mut cut_at = Both::default();
-    let mut cut_some = 0;
+    let (mut cut_some, mut repeat_some) = (0, 0);
     if wire.has_connections() {
         if rng.percent(20) {
             cut_some = rng.pick(5, &[30]);
+        }
+        if rng.percent(15) {
+            repeat_some = rng.pick(10, &[60]);
         }
     } else if rng.percent(15) {
         let side = rng.pick(Side::Client, &[Side::Server]);
@@ -300,6 +300,7 @@ fn weather(rng: &mut Rng, wire: Wire) -> Weather {
         delay: rng.pick(0, &[0, 1, 10, 200]),
         cut_at,
         cut_some,
+        repeat_some,
         seed: rng.fork(),
     }
 }

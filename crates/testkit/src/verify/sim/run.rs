@@ -26,7 +26,7 @@ const HANGS: Duration = Duration::from_secs(420);
 const SLACK: Duration = Duration::from_millis(100);
 /// So long a client that finds no server takes to give everything up.
 const ALONE: Duration = Duration::from_secs(90);
-/// What a test of a hang is cut into.
+/// Between two looks at what is to end.
 const TICK: Duration = Duration::from_millis(500);
 
 /// Plays what the seed says; what is broken is the judge's to tell.
@@ -34,10 +34,10 @@ pub(super) async fn play(case: &Case, seed: u64) -> Judge {
     let plan = Arc::new(Plan::draw(case.mix(seed), case.wire, case.serves_both()));
     let judge = Judge::new(&case.dialect, case.speech, &plan.limits);
     judge.note(|| format!("seed {seed}: {:?}, ends at {:?}", plan.weather, plan.end));
-    if !plan.weather.is_fair() || (case.wire.has_connections() && plan.is_slow()) {
+    if case.wire.has_connections() && plan.is_slow() {
         judge.state().lost = true;
     }
-    let net = Net::new(&plan.weather);
+    let net = Net::new(&plan.weather, &judge);
     let disturbing = tokio::spawn(disturb(Arc::clone(&plan), net.clone(), judge.clone()));
     let mut rng = Rng::new(case.mix(seed ^ 0x5eed));
     let setting = Setting { case, plan: &plan, net: &net, judge: &judge };

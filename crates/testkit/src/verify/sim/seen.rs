@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rescind_core::{CallContext, CancelResult, CauseKind};
 
 use super::both::Side;
-use super::plan::Caller;
+use super::plan::{Caller, Work};
 
 /// A call, as its caller knows it.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(super) enum WorkEnd {
 /// A handler.
 #[derive(Debug)]
 pub(super) struct WorkSeen {
+    pub(super) side: Side,
+    pub(super) work: Work,
     pub(super) end: Option<WorkEnd>,
     /// The cause it had been given when it ended.
     pub(super) cause: Option<CauseKind>,
@@ -56,7 +58,10 @@ pub(super) struct RequestSeen {
     /// How often it came.
     pub(super) received: u32,
     pub(super) cancels: u32,
-    pub(super) cancel_received: bool,
+    /// When its cancel came out of the wire behind it.
+    pub(super) cancelled_at: Option<u64>,
+    /// Its handler was at work then and had no cause, and its protocol has silence for it.
+    pub(super) owed_silence: bool,
     /// How often it was answered, and whether the caller's side has that.
     pub(super) answers: u32,
     pub(super) answer_received: bool,

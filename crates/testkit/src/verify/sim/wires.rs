@@ -91,6 +91,11 @@ impl Setting<'_> {
             .listen(listener)
             .run();
         let serving = Serving::spawn(async move { drop(serving.await) });
+        if self.plan.weather.repeat_some > 0 {
+            self.judge.may_repeat();
+        }
+        let repeated = give.clone();
+        self.net.repeat_to(move |end| drop(repeated.send(Box::new(end))));
         let net = self.net.clone();
         let client = HttpClient::new(&format!("http://{HOST}/")).map_err(told)?.dial(move || {
             let ends = net.connect()?;

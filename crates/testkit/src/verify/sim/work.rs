@@ -147,7 +147,12 @@ async fn act(side: Side, judge: &Judge, ctx: &CallContext, job: &Job) -> Done {
             Done::Value
         }
         Work::Shield => {
-            ctx.shield(sleep(time)).await;
+            ctx.shield(async {
+                let before = ctx.is_cancelled();
+                sleep(time).await;
+                judge.shielded(side, job, !before && ctx.is_cancelled());
+            })
+            .await;
             tokio::task::yield_now().await;
             match ctx.cause() {
                 Some(cause) => Done::Stopped(cause),

@@ -1,0 +1,57 @@
+//! Tells of a seed that never ends: what spins without a pause stops the paused clock, and no limit on it is ever over (L4).
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::Case;
+use crate::verify::Broken;
+
+/// Real time for one seed; a slow machine takes a second.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// A thread that ends the process, with the seed's number, when one takes too long.
+pub(super) struct Watch {
+    told: Option<Sender<u64>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn new(case: &Case) -> Self {
+        let (told, seeds) = channel();
+        let (wire, dialect) = (case.wire, case.dialect.name());
+        let thread = thread::spawn(move || {
+            let mut seed = 0;
+            loop {
+                match seeds.recv_timeout(LONGEST) {
+                    Ok(next) => seed = next,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => break,
+                }
+            }
+            let what =
+                format!("seed {seed} on {wire:?} in {dialect} does not end; nothing lets the clock go on");
+            eprintln!("{}", Broken { invariant: "L4", what });
+            eprintln!("to play it again: RESCIND_SEED={seed} cargo test -p rescind-integration-tests sim");
+            std::process::exit(101);
+        });
+        Self { told: Some(told), thread: Some(thread) }
+    }
+
+    /// This seed begins.
+    pub(super) fn begins(&self, seed: u64) {
+        if let Some(told) = &self.told {
+            // Only if the thread has ended, and then so does the process.
+            let _ = told.send(seed);
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.told = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}

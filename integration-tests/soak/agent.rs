@@ -1,0 +1,74 @@
+//! What is served: methods that end by themselves, by their cancel, or by neither.
+
+use std::time::Duration;
+
+use rescind::{CallContext, Limits, Router};
+use serde_json::{Value, json};
+
+/// As short as makes what ends by itself end soon.
+pub(crate) fn limits() -> Limits {
+    let mut limits = Limits::default();
+    limits.cancel_grace = Duration::from_millis(50);
+    limits.detach_grace = Duration::from_millis(200);
+    limits.half_close_grace = Duration::from_millis(200);
+    limits.flush = Duration::from_millis(200);
+    limits.parked_time = Duration::from_secs(2);
+    limits
+}
+
+pub(crate) fn router() -> Router {
+    Router::new()
+        .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
+        .method("echo", |_: CallContext, value: Value| async { Ok(value) })
+        .method("sleep", |ctx: CallContext, value: Value| async move {
+            let time = Duration::from_millis(number(&value, "ms"));
+            tokio::select! {
+                () = tokio::time::sleep(time) => Ok(value),
+                cause = ctx.cancelled() => ctx.stopped(cause),
+            }
+        })
+        .method("wait", |ctx: CallContext, _: Value| async move {
+            let cause = ctx.cancelled().await;
+            ctx.stopped::<Value>(cause)
+        })
+        // It is aborted by its grace, and ends by itself if nobody cancels.
+        .method("deaf", |_: CallContext, value: Value| async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Ok(value)
+        })
+        .method("tell", |ctx: CallContext, value: Value| async move {
+            for n in 0..number(&value, "times") {
+                ctx.notify_when_room("told", &json!({ "n": n })).await?;
+                tokio::task::yield_now().await;
+            }
+            Ok(value)
+        })
+        .method("ask", |ctx: CallContext, value: Value| async move {
+            let answer: Value = ctx.call("echo", &value).await?;
+            Ok(answer)
+        })
+        .blocking("block", |ctx: CallContext, value: Value| {
+            for _ in 0..number(&value, "ms") {
+                ctx.check()?;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(value)
+        })
+}
+
+/// What a client serves.
+pub(crate) fn client_router() -> Router {
+    Router::new().method("echo", |_: CallContext, value: Value| async { Ok(value) })
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value.get(name).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Params with one member more.
+pub(crate) fn with(mut params: Value, name: &str, member: Value) -> Value {
+    if let Some(members) = params.as_object_mut() {
+        members.insert(name.to_owned(), member);
+    }
+    params
+}

@@ -1,0 +1,189 @@
+//! Peers that flood, write garbage, stay half open, and go without a word. What becomes of them does not matter.
+
+use std::future::poll_fn;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind::{
+    CallNumber, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError, TransportEvent,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use crate::Failure;
+use crate::random::Random;
+use crate::tally::Tally;
+use crate::wires::{AGENT, Connect, Place, Wire};
+
+/// No attack takes longer.
+const LONGEST: Duration = Duration::from_secs(3);
+/// Pairs of request and cancel in one flood.
+const PAIRS: u64 = 500;
+
+/// One attack after another.
+pub(crate) async fn attack(wire: Wire, connect: Connect, place: Place, tally: Arc<Tally>, seed: u64) {
+    let mut random = Random::new(seed);
+    while !tally.is_over() {
+        let attack = async {
+            match random.below(4) {
+                0 => flood(wire, &connect, &mut random).await,
+                1 => vanish(wire, &connect, &mut random).await,
+                2 => garbage(&place, &mut random).await,
+                _ => half_open(&place, &mut random).await,
+            }
+        };
+        // That it is refused, cut off or too slow is as it should be.
+        let _ = timeout(LONGEST, attack).await;
+        Tally::count(&tally.attacks);
+        sleep(random.up_to(20)).await;
+    }
+}
+
+/// Pairs of request and cancel, of handlers that ignore the cancel, whose answers nobody reads.
+async fn flood(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
+    let mut link = open(wire, connect).await?;
+    for n in 0..PAIRS {
+        write(&mut link, wire, n, "deaf").await?;
+        let key = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": n}});
+        send(&mut link, key, FrameKind::Answer, ExchangeId::NONE, None).await?;
+    }
+    sleep(random.up_to(50)).await;
+    Ok(())
+}
+
+/// Goes while what it asked for runs, and is about to be answered.
+async fn vanish(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
+    let mut link = open(wire, connect).await?;
+    for n in 0..random.below(30) {
+        write(&mut link, wire, n, if n % 3 == 0 { "wait" } else { "echo" }).await?;
+    }
+    let tx = &mut link.tx;
+    poll_fn(|cx| tx.as_mut().poll_flush(cx)).await?;
+    sleep(random.up_to(30)).await;
+    Ok(())
+}
+
+async fn open(wire: Wire, connect: &Connect) -> Result<Link, Failure> {
+    let mut link = connect()?.open().await?;
+    if wire != Wire::Stateless {
+        let hello = json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize",
+            "params": {"protocolVersion": 1, "clientCapabilities": {}}});
+        send(&mut link, hello, FrameKind::Request, ExchangeId::of_call(CallNumber(1)), Some("initialize"))
+            .await?;
+        let tx = &mut link.tx;
+        poll_fn(|cx| tx.as_mut().poll_flush(cx)).await?;
+        let rx = &mut link.rx;
+        while let Some(event) = poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
+            if let TransportEvent::Message(_) = event? {
+                break;
+            }
+        }
+    }
+    Ok(link)
+}
+
+async fn write(link: &mut Link, wire: Wire, n: u64, method: &'static str) -> Result<(), TransportError> {
+    let params = wire.params(json!({}));
+    let body = json!({"jsonrpc": "2.0", "id": n, "method": method, "params": params});
+    send(link, body, FrameKind::Request, ExchangeId::of_call(CallNumber(n + 2)), Some(method)).await
+}
+
+async fn send(
+    link: &mut Link,
+    body: Value,
+    kind: FrameKind,
+    exchange: ExchangeId,
+    method: Option<&str>,
+) -> Result<(), TransportError> {
+    let tx = &mut link.tx;
+    poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Bulk, cx) {
+        std::task::Poll::Pending => {
+            let _ = tx.as_mut().poll_flush(cx);
+            tx.as_mut().poll_ready(Lane::Bulk, cx)
+        }
+        ready @ std::task::Poll::Ready(_) => ready,
+    })
+    .await?;
+    let head = Head { kind, id: None, method: method.map(Into::into) };
+    let out = Outbound { body: body.to_string().into(), exchange, lane: Lane::Bulk, head, last: false };
+    tx.as_mut().start_send(out)
+}
+
+/// What a peer of no library reads and writes, and the child behind it, which goes with it.
+struct Bare {
+    stream: Box<dyn Stream>,
+    _child: Option<tokio::process::Child>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+async fn bare(place: &Place) -> Result<Bare, Failure> {
+    Ok(match place {
+        Place::Tcp { address, .. } => {
+            Bare { stream: Box::new(TcpStream::connect(address).await?), _child: None }
+        }
+        Place::Pipe(file) => Bare { stream: Box::new(UnixStream::connect(file).await?), _child: None },
+        Place::Child => {
+            let mut command = tokio::process::Command::new(std::env::current_exe()?);
+            command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let mut child = command.kill_on_drop(true).spawn()?;
+            let (Some(input), Some(output)) = (child.stdout.take(), child.stdin.take()) else {
+                return Err("a child without pipes".into());
+            };
+            Bare { stream: Box::new(tokio::io::join(input, output)), _child: Some(child) }
+        }
+    })
+}
+
+async fn garbage(place: &Place, random: &mut Random) -> Result<(), Failure> {
+    let mut peer = bare(place).await?;
+    for _ in 0..=random.below(4) {
+        peer.stream.write_all(&nonsense(place, random)).await?;
+    }
+    let mut read = [0; 1024];
+    let _ = timeout(random.up_to(100), peer.stream.read(&mut read)).await;
+    Ok(())
+}
+
+/// Says a part of something, and then nothing for a while.
+async fn half_open(place: &Place, random: &mut Random) -> Result<(), Failure> {
+    let mut peer = bare(place).await?;
+    let whole = nonsense(place, random);
+    let part = usize::try_from(random.below(whole.len() as u64 + 1))?;
+    peer.stream.write_all(whole.get(..part).unwrap_or_default()).await?;
+    sleep(random.up_to(1500)).await;
+    Ok(())
+}
+
+/// Bytes that are nothing, nearly something, or something else.
+fn nonsense(place: &Place, random: &mut Random) -> Vec<u8> {
+    let long =
+        |byte: u8, random: &mut Random| vec![byte; usize::try_from(random.below(200_000)).unwrap_or(0)];
+    match (random.below(6), place) {
+        (0, _) => (0..random.below(2000)).map(|_| random.next().to_le_bytes()[0]).collect(),
+        (1, _) => long(b'{', random),
+        (2, Place::Tcp { address, path }) => {
+            let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+            let head = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+            let mut bytes = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{head}{key}").into_bytes();
+            bytes.extend((0..200).map(|_| random.next().to_le_bytes()[0]));
+            bytes
+        }
+        (3, Place::Tcp { address, path }) => {
+            let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+            let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{types}Content-Length: 7\r\n\r\n");
+            format!("{head}nothing").into_bytes()
+        }
+        (4, Place::Tcp { address, path }) => {
+            format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n").into_bytes()
+        }
+        (5, Place::Tcp { .. }) => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense".to_vec(),
+        (2 | 3, _) => b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"wait\"}\n{\"jsonrpc\":\n".to_vec(),
+        _ => long(b'\n', random),
+    }
+}

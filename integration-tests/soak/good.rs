@@ -1,0 +1,178 @@
+//! Peers that ask properly: every call must end, with its own answer, and half of them are cancelled at a random time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind::dialect::Role;
+use rescind::{Call, CallError, Outcome, Peer};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::agent::{client_router, limits, with};
+use crate::random::Random;
+use crate::tally::Tally;
+use crate::wires::{Connect, Wire};
+
+/// After so long a call counts as one that hangs.
+const HANG: Duration = Duration::from_secs(30);
+/// A cancel comes within so many milliseconds.
+const CANCEL_WITHIN: u64 = 12;
+
+/// Connects, asks and goes, again and again.
+pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed: u64) {
+    let mut random = Random::new(seed);
+    while !tally.is_over() {
+        let Some(peer) = open(wire, &connect, &tally).await else { continue };
+        let rounds = 5 + random.below(40);
+        for _ in 0..rounds {
+            if tally.is_over() {
+                break;
+            }
+            round(wire, &peer, &tally, &mut random).await;
+        }
+        if let Err(error) = leave(peer, random.below(3)).await {
+            tally.fault(format!("a connection in good order ended with: {error}"));
+        }
+    }
+}
+
+/// One connection with one round, before anything is looked at.
+pub(crate) async fn first(wire: Wire, connect: &Connect, tally: &Arc<Tally>) {
+    if let Some(peer) = open(wire, connect, tally).await {
+        round(wire, &peer, tally, &mut Random::new(0)).await;
+        peer.shutdown(Duration::ZERO).await;
+    }
+}
+
+/// A connection that stays for all of the run, and is left open.
+pub(crate) async fn stay(wire: Wire, peer: Peer, tally: Arc<Tally>, seed: u64) {
+    let mut random = Random::new(seed);
+    while !tally.is_over() {
+        round(wire, &peer, &tally, &mut random).await;
+    }
+}
+
+async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option<Peer> {
+    let opened = match connect() {
+        Ok(transport) => timeout(HANG, transport.open()).await,
+        Err(error) => {
+            tally.fault(format!("no transport: {error}"));
+            return None;
+        }
+    };
+    let link = match opened {
+        Ok(Ok(link)) => link,
+        Ok(Err(error)) => {
+            tally.fault(format!("a connection could not be opened: {error}"));
+            sleep(Duration::from_millis(50)).await;
+            return None;
+        }
+        Err(_) => {
+            tally.fault("a connection was not opened in time".to_owned());
+            return None;
+        }
+    };
+    attach(wire, link, tally).await
+}
+
+/// Shakes hands over a link that is open.
+pub(crate) async fn attach(wire: Wire, link: rescind::Link, tally: &Tally) -> Option<Peer> {
+    let builder = Peer::builder(wire.dialect()).role(Role::Client).serve(client_router()).limits(limits());
+    let peer = builder.attach(link).ok()?;
+    tally.watch(peer.clone());
+    Tally::count(&tally.connections);
+    if wire != Wire::Stateless {
+        let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+        if let Err(error) = peer.call::<_, Value>("initialize", &hello).await {
+            // The server has its limits, over good and bad peers alike.
+            if !error.to_string().contains("Overloaded") {
+                tally.fault(format!("a handshake failed: {error}"));
+            }
+            peer.shutdown(Duration::ZERO).await;
+            return None;
+        }
+    }
+    Some(peer)
+}
+
+/// In good order, all at once, or without a word.
+async fn leave(peer: Peer, how: u64) -> Result<(), rescind::ConnectionError> {
+    match how {
+        0 => drop(peer.shutdown(Duration::from_secs(1)).await),
+        _ => drop(peer.shutdown(Duration::ZERO).await),
+    }
+    peer.closed().await
+}
+
+async fn round(wire: Wire, peer: &Peer, tally: &Arc<Tally>, random: &mut Random) {
+    let mut calls = JoinSet::new();
+    for _ in 0..=random.below(16) {
+        let (peer, tally, seed) = (peer.clone(), Arc::clone(tally), random.next());
+        calls.spawn(async move { ask(wire, &peer, &tally, &mut Random::new(seed)).await });
+    }
+    while calls.join_next().await.is_some() {}
+}
+
+/// What is asked for: a method that ends by itself unless its call is cancelled.
+fn what(wire: Wire, is_cancelled: bool, random: &mut Random) -> (&'static str, Value) {
+    let mark = random.next() >> 12;
+    let (method, params) = match random.below(if is_cancelled { 8 } else { 6 }) {
+        0 => ("sleep", json!({"ms": random.below(10)})),
+        1 => ("tell", json!({"times": random.below(20)})),
+        2 if wire.asks_back() => ("ask", json!({})),
+        3 => ("block", json!({"ms": random.below(5)})),
+        4 => ("echo", json!({"filler": "x".repeat(usize::try_from(random.below(20_000)).unwrap_or(0))})),
+        6 => ("wait", json!({})),
+        7 => ("deaf", json!({})),
+        _ => ("echo", json!({})),
+    };
+    let params = wire.params(with(params, "mark", json!(mark)));
+    (method, params)
+}
+
+async fn ask(wire: Wire, peer: &Peer, tally: &Tally, random: &mut Random) {
+    let is_cancelled = random.half();
+    let (method, params) = what(wire, is_cancelled, random);
+    let mut builder = peer.call::<_, Value>(method, &params);
+    let way = random.below(3);
+    if is_cancelled && way == 0 {
+        builder = builder.timeout(random.up_to(CANCEL_WITHIN));
+    }
+    let call = match builder.start() {
+        Ok(call) => call,
+        Err(error) => return tally.fault(format!("`{method}` was not started: {error}")),
+    };
+    Tally::count(&tally.calls);
+    if is_cancelled {
+        Tally::count(&tally.cancelled);
+        if way != 0 {
+            sleep(random.up_to(CANCEL_WITHIN)).await;
+        }
+        match way {
+            1 => drop(call.canceller().cancel("a soak")),
+            2 => return drop(call),
+            _ => {}
+        }
+    }
+    settled(call, method, &params, is_cancelled, tally).await;
+}
+
+async fn settled(call: Call<Value>, method: &str, params: &Value, is_cancelled: bool, tally: &Tally) {
+    let Ok(outcome) = timeout(HANG, call.outcome()).await else {
+        return tally.fault(format!("a call of `{method}` hangs"));
+    };
+    match outcome {
+        Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => {
+            if value.get("mark") != params.get("mark") {
+                tally.fault(format!("a call of `{method}` got another's answer"));
+            }
+        }
+        Outcome::Cancelled(_) if is_cancelled => {}
+        Outcome::Failed(error) if format!("{:?}", error.data).contains("overloaded") => {}
+        Outcome::Failed(error) => {
+            tally.fault(format!("a call of `{method}` failed: {}", CallError::Failed(error)));
+        }
+        other => tally.fault(format!("a call of `{method}` nobody cancelled ended as {other:?}")),
+    }
+}

@@ -1,0 +1,62 @@
+//! What all peers of a run count together, and what went wrong.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rescind::Peer;
+
+/// Faults beyond these are counted and not kept.
+const KEPT: usize = 10;
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) connections: AtomicU64,
+    pub(crate) attacks: AtomicU64,
+    over: AtomicBool,
+    faults: Mutex<(u64, Vec<String>)>,
+    peers: Mutex<Vec<Peer>>,
+}
+
+impl Tally {
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn fault(&self, what: String) {
+        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.0 += 1;
+        if faults.1.len() < KEPT {
+            faults.1.push(what);
+        }
+    }
+
+    pub(crate) fn faults(&self) -> (u64, Vec<String>) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// One end of a connection, whose requests are counted until it has none and is closed.
+    pub(crate) fn watch(&self, peer: Peer) {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer);
+    }
+
+    /// The requests and calls that exist at the ends of all connections, closed ones included.
+    pub(crate) fn slots(&self) -> u64 {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = |peer: &Peer| {
+            let stats = peer.stats();
+            stats.slots + stats.calls
+        };
+        peers.retain(|peer| !peer.is_closed() || slots(peer) > 0);
+        peers.iter().map(slots).sum()
+    }
+}

@@ -1,0 +1,150 @@
+//! The wires: how each is served within this process, or by a child, and how it is connected to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind::dialect::{ACP, Dialect, MCP_2026};
+use rescind::http::{
+    Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
+    StreamableTransport,
+};
+use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
+use rescind::stdio::Command;
+use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
+use rescind::{Framing, Listener, Server, ServerBuilder, Transport};
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::agent::with;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Stdio,
+    NamedPipe,
+    WebSocket,
+    Streamable,
+    Streamable2,
+    Stateless,
+    Acp,
+}
+
+const ALL: [(Wire, &str); 7] = [
+    (Wire::Stdio, "stdio"),
+    (Wire::NamedPipe, "named-pipe"),
+    (Wire::WebSocket, "websocket"),
+    (Wire::Streamable, "http-streamable"),
+    (Wire::Streamable2, "http2-streamable"),
+    (Wire::Stateless, "http-stateless"),
+    (Wire::Acp, "http-acp"),
+];
+
+/// This program is an agent on its stdin and stdout if it is started with this word.
+pub(crate) const AGENT: &str = "--agent";
+
+/// How a connection is begun.
+pub(crate) type Connect = Arc<dyn Fn() -> Result<Box<dyn Transport>, Failure> + Send + Sync>;
+
+/// Where a peer of no library goes.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    Tcp { address: String, path: &'static str },
+    Pipe(PathBuf),
+    Child,
+}
+
+/// A wire that is ready.
+pub(crate) struct Door {
+    /// `None`: each connection starts a child that serves.
+    pub(crate) server: Option<Server>,
+    pub(crate) connect: Connect,
+    pub(crate) place: Place,
+}
+
+impl Wire {
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|(_, known)| *known == name).map(|(wire, _)| wire)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        ALL.into_iter().find(|(wire, _)| *wire == self).map_or("", |(_, name)| name)
+    }
+
+    pub(crate) fn dialect(self) -> Dialect {
+        if self == Self::Stateless { MCP_2026 } else { ACP }
+    }
+
+    /// Whether the server may ask on a connection of this wire.
+    pub(crate) fn asks_back(self) -> bool {
+        self != Self::Stateless
+    }
+
+    /// Params with what each request of this wire's protocol carries.
+    pub(crate) fn params(self, params: Value) -> Value {
+        if self != Self::Stateless {
+            return params;
+        }
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        with(params, "_meta", meta)
+    }
+
+    pub(crate) async fn open(self, server: ServerBuilder) -> Result<Door, Failure> {
+        match self {
+            Self::Stdio => {
+                let program = std::env::current_exe()?;
+                let connect: Connect = Arc::new(move || Ok(Box::new(Command::new(&program).arg(AGENT))));
+                Ok(Door { server: None, connect, place: Place::Child })
+            }
+            Self::NamedPipe => named_pipe(server).await,
+            Self::WebSocket => websocket(server).await,
+            Self::Streamable | Self::Streamable2 => {
+                let two = self == Self::Streamable2;
+                http(server, Streamable::new(), "/mcp", move |client| {
+                    Box::new(StreamableTransport::new(if two { client.http2() } else { client }))
+                })
+                .await
+            }
+            Self::Stateless => {
+                http(server, Stateless::new(), "/mcp", |client| Box::new(StatelessTransport::new(client)))
+                    .await
+            }
+            Self::Acp => http(server, Acp::new(), "/acp", |client| Box::new(AcpTransport::new(client))).await,
+        }
+    }
+}
+
+async fn named_pipe(server: ServerBuilder) -> Result<Door, Failure> {
+    let address = PipeAddress::name(&format!("rescind-soak-{}", std::process::id()))?;
+    let listener = NamedPipeListener::bind(&address).await?.framing(Framing::Newline);
+    let place = Place::Pipe(listener.file().to_path_buf());
+    let connect: Connect = Arc::new(move || Ok(Box::new(NamedPipeTransport::new(address.clone()))));
+    Ok(Door { server: Some(server.listen(listener)), connect, place })
+}
+
+async fn websocket(server: ServerBuilder) -> Result<Door, Failure> {
+    let options = UpgradeOptions::new().link(LinkOptions::new().ping_every(Duration::from_secs(2)));
+    let listener = WebSocketListener::builder().options(options).bind("127.0.0.1:0").await?;
+    let (url, address) = (listener.endpoint().0, listener.address().to_string());
+    let connect: Connect = Arc::new(move || Ok(Box::new(rescind::websocket::connect(&url))));
+    Ok(Door { server: Some(server.listen(listener)), connect, place: Place::Tcp { address, path: "/" } })
+}
+
+async fn http<B: ServerBinding>(
+    server: ServerBuilder,
+    binding: B,
+    path: &'static str,
+    transport: impl Fn(HttpClient) -> Box<dyn Transport> + Send + Sync + 'static,
+) -> Result<Door, Failure> {
+    // What bad peers leave behind is over soon.
+    let soon = Duration::from_secs(5);
+    let http = HttpServer::new(binding).path(path).session_idle(soon).header_timeout(soon).body_timeout(soon);
+    let listener = http.keep_alive(soon).idle_timeout(2 * soon).bind("127.0.0.1:0").await?;
+    let url = listener.endpoint().0;
+    let address = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
+    let connect: Connect = Arc::new(move || Ok(transport(HttpClient::new(&url)?)));
+    Ok(Door { server: Some(server.listen(listener)), connect, place: Place::Tcp { address, path } })
+}

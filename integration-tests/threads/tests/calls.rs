@@ -1,0 +1,135 @@
+//! A call of ours: each pair of what can end it, at the same time, from two threads and the driver's task.
+
+mod far;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use far::{Far, Way};
+use rescind_core::{Call, CancelResult, Outcome, Peer, dialect, memory_pair};
+use rescind_threads::explore;
+use serde_json::{Value, json};
+use shuttle::future::block_on;
+use shuttle::thread;
+
+/// What ends a call, or takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The peer answers.
+    Finish,
+    /// Another thread cancels.
+    Cancel,
+    /// Its handle is dropped.
+    Drop,
+    /// The wire is lost.
+    Disconnect,
+    /// Another call begins, and may get its place.
+    Reuse,
+}
+
+use End::{Cancel, Disconnect, Drop, Finish, Reuse};
+
+fn play(first: End, second: End) {
+    let has = move |end| first == end || second == end;
+    let (ours, theirs) = memory_pair();
+    let Ok(peer) = Peer::builder(dialect::ACP).attach(ours) else { panic!("no connection") };
+    let way = if has(Finish) { Way::Answer } else { Way::AnswerWhenCancelled };
+    let far = thread::spawn(move || block_on(Far::new(theirs, way, has(Disconnect)).run()));
+    let call = started(&peer, "first");
+    let canceller = call.canceller();
+    let mut threads = Vec::new();
+    for end in [first, second] {
+        match end {
+            // The far end does these, the caller that.
+            Finish | Disconnect | Drop => {}
+            Cancel => {
+                let canceller = canceller.clone();
+                threads.push(thread::spawn(move || assert_told(canceller.cancel("stop"))));
+            }
+            Reuse => {
+                let peer = peer.clone();
+                threads.push(thread::spawn(move || {
+                    let call = started(&peer, "other");
+                    let outcome = block_on(call.outcome());
+                    let is_own = match &outcome {
+                        Outcome::Completed(value) => *value == json!("other"),
+                        Outcome::Disconnected { .. } => has(Disconnect),
+                        _ => false,
+                    };
+                    assert!(is_own, "I4: the other call ended with {outcome:?}");
+                }));
+            }
+        }
+    }
+    if has(Drop) {
+        // It is polled once, so that it leaves a waker behind.
+        block_on(async {
+            let mut call = pin!(call);
+            std::future::poll_fn(|cx| Poll::Ready(drop(call.as_mut().poll(cx)))).await;
+        });
+    } else {
+        // Nobody else would end it.
+        if !has(Finish) && !has(Cancel) && !has(Disconnect) {
+            threads.push(thread::spawn(move || assert_told(canceller.cancel("stop"))));
+        }
+        let outcome = block_on(call.outcome());
+        let may_be = match &outcome {
+            Outcome::Completed(value) => has(Finish) && *value == json!("first"),
+            Outcome::CompletedAfterCancel(value) => has(Finish) && *value == json!("first"),
+            Outcome::Cancelled(_) => has(Cancel) || !has(Finish),
+            Outcome::Disconnected { .. } => has(Disconnect),
+            _ => false,
+        };
+        assert!(may_be, "I4, I13: {first:?} and {second:?} ended with {outcome:?}");
+    }
+    for thread in threads {
+        assert!(thread.join().is_ok(), "a thread panicked");
+    }
+    // A call that was dropped keeps its place until its cancel is written, which the shutdown waits for.
+    block_on(peer.shutdown(Duration::ZERO));
+    assert_eq!(peer.stats().calls, 0, "I3: {first:?} and {second:?} left a call");
+    assert_eq!(peer.load().outbox_frames, 0, "I3: {first:?} and {second:?} left a frame");
+    let Ok(seen) = far.join() else { panic!("the far end panicked") };
+    seen.check();
+}
+
+/// A cancel says what was done about it, and ACP's peers can always be told.
+fn assert_told(result: CancelResult) {
+    assert_ne!(result, CancelResult::NotSupported);
+}
+
+fn started(peer: &Peer, name: &str) -> Call<Value> {
+    match peer.call::<_, Value>(Arc::from(name), &json!({})).start() {
+        Ok(call) => call,
+        Err(error) => panic!("{name} was not started: {error}"),
+    }
+}
+
+macro_rules! pairs {
+    ($($name:ident: $first:ident, $second:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            explore(stringify!($name), || play($first, $second));
+        })*
+    };
+}
+
+pairs! {
+    finish_and_finish: Finish, Finish;
+    finish_and_cancel: Finish, Cancel;
+    finish_and_drop: Finish, Drop;
+    finish_and_disconnect: Finish, Disconnect;
+    finish_and_reuse: Finish, Reuse;
+    cancel_and_cancel: Cancel, Cancel;
+    cancel_and_drop: Cancel, Drop;
+    cancel_and_disconnect: Cancel, Disconnect;
+    cancel_and_reuse: Cancel, Reuse;
+    drop_and_drop: Drop, Drop;
+    drop_and_disconnect: Drop, Disconnect;
+    drop_and_reuse: Drop, Reuse;
+    disconnect_and_disconnect: Disconnect, Disconnect;
+    disconnect_and_reuse: Disconnect, Reuse;
+    reuse_and_reuse: Reuse, Reuse;
+}

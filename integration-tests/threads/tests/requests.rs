@@ -1,0 +1,185 @@
+//! A request of the peer: each pair of what can happen to it, at the same time, from threads of the far end and of the handler.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rescind_core::{
+    CallContext, Cause, CauseKind, ExchangeId, FrameKind, HandlerError, Head, Lane, Outbound, Peer, Receiver,
+    Router, Sender, TransportEvent, dialect, memory_pair,
+};
+use rescind_threads::explore;
+use serde_json::{Value, json};
+use shuttle::future::block_on;
+use shuttle::sync::Mutex;
+use shuttle::thread;
+use tokio::sync::watch;
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// Its handler comes to its end by itself.
+    Finish,
+    /// The peer cancels it.
+    Cancel,
+    /// This side cancels it.
+    Local,
+    /// The wire is lost.
+    Disconnect,
+    /// The peer uses its id once more.
+    Reuse,
+}
+
+use Event::{Cancel, Disconnect, Finish, Local, Reuse};
+
+type Tx = Arc<Mutex<std::pin::Pin<Box<dyn Sender>>>>;
+
+fn play(first: Event, second: Event) {
+    let has = move |event| first == event || second == event;
+    let (ours, theirs) = memory_pair();
+    let (open, gate) = watch::channel(false);
+    let ended = Arc::new(AtomicUsize::new(0));
+    let router = {
+        let ended = Arc::clone(&ended);
+        Router::new().method("work", move |context: CallContext, params: Value| {
+            let (mut gate, ended) = (gate.clone(), Ended(Arc::clone(&ended)));
+            async move {
+                let _ended = ended;
+                if params["turn"] == 2 {
+                    return Ok(json!(2));
+                }
+                if has(Local) {
+                    let context = context.clone();
+                    thread::spawn(move || context.cancel_local(Cause::new(CauseKind::Local)));
+                }
+                tokio::select! {
+                    biased;
+                    cause = context.cancelled() => Err(HandlerError::stopped(cause)),
+                    _ = gate.wait_for(|open| *open) => Ok(json!(1)),
+                }
+            }
+        })
+    };
+    let Ok(peer) = Peer::builder(dialect::ACP).serve(router).attach(ours) else { panic!("no connection") };
+    let tx: Tx = Arc::new(Mutex::new(theirs.tx));
+    let mut rx = theirs.rx;
+    send(&tx, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"turn": 1}}));
+    let mut threads = Vec::new();
+    for event in [first, second] {
+        let tx = Arc::clone(&tx);
+        match event {
+            Cancel => threads.push(thread::spawn(move || {
+                send(
+                    &tx,
+                    &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}),
+                );
+            })),
+            Reuse => threads.push(thread::spawn(move || {
+                send(&tx, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"turn": 2}}));
+            })),
+            Finish | Local | Disconnect => {}
+        }
+    }
+    // Somebody has to end it.
+    if has(Finish) || !(has(Cancel) || has(Local) || has(Disconnect)) {
+        threads.push(thread::spawn(move || drop(open.send(true))));
+    }
+    let requests = 1 + [first, second].iter().filter(|event| **event == Reuse).count();
+    let mut answers = Vec::new();
+    while !has(Disconnect) && answers.len() < requests {
+        match block_on(next(&mut rx)) {
+            Some(answer) => answers.push(answer),
+            None => panic!("the connection ended after {answers:?}"),
+        }
+    }
+    if has(Disconnect) {
+        drop(rx);
+        for thread in threads.drain(..) {
+            assert!(thread.join().is_ok(), "a thread panicked");
+        }
+        drop(tx);
+        assert!(block_on(peer.closed()).is_ok() || peer.is_closed(), "L3: it goes on without a wire");
+    }
+    let count = |turn: u64| answers.iter().filter(|answer| answer["result"] == turn).count();
+    assert!(
+        count(1) <= 1 && count(2) <= requests - 1,
+        "I1, I4: {first:?} and {second:?} brought {answers:?}"
+    );
+    for answer in &answers {
+        let is_refusal = answer["id"].is_null() && answer["error"]["code"] == -32600;
+        let is_answer = answer["id"] == 1 && (answer["result"].is_u64() || answer["error"]["code"] == -32800);
+        assert!(is_answer || (is_refusal && has(Reuse)), "{first:?} and {second:?} brought {answer}");
+    }
+    for thread in threads {
+        assert!(thread.join().is_ok(), "a thread panicked");
+    }
+    block_on(peer.shutdown(Duration::ZERO));
+    // Without a wire, handlers still have their grace.
+    while peer.stats().slots > 0 {
+        thread::yield_now();
+    }
+    let stats = peer.stats();
+    assert_eq!(
+        (stats.slots, stats.running, stats.draining),
+        (0, 0, 0),
+        "I3: {first:?} and {second:?}: {stats:?}"
+    );
+    assert_eq!(ended.load(Ordering::SeqCst) as u64, stats.started, "a handler was lost: {stats:?}");
+}
+
+/// A handler's future is gone.
+struct Ended(Arc<AtomicUsize>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn next(rx: &mut std::pin::Pin<Box<dyn Receiver>>) -> Option<Value> {
+    loop {
+        match poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
+            Some(Ok(TransportEvent::Message(inbound))) => return serde_json::from_slice(&inbound.body).ok(),
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => return None,
+        }
+    }
+}
+
+fn send(tx: &Tx, frame: &Value) {
+    let out = Outbound {
+        body: frame.to_string().into(),
+        exchange: ExchangeId::NONE,
+        lane: Lane::Bulk,
+        head: Head { kind: FrameKind::Request, id: None, method: None },
+        last: false,
+    };
+    let Ok(mut tx) = tx.lock() else { panic!("a sender panicked") };
+    // The wire has room for this little; the near end may have gone.
+    let _: Result<(), _> = tx.as_mut().start_send(out);
+}
+
+macro_rules! pairs {
+    ($($name:ident: $first:ident, $second:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            explore(stringify!($name), || play($first, $second));
+        })*
+    };
+}
+
+pairs! {
+    finish_and_cancel: Finish, Cancel;
+    finish_and_local_cancel: Finish, Local;
+    finish_and_disconnect: Finish, Disconnect;
+    finish_and_reuse: Finish, Reuse;
+    cancel_and_cancel: Cancel, Cancel;
+    cancel_and_local_cancel: Cancel, Local;
+    cancel_and_disconnect: Cancel, Disconnect;
+    cancel_and_reuse: Cancel, Reuse;
+    local_cancel_and_disconnect: Local, Disconnect;
+    local_cancel_and_reuse: Local, Reuse;
+    disconnect_and_reuse: Disconnect, Reuse;
+    reuse_and_reuse: Reuse, Reuse;
+}
