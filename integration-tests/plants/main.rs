@@ -75,6 +75,7 @@ fn caught(row: &Row) -> Result<(), String> {
         .spawn()
         .unwrap();
     let streams = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut hung = false;
     let said = std::thread::scope(|scope| {
         let read = |mut stream: Box<dyn std::io::Read + Send>| {
             let mut said = Vec::new();
@@ -87,6 +88,7 @@ fn caught(row: &Row) -> Result<(), String> {
         while child.try_wait().unwrap().is_none() && begun.elapsed() < LONGEST {
             std::thread::park_timeout(Duration::from_millis(20));
         }
+        hung = child.try_wait().unwrap().is_none();
         let _ = child.kill();
         format!("{}\n{}", out.join().unwrap(), err.join().unwrap())
     });
@@ -94,7 +96,7 @@ fn caught(row: &Row) -> Result<(), String> {
     let took = begun.elapsed().as_secs_f32();
     let told = said.lines().find(|line| line.contains(row.says)).map(str::trim);
     match told {
-        Some(told) if !status.success() && said.contains("running 1 test") => {
+        Some(told) if !hung && !status.success() && said.contains("running 1 test") => {
             println!("{name}: caught by {} in {took:.1} s: {told}", row.test);
             Ok(())
         }

@@ -42,6 +42,13 @@ fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
     for engine in ENGINES.iter().filter(|engine| engine.depth == Depth::Told) {
         assert!(rows.contains(&format!("\n| {} | ", engine.name)), "{} told nothing", engine.name);
     }
+    let told = |engine: &str, least: u64| {
+        let first = |row: &str| row.rsplit("| ").next()?.split(' ').next()?.parse::<u64>().ok();
+        let of_it = rows.lines().filter(|row| row.starts_with(&format!("| {engine} |")));
+        of_it.filter(|row| first(row).is_some_and(|reached| reached >= least)).count()
+    };
+    assert_eq!(told("search", 1_000_000), 8, "each class of dialects, with and without order");
+    assert_eq!(told("reference", 10_000), rescind_core::dialect::ALL.len());
 }
 
 /// An invariant is checked by the search if its number stands in what the search checks.

@@ -215,7 +215,11 @@ impl Machine {
                 }
                 self.session.local_answer(self.now, key, end);
             }
-            Event::Gone(number) => self.session.local_ended(self.now, self.keys[number].0),
+            Event::Gone(number) => {
+                let key = self.keys[number].0;
+                self.ledger.end(key);
+                self.session.local_ended(self.now, key);
+            }
             Event::Pass(time) => {
                 self.now += time;
                 self.session.handle_timeout(self.now);

@@ -33,7 +33,8 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
     match case.play_many(0, seeds) {
         Ok(played) => {
             let far = format!("{} seeds, {} events, {} cancels", played.seeds, played.events, played.cancels);
-            page::reached("simulation", test.trim_start_matches("sim_"), &far).expect("the page can be written");
+            page::reached("simulation", test.trim_start_matches("sim_"), &far)
+                .expect("the page can be written");
         }
         Err(failure) => panic!("{}", failure.told(test)),
     }

@@ -3,6 +3,9 @@
 //! Without the feature [`is`] is `false` when compiling, and nothing of a fault is left in the program. With it, the process
 //! behaves as ever unless the variable `RESCIND_PLANT` names a fault when it is asked for the first time.
 
+#[cfg(all(feature = "plant", not(debug_assertions)))]
+compile_error!("the feature `plant` is for tests: no optimised build may have it");
+
 macro_rules! plants {
     ($($(#[doc = $what:literal])+ $plant:ident = $name:literal,)+) => {
         /// A fault that can be planted.
@@ -66,6 +69,16 @@ plants! {
     ValueDropped = "value-dropped",
     /// Machine: an answer does not disarm the cancel that waits to be written.
     CancelNotDisarmed = "cancel-not-disarmed",
+    /// Machine: a task that was told to end counts as gone at once.
+    RapidReset = "rapid-reset",
+    /// Machine: the end of a task on a lost connection is not heard.
+    LostKeepsSlots = "lost-keeps-slots",
+    /// Machine: the end of a critical section does not bring the cancel it held off.
+    SignalLost = "signal-lost",
+    /// Machine: an answer to a call is not heard.
+    AnswerUnheard = "answer-unheard",
+    /// Machine: a cancel is acknowledged twice.
+    AckTwice = "ack-twice",
     /// Driver: a cancel that comes before its handler was polled is lost.
     LateRegistration = "late-registration",
     /// Driver: nobody is woken for what is put into the outbox.

@@ -331,6 +331,11 @@ impl Session {
             }
             State::Draining { .. } => {}
         }
+        if plant::is(Plant::RapidReset) {
+            self.abort(key);
+            self.local_ended(now, key);
+            return;
+        }
         self.abort(key);
     }
 
@@ -380,6 +385,9 @@ impl Session {
     fn acknowledge(&mut self, ack: OwedAck, key: Option<RequestId>, status: AckStatus) {
         let lost = self.lifecycle.state() == lifecycle::State::Lost;
         if let (Some((ack, exchange)), AckStyle::Acknowledged, false) = (ack, self.rules().ack, lost) {
+            if plant::is(Plant::AckTwice) {
+                self.push(Output::Ack { ack: ack.clone(), key: key.clone(), exchange, status });
+            }
             self.push(Output::Ack { ack, key, exchange, status });
         }
     }

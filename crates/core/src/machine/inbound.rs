@@ -103,6 +103,9 @@ impl Session {
     /// id free (I10). A task that goes without having offered an end counts as one that panicked.
     pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
+        if plant::is(Plant::LostKeepsSlots) && self.lifecycle.state() == lifecycle::State::Lost {
+            return;
+        }
         match request.state {
             State::Queued | State::Ended => return,
             State::Running | State::Held | State::Cancelling => {

@@ -238,7 +238,7 @@ impl Session {
             self.recv_ack(now, Some(number), kind == AnswerKind::Value);
             return None;
         }
-        let found = call.and_then(|number| self.call_of(number));
+        let found = call.filter(|_| !plant::is(Plant::AnswerUnheard)).and_then(|number| self.call_of(number));
         let state = found.and_then(|found| self.calls.get(found.0)).map(|open| open.state);
         match (found, state) {
             (Some(found), Some(State::Written | State::Cancelling)) => {

@@ -6,6 +6,7 @@ use super::Session;
 use super::request::State;
 use super::timers::{Timer, later};
 use crate::id::InboundKey;
+use crate::plant::{self, Plant};
 
 impl Session {
     /// A critical section begins: signal, grace and abort wait for its end, [`Limits::shield`](crate::Limits::shield)
@@ -55,7 +56,7 @@ impl Session {
         match request.state {
             State::Queued | State::Running | State::Ended => {}
             State::Held => {
-                if let Some(cause) = cause {
+                if let Some(cause) = cause.filter(|_| !plant::is(Plant::SignalLost)) {
                     let decides = self.is_decided_by(&cause);
                     self.decide_and_signal(now, key, cause, decides);
                 }

@@ -93,6 +93,7 @@ impl Session {
     }
 
     fn walk(&mut self, now: Instant) {
+        #[cfg(feature = "plant")]
         if plant::is(Plant::RecursiveCascade) {
             self.walk_by_itself(now);
         }
@@ -114,6 +115,7 @@ impl Session {
     }
 
     /// A fault: it needs as much stack as there are children.
+    #[cfg(feature = "plant")]
     fn walk_by_itself(&mut self, now: Instant) {
         let Some(parent) = self.tree.parents.front().copied() else { return };
         let first = self.requests.get(parent.0).and_then(|request| request.extras().first_child);

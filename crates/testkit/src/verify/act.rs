@@ -46,7 +46,10 @@ impl World {
                 }
                 self.session.local_answer(now, key, end);
             }
-            Input::Ended(key) => self.session.local_ended(now, key),
+            Input::Ended(key) => {
+                self.ledger.end(key);
+                self.session.local_ended(now, key);
+            }
             Input::Shield(key) => {
                 self.done.shields += 1;
                 self.shields(key, 1);
@@ -57,6 +60,7 @@ impl World {
                 self.session.local_unshield(now, key);
             }
             Input::LocalCancel(key) => {
+                self.ledger.cancel(key);
                 let _ = self.session.local_cancel(now, key, Cause::new(CauseKind::Local));
             }
             Input::Stale(key) => {
@@ -186,8 +190,16 @@ impl World {
     }
 
     fn cancel(&mut self, id: Option<RequestId>) {
+        if let Some(id) = id.as_ref().filter(|_| self.hears_cancels()) {
+            let mut alive = self.ledger.served.iter().filter(|(_, served)| !served.ended);
+            let named = alive.find(|(_, served)| served.id.as_ref() == Some(id)).map(|(key, _)| *key);
+            if let Some(named) = named {
+                self.ledger.cancel(named);
+            }
+        }
         let ack = (self.session.dialect().rules().ack == dialect::AckStyle::Acknowledged)
             .then(|| RequestId::number(500));
+        self.ledger.acks += usize::from(ack.is_some() && !self.ledger.lost);
         let origin = self.origin(CANCELS_COME_ON);
         self.session.recv_cancel(self.now, id, None, ack, &origin);
     }

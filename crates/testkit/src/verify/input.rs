@@ -1,8 +1,9 @@
 //! All that can be done to a session: by the peer, the user, the wire and the clock.
 
-use rescind_core::inspect::{Inspection, RequestState};
+use rescind_core::inspect::Inspection;
 use rescind_core::{AfterCancel, AnswerKind, HandlerEnd, InboundKey, Lost, OutboundKey};
 
+use super::ledger::Served;
 use super::world::{CALLS, CANCELS, GENERATIONS, IDS, World};
 
 /// One thing that happens. Requests and calls are named by their keys, which are the same in each replay.
@@ -87,8 +88,8 @@ impl World {
         if self.done.calls < CALLS {
             inputs.push(Input::Call(None));
         }
-        for view in &seen.requests {
-            self.handlers_inputs(view.key, view.state, &mut inputs);
+        for (key, served) in &self.ledger.served {
+            self.handlers_inputs(*key, served, &mut inputs);
         }
         inputs.extend(self.ledger.foreign.keys().map(|child| Input::Release(*child)));
         for (key, made) in &self.ledger.made {
@@ -143,13 +144,12 @@ impl World {
         }
     }
 
-    fn handlers_inputs(&self, key: InboundKey, state: RequestState, inputs: &mut Vec<Input>) {
-        let Some(served) = self.ledger.served.get(&key) else { return };
+    fn handlers_inputs(&self, key: InboundKey, served: &Served, inputs: &mut Vec<Input>) {
         inputs.push(Input::LocalCancel(key));
         if !self.ordered && self.done.streams < 2 {
             inputs.extend([Input::StreamLost(key), Input::StreamBack(key)]);
         }
-        if state == RequestState::Queued || state == RequestState::Ended || !served.started {
+        if !served.started || served.ended {
             return;
         }
         inputs.push(Input::Ended(key));

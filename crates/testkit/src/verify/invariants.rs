@@ -47,7 +47,7 @@ impl Ledger {
             holds(known, "I13", || format!("{key:?} is forgotten, and its caller waits: {made:?}"))?;
         }
         check_residue(seen)?;
-        check_children(session, seen)?;
+        check_children(seen)?;
         for (key, request) in &self.served {
             let is_open = request.started && !request.is_settled();
             let wrong = session.may_notify(*key) && request.is_settled();
@@ -61,15 +61,13 @@ impl Ledger {
             let other = other.filter(|_| view.state != RequestState::Ended);
             holds(other.is_none(), "I4", || format!("{:?} has two owners: {view:?}, {other:?}", view.id))?;
         }
-        let alive = self.served.values().filter(|request| request.started).count();
-        let running = seen
-            .requests
-            .iter()
-            .filter(|view| !matches!(view.state, RequestState::Queued | RequestState::Ended))
-            .count();
+        let alive = self.served.values().filter(|request| request.started && !request.ended).count();
         let out = seen.permits.0 + seen.permits.1;
-        holds(out == running, "I10", || format!("{out} permits are out, and {running} tasks run"))?;
-        holds(out <= alive, "I10", || format!("{out} permits are out, and {alive} tasks were started"))?;
+        holds(out == alive, "I10", || format!("{out} permits are out, and {alive} tasks run"))?;
+        let held: usize = seen.requests.iter().map(|view| view.held_acks).sum();
+        holds(self.lost || held == self.acks, "I7", || {
+            format!("{} cancels wait for an acknowledgement, and {held} are held back", self.acks)
+        })?;
         check_bounds(session.limits(), seen)
     }
 }
@@ -116,7 +114,7 @@ fn check_residue(seen: &Inspection) -> Result<(), Broken> {
 }
 
 /// I5: a live child has a live parent, unless a cascade is on its way to it.
-fn check_children(session: &Session, seen: &Inspection) -> Result<(), Broken> {
+fn check_children(seen: &Inspection) -> Result<(), Broken> {
     for view in &seen.requests {
         for child in &view.children {
             let back = seen.calls.iter().find(|call| call.key == *child).and_then(|call| call.parent);
@@ -133,7 +131,7 @@ fn check_children(session: &Session, seen: &Inspection) -> Result<(), Broken> {
         let live = parent.is_some_and(|parent| {
             matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::Held)
         });
-        holds(live || session.has_work(), "I5", || format!("{:?} outlives its cancelled parent", call.key))?;
+        holds(live, "I5", || format!("{:?} outlives its cancelled parent", call.key))?;
     }
     Ok(())
 }

@@ -22,11 +22,15 @@ pub struct Served {
     pub started: bool,
     /// Its handler has said how it ends.
     pub offered: bool,
+    /// Its task is gone: only now are its id and its permit free.
+    pub ended: bool,
     /// Its task was told to end.
     pub aborted: bool,
     /// Critical sections it is in.
     pub shields: u8,
     signalled: bool,
+    /// A cancel counted while it was in a critical section.
+    held: bool,
     settled: Option<Settled>,
 }
 
@@ -74,6 +78,8 @@ pub struct Ledger {
     pub made: BTreeMap<OutboundKey, Made>,
     /// Children on other connections, and the requests they belong to.
     pub foreign: BTreeMap<u64, InboundKey>,
+    /// Cancels that are owed an acknowledgement.
+    pub acks: usize,
     /// The connection is lost.
     pub lost: bool,
     /// `Close` was output.
@@ -86,6 +92,9 @@ impl Ledger {
     /// # Errors
     /// Its key is in use.
     pub fn accept(&mut self, key: InboundKey, id: RequestId, is_handshake: bool) -> Result<(), Broken> {
+        let owner = self.served.iter().find(|(_, served)| served.id.as_ref() == Some(&id) && !served.ended);
+        let owner = owner.map(|(owner, _)| *owner);
+        holds(owner.is_none(), "I4", || format!("{key:?} got the id {id:?}, which {owner:?} has"))?;
         let served = Served { id: Some(id), is_handshake, ..Served::default() };
         let before = self.served.insert(key, served);
         holds(before.is_none(), "I14", || format!("{key:?} was given out while it was in use"))
@@ -111,6 +120,28 @@ impl Ledger {
         holds(before.is_none_or(|before| before.settled), "I14", || {
             format!("{key:?} was given out while it was in use")
         })
+    }
+
+    /// A cancel of a request came that counts; a critical section may hold its signal off.
+    pub(super) fn cancel(&mut self, key: InboundKey) {
+        if let Some(served) = self.served.get_mut(&key) {
+            let counts = served.started && !served.ended && !served.is_handshake && !served.is_settled();
+            served.held |= counts && served.shields > 0 && !served.signalled;
+        }
+    }
+
+    /// Whether the end of its critical section has to bring the signal.
+    pub(super) fn owes_signal(&self, key: InboundKey) -> bool {
+        self.served.get(&key).is_some_and(|served| {
+            served.held && !served.signalled && !served.ended && served.settled != Some(Settled::ByHandler)
+        })
+    }
+
+    /// The task of a request is gone.
+    pub fn end(&mut self, key: InboundKey) {
+        if let Some(served) = self.served.get_mut(&key) {
+            served.ended = true;
+        }
     }
 
     fn of(&mut self, key: InboundKey) -> Result<&mut Served, Broken> {
@@ -172,6 +203,13 @@ impl Ledger {
                 let known = self.foreign.remove(&child.0).is_some();
                 holds(known, "I5", || format!("the child {child:?} elsewhere was cancelled twice"))
             }
+            Output::Ack { ack, .. } => {
+                let owed = self.acks.checked_sub(1);
+                self.acks = owed.unwrap_or_default();
+                holds(owed.is_some(), "I7", || {
+                    format!("{ack:?} was acknowledged, and no cancel waits for it")
+                })
+            }
             Output::Close(_) => {
                 let fresh = !self.closed;
                 self.closed = true;
@@ -227,8 +265,10 @@ impl Ledger {
 
     fn take_gone(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
         let lost = self.lost;
-        let settled = self.of(key)?.is_settled();
+        let request = self.of(key)?;
+        let (settled, runs) = (request.is_settled(), request.started && !request.ended);
         self.served.remove(&key);
+        holds(!runs, "I3", || format!("{key:?} is gone while its task runs"))?;
         holds(lost || settled, "I1", || format!("{key:?} is gone without an answer"))?;
         let unknown = session.request_cause(key).is_none() && !session.may_notify(key);
         holds(unknown, "I3", || format!("{key:?} is gone and still known"))

@@ -6,6 +6,7 @@ pub mod coverage;
 mod input;
 mod invariants;
 mod ledger;
+mod owed;
 pub mod page;
 mod reach;
 pub mod search;

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 
+use rescind_core::dialect::EarlyCancel;
 use rescind_core::inspect::{Inspection, RequestState, Standing};
 use rescind_core::{Lost, Output, RequestId};
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
+use super::ledger::Served;
 use super::world::{World, number_of};
 
 impl World {
@@ -34,7 +36,14 @@ impl World {
         }
         let Some(target) = target else {
             let mut unknown = after.clone();
-            unknown.parked.clone_from(&before.parked);
+            let may_wait = match self.session.dialect().rules().early {
+                EarlyCancel::Never => false,
+                EarlyCancel::WhereUnordered => !self.ordered,
+                EarlyCancel::Always => true,
+            };
+            if may_wait {
+                unknown.parked.clone_from(&before.parked);
+            }
             // What is remembered may have become too old meanwhile; nothing comes to it.
             let only_ages = after.remembered.iter().all(|entry| before.remembered.contains(entry));
             unknown.remembered.clone_from(&before.remembered);
@@ -44,7 +53,8 @@ impl World {
         };
         let key = target.key;
         let now = after.requests.iter().find(|view| view.key == key);
-        if target.cause.is_some() || !target.cancellable || !self.hears_cancels() {
+        let spared = self.ledger.served.get(&key).is_some_and(|served| served.is_handshake);
+        if target.cause.is_some() || spared || !self.hears_cancels() {
             let same = now.map(|now| (now.state, now.cause)) == Some((target.state, target.cause));
             return holds(same, "I7", || {
                 format!("a cancel that counts for nothing moved {key:?}: {target:?}, {now:?}")
@@ -94,12 +104,18 @@ impl World {
         if !self.ledger.lost {
             seen = self.apply(Input::Lost(Lost::CancelNow), &seen)?;
         }
-        for _ in 0..100 {
+        // Only what was walked to a good end is known; a walk that comes back to itself never ends.
+        let mut walked = HashSet::new();
+        loop {
             // What was done before has no part in how it ends.
-            if !known.insert(number_of(&(&seen, &self.ledger))) {
+            let here = number_of(&(&seen, &self.ledger));
+            if known.contains(&here) {
+                known.extend(walked);
                 return Ok(());
             }
-            let ended = self.ledger.served.iter().find(|(_, served)| served.aborted || served.offered);
+            holds(walked.insert(here), "L3", || format!("the lost connection goes in circles: {seen:?}"))?;
+            let over = |served: &Served| !served.ended && (served.aborted || served.offered);
+            let ended = self.ledger.served.iter().find(|(_, served)| over(served));
             let next = match ended.map(|(key, _)| *key) {
                 Some(key) => Input::Ended(key),
                 None if self.session.next_timeout().is_some() => Input::Time,
@@ -112,9 +128,13 @@ impl World {
             format!("{unsettled} callers wait for ever: {:?}", self.ledger.made)
         })?;
         holds(self.session.is_finished(), "L3", || format!("the lost connection does not end: {seen:?}"))?;
+        let foreign = &self.ledger.foreign;
+        holds(foreign.is_empty(), "I5", || format!("children elsewhere were not told: {foreign:?}"))?;
         let left = seen.timers.len() + seen.queue.len() + seen.exchanges.len() + seen.cancel_keys.len();
         let left = left + seen.cancels.len() + seen.foreign.len() + seen.permits.0 + seen.permits.1;
-        holds(left == 0, "I3", || format!("the ended connection has left: {seen:?}"))
+        holds(left == 0, "I3", || format!("the ended connection has left: {seen:?}"))?;
+        known.extend(walked);
+        Ok(())
     }
 }
 

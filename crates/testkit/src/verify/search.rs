@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 use super::class::Class;
 use super::input::Input;
 use super::invariants::Broken;
-use super::world::World;
+use super::world::{World, number_of};
 
 /// What a search came to.
 #[derive(Clone, Debug)]
 pub struct Searched {
     /// The class, and whether the wire kept its order.
     pub class: (Class, bool),
-    /// Distinct states seen. Each was held against the invariants.
+    /// Distinct states of the machine. Each was held against the invariants.
     pub states: usize,
+    /// The same with what was done before told apart, as it bounds what can be done next.
+    pub nodes: usize,
     /// Steps taken to find them, replays left out.
     pub steps: usize,
     /// The most inputs to one of them.
@@ -30,9 +32,12 @@ pub struct Searched {
 
 impl fmt::Display for Searched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { class: _, states, steps, depth, complete, took: _ } = self;
+        let Self { class: _, states, nodes, steps, depth, complete, took: _ } = self;
         let all = if *complete { "all there are" } else { "nearest first" };
-        write!(f, "{states} states ({all}), {steps} inputs, depth {depth}")
+        write!(
+            f,
+            "{states} states of the machine ({all}) in {nodes} situations, {steps} inputs, depth {depth}"
+        )
     }
 }
 
@@ -76,13 +81,14 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
     let root = World::new(class, ordered, begun);
     let mut seen = HashSet::with_capacity(most);
     seen.insert(root.fingerprint(&root.inspect()));
-    let mut ended = HashSet::new();
+    let (mut machine, mut ended) = (HashSet::with_capacity(most), HashSet::new());
+    machine.insert(number_of(&root.inspect()));
     // The root is nobody's child; its input is never looked at.
     let mut nodes = vec![Node { parent: 0, depth: 0, input: Input::Time }];
     let mut next = 0;
     let mut steps = 0;
     while let Some(node) = nodes.get(next).copied() {
-        if nodes.len() >= most {
+        if machine.len() >= most {
             break;
         }
         let way = way_to(&nodes, next);
@@ -97,6 +103,7 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
             let view = there.apply(input, &here).map_err(|broken| found(broken, Some(input)))?;
             steps += 1;
             if seen.insert(there.fingerprint(&view)) {
+                machine.insert(number_of(&view));
                 there.check_end(&mut ended).map_err(|broken| found(broken, Some(input)))?;
                 let parent = u32::try_from(next).unwrap_or(u32::MAX);
                 nodes.push(Node { parent, depth: node.depth + 1, input });
@@ -106,7 +113,8 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
     }
     Ok(Searched {
         class: (class, ordered),
-        states: nodes.len(),
+        states: machine.len(),
+        nodes: nodes.len(),
         steps,
         depth: nodes.last().map_or(0, |node| node.depth.into()),
         complete: next == nodes.len(),

@@ -13,6 +13,7 @@ use super::class::Class;
 use super::input::Input;
 use super::invariants::{Broken, holds};
 use super::ledger::Ledger;
+use super::owed::check_owed;
 use super::reach::check_refusal;
 
 /// Ids the peer uses, and how often it asks under each.
@@ -103,6 +104,7 @@ impl World {
     /// # Errors
     /// An invariant is broken.
     pub fn apply(&mut self, input: Input, before: &Inspection) -> Result<Inspection, Broken> {
+        let owed = self.owed(input);
         let accepted = self.give(input)?;
         let mut outputs = Vec::new();
         while let Some(output) = self.session.poll_output() {
@@ -116,9 +118,11 @@ impl World {
         }
         let after = self.inspect();
         self.ledger.check(&self.session, &after)?;
+        check_owed(owed, &outputs)?;
         match input {
             Input::Request(id) if accepted.is_none() => {
                 check_refusal(&outputs)?;
+                self.check_duplicate(&RequestId::number(i64::from(id)), &outputs)?;
                 self.check_early(&RequestId::number(i64::from(id)), before, &outputs)?;
             }
             Input::Hello if accepted.is_none() => check_refusal(&outputs)?,
