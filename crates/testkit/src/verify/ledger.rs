@@ -125,7 +125,9 @@ impl Ledger {
     /// A cancel of a request came that counts; a critical section may hold its signal off.
     pub(super) fn cancel(&mut self, key: InboundKey) {
         if let Some(served) = self.served.get_mut(&key) {
-            let counts = served.started && !served.ended && !served.is_handshake && !served.is_settled();
+            // One that has said how it ends has nothing left to stop.
+            let runs = served.started && !served.offered && !served.ended;
+            let counts = runs && !served.is_handshake && !served.is_settled();
             served.held |= counts && served.shields > 0 && !served.signalled;
         }
     }
@@ -133,7 +135,8 @@ impl Ledger {
     /// Whether the end of its critical section has to bring the signal.
     pub(super) fn owes_signal(&self, key: InboundKey) -> bool {
         self.served.get(&key).is_some_and(|served| {
-            served.held && !served.signalled && !served.ended && served.settled != Some(Settled::ByHandler)
+            let runs = !served.offered && !served.ended;
+            served.held && !served.signalled && runs && served.settled != Some(Settled::ByHandler)
         })
     }
 
