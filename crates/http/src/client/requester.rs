@@ -120,14 +120,15 @@ impl Requester {
             FrameKind::Answer => (Urgency::Usual, REPEATS),
             FrameKind::Request | FrameKind::Notification => (Urgency::Usual, 0),
         };
-        loop {
-            let sent =
-                self.send_watched(Method::POST, headers.clone(), body.clone(), urgency, leaving.take()).await;
-            if repeats == 0 || !matches!(&sent, Err(failed) if failed.sent) {
+        while repeats > 0 {
+            let leaving = leaving.take();
+            let sent = self.send_watched(Method::POST, headers.clone(), body.clone(), urgency, leaving).await;
+            if !matches!(&sent, Err(failed) if failed.sent) {
                 return sent;
             }
             repeats -= 1;
         }
+        self.send_watched(Method::POST, headers, body, urgency, leaving).await
     }
 
     async fn send_watched(
