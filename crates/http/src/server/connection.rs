@@ -88,11 +88,13 @@ impl Serving {
             let tls = self.tls.clone();
             tasks.spawn(async move {
                 let _place = place;
+                #[cfg(feature = "verify")]
                 let stream = match stream {
                     Accepted::Socket(stream) => stream,
-                    #[cfg(feature = "verify")]
                     Accepted::Given(stream) => return one.serve(stream).await,
                 };
+                #[cfg(not(feature = "verify"))]
+                let Accepted::Socket(stream) = stream;
                 let _ = stream.set_nodelay(true);
                 #[cfg(feature = "rustls")]
                 if let Some(tls) = tls {

@@ -16,7 +16,7 @@ use super::world::{World, number_of};
 pub struct Searched {
     /// The class, and whether the wire kept its order.
     pub class: (Class, bool),
-    /// Distinct states of the machine. Each was held against the invariants.
+    /// Distinct states of the machine, and of the account of what it owes. Each was held against the invariants.
     pub states: usize,
     /// The same with what was done before told apart, as it bounds what can be done next.
     pub nodes: usize,
@@ -36,7 +36,7 @@ impl fmt::Display for Searched {
         let all = if *complete { "all there are" } else { "nearest first" };
         write!(
             f,
-            "{states} states of the machine ({all}) in {nodes} situations, {steps} inputs, depth {depth}"
+            "{states} states of the machine and of what it owes ({all}) in {nodes} situations, {steps} inputs, depth {depth}"
         )
     }
 }
@@ -82,7 +82,7 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
     let mut seen = HashSet::with_capacity(most);
     seen.insert(root.fingerprint(&root.inspect()));
     let (mut machine, mut ended) = (HashSet::with_capacity(most), HashSet::new());
-    machine.insert(number_of(&root.inspect()));
+    machine.insert(number_of(&(&root.inspect(), &root.ledger)));
     // The root is nobody's child; its input is never looked at.
     let mut nodes = vec![Node { parent: 0, depth: 0, input: Input::Time }];
     let mut next = 0;
@@ -103,7 +103,7 @@ pub fn search(class: Class, ordered: bool, most: usize) -> Result<Searched, Box<
             let view = there.apply(input, &here).map_err(|broken| found(broken, Some(input)))?;
             steps += 1;
             if seen.insert(there.fingerprint(&view)) {
-                machine.insert(number_of(&view));
+                machine.insert(number_of(&(&view, &there.ledger)));
                 there.check_end(&mut ended).map_err(|broken| found(broken, Some(input)))?;
                 let parent = u32::try_from(next).unwrap_or(u32::MAX);
                 nodes.push(Node { parent, depth: node.depth + 1, input });
