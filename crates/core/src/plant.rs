@@ -1,6 +1,6 @@
 //! Faults that are planted on purpose, to see which test catches each. Feature `plant`; never build a release with it.
 //!
-//! Without the feature [`is`] is `false` when compiling, and nothing of a fault is left in the program. With it, the process
+//! Without the feature [`is`] is `false` when compiling, so that the optimiser drops what a fault would do. With it, the process
 //! behaves as ever unless the variable `RESCIND_PLANT` names a fault when it is asked for the first time.
 
 #[cfg(all(feature = "plant", not(debug_assertions)))]

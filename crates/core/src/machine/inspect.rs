@@ -8,10 +8,11 @@ use super::request::State;
 use super::timers::Timer;
 use super::{Session, outbound};
 use crate::cause::CauseKind;
-use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId, Scope};
+use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId, Scope};
 
-/// Everything that decides what a session does next, with times counted from the moment of the look: two sessions whose
-/// inspections are equal do the same from here on, but for the names of slots to come. Counters are left out.
+/// What decides what a session does next, with times counted from the moment of the look. Two sessions with equal inspections
+/// that were given the same kinds of input do the same from here on, but for the names of slots to come: left out are counters, and
+/// what the search of `rescind-testkit` does not vary (principals, deadlines that are kept, the kind of work, reasons).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -284,11 +285,5 @@ impl Session {
     fn children_of(&self, first: Option<OutboundKey>) -> Vec<OutboundKey> {
         let next = |child: &OutboundKey| self.calls.get(child.0).and_then(outbound::Call::next_sibling);
         std::iter::successors(first, next).take(self.calls.len() + 1).collect()
-    }
-
-    /// A key that nothing has: of this place, before it was used for the first time.
-    #[must_use]
-    pub const fn key_of_nothing(slot: u32) -> InboundKey {
-        InboundKey(CallKey { slot, generation: u32::MAX })
     }
 }

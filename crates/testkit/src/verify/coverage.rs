@@ -69,7 +69,7 @@ const SESSION: &[&str] = &[
 pub const ENGINES: [Engine; 6] = [
     Engine {
         name: "search",
-        drives: "the real machine: every state that can be reached, nearest first",
+        drives: "the real machine: the first million states that can be reached, nearest first",
         run: "--release -p rescind-integration-tests --test search",
         depth: Depth::Told,
         checks: SESSION,
