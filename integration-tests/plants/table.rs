@@ -16,7 +16,7 @@ const fn row(plant: Plant, test: &'static str, says: &'static str) -> Row {
 }
 
 /// Every bug once, and some by a second engine.
-pub(crate) const PLANTS: [Row; Plant::ALL.len() + 4] = [
+pub(crate) const PLANTS: [Row; Plant::ALL.len() + 6] = [
     row(Plant::DoubleSignal, "search::answer_owed_in_order", "I5 is broken"),
     row(Plant::EarlyRefund, "search::answer_owed_in_order", "I10 is broken"),
     row(Plant::NoGeneration, "search::answer_owed_in_order", "I14 is broken"),
@@ -36,6 +36,7 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 4] = [
     row(Plant::LostKeepsSlots, "search::answer_owed_in_order", "I10 is broken"),
     row(Plant::SignalLost, "search::answer_owed_in_order", "L3 is broken"),
     row(Plant::AnswerUnheard, "search::answer_owed_in_order", "I13 is broken"),
+    row(Plant::LaterCause, "reference::acp::does_as_the_reference_says", "left == right"),
     row(Plant::AckTwice, "search::acknowledged_in_order", "I7 is broken"),
     row(Plant::LateRegistration, "driver::a_cancel_right_behind_its_request_is_heard", "hangs"),
     row(Plant::LostWakeup, "cells::memory_acp_call_completes", "Broke"),
@@ -47,6 +48,8 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 4] = [
     row(Plant::PostsCountAsOrdered, "cells::http_streamable_acp_early_cancel_waits", "Broke"),
     row(Plant::PongDeadlineIgnored, "websocket::a_peer_that_answers_no_ping_is_lost", "hangs"),
     row(Plant::ReadingWaitsForWriting, "websocket::a_cancel_is_heard_while_answers_wait", "hangs"),
+    row(Plant::AnswerUnheard, "reference::lsp::does_as_the_reference_says", "left == right"),
+    row(Plant::EarlyCancelStays, "reference::mcp::does_as_the_reference_says", "left == right"),
     row(Plant::CancelOvertakes, "sim::sim_memory_acp", "I12 is broken"),
     row(Plant::SilenceLeavesFrames, "sim::sim_memory_mcp", "I2 is broken"),
     row(Plant::TornWrite, "sim::sim_memory_acp", "I13 is broken"),

@@ -1,42 +1,164 @@
 //! Exhaustive search of the machine, a class of dialects and a kind of wire each (VERIFICATION: "exhaustive search").
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
-use rescind_testkit::verify::search::search;
-use rescind_testkit::verify::{Class, page};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use rescind_testkit::verify::search::{replay, search};
+use rescind_testkit::verify::{Class, Input, Order, Way, World, page, way};
 
 /// States asked of each search: in release what the design asks for, else what fits into a test run.
 const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
+/// So many seconds of a core each may take, if that is asked.
+const SECONDS: &str = "RESCIND_SEARCH_SECONDS";
 
-fn every_state_holds(class: Class, ordered: bool) {
-    match search(class, ordered, STATES) {
+fn longest() -> Option<Duration> {
+    let text = std::env::var(SECONDS).ok()?;
+    let seconds = text.parse().unwrap_or_else(|_| panic!("{SECONDS} is a number of seconds, and not {text}"));
+    Some(Duration::from_secs(seconds))
+}
+
+/// So long this thread has had a core: what else the machine does meanwhile is not the search's.
+#[cfg(unix)]
+fn on_a_core() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(spent).expect("time passes")
+}
+
+/// A wall clock, where none tells what a thread had.
+#[cfg(not(unix))]
+fn on_a_core() -> Duration {
+    use std::sync::OnceLock;
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    BEGUN.get_or_init(Instant::now).elapsed()
+}
+
+fn every_state_holds(class: Class, order: Order) {
+    let begun = on_a_core();
+    match search(class, order, STATES) {
         Ok(searched) => {
-            let what = format!("{class:?}, {}", if ordered { "ordered" } else { "unordered" });
-            println!("{searched}, {:.1} s", searched.took.as_secs_f32());
+            let what = format!("{class:?}, {}", order.name());
+            let spent = on_a_core().saturating_sub(begun);
+            println!(
+                "{searched}, {:.1} s of a core, {:.1} s",
+                spent.as_secs_f32(),
+                searched.took.as_secs_f32()
+            );
             page::reached("search", &what, &searched.to_string()).expect("the page can be written");
             assert!(searched.states >= STATES, "there are more states than were seen: {searched}");
+            if let Some(longest) = longest() {
+                assert!(spent <= longest, "it took {spent:?} of a core: {searched}");
+            }
         }
         Err(found) => panic!("{found}"),
     }
 }
 
 macro_rules! searches {
-    ($($name:ident: $class:ident, $ordered:literal;)*) => {
+    ($($name:ident: $class:ident, $order:ident;)*) => {
         $(
             #[test]
             fn $name() {
-                every_state_holds(Class::$class, $ordered);
+                every_state_holds(Class::$class, Order::$order);
             }
         )*
     };
 }
 
 searches! {
-    answer_owed_in_order: AnswerOwed, true;
-    answer_owed_without_order: AnswerOwed, false;
-    silence_in_order: Silence, true;
-    silence_without_order: Silence, false;
-    acknowledged_in_order: Acknowledged, true;
-    acknowledged_without_order: Acknowledged, false;
-    gated_in_order: Gated, true;
-    gated_without_order: Gated, false;
+    answer_owed_in_order: AnswerOwed, Ordered;
+    answer_owed_without_order: AnswerOwed, Unordered;
+    silence_in_order: Silence, Ordered;
+    silence_without_order: Silence, Unordered;
+    acknowledged_in_order: Acknowledged, Ordered;
+    acknowledged_without_order: Acknowledged, Unordered;
+    gated_in_order: Gated, Ordered;
+    gated_without_order: Gated, Unordered;
+    caller_in_order: Caller, Ordered;
+    caller_without_order: Caller, Unordered;
+    ended_by_the_peer_in_order: Ended, Ordered;
+    ended_by_the_peer_without_order: Ended, Unordered;
+}
+
+/// `RESCIND_WAY` goes one way again, as a failure prints it, and shows every step.
+#[test]
+fn the_way_that_is_asked_for() {
+    let Some(text) = std::env::var_os(way::WAY) else { return };
+    let text = text.into_string().expect("a way is plain text");
+    let way: Way = text.parse().unwrap_or_else(|error| panic!("{}: {error}", way::WAY));
+    let mut number = 0;
+    let gone = replay(&way, |input, seen| {
+        number += 1;
+        println!("{number:>4} {input:?}\n{seen:#?}");
+    });
+    match gone.and_then(World::ends) {
+        Ok(()) => println!("every invariant holds on it"),
+        Err(broken) => panic!("{broken}"),
+    }
+}
+
+/// Some way through a class, drawn from a seed; the connection is not lost before its last third.
+fn some_way(class: Class, order: Order, seed: u64) -> (Way, World) {
+    let mut world = World::new(class, order, Instant::now());
+    let mut way = Way { class, order, inputs: Vec::new() };
+    let mut here = world.inspect();
+    let mut drawn = seed;
+    for step in 0..60 {
+        drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut inputs = world.inputs(&here);
+        let ends = |input: &Input| matches!(input, Input::Lost(_) | Input::HalfClose | Input::Shutdown);
+        inputs.retain(|input| step >= 40 || !ends(input));
+        let place = usize::try_from(drawn >> 33).unwrap_or_default() % inputs.len().max(1);
+        let Some(input) = inputs.get(place).copied() else { break };
+        way.inputs.push(input);
+        here = world.apply(input, &here).unwrap_or_else(|broken| panic!("{broken}\nafter {way}"));
+    }
+    (way, world)
+}
+
+#[test]
+fn a_way_printed_and_parsed_leads_to_the_same_world() {
+    let mut kinds = HashSet::new();
+    for class in Class::ALL {
+        for (order, seed) in Order::ALL.into_iter().flat_map(|order| (1..40).map(move |seed| (order, seed))) {
+            let (way, world) = some_way(class, order, seed);
+            let text = way.to_string();
+            let read: Way = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert_eq!(read, way, "{text}");
+            let again = replay(&read, |_, _| ()).unwrap_or_else(|broken| panic!("{broken}: {text}"));
+            assert_eq!(again.inspect(), world.inspect(), "{text}");
+            kinds
+                .extend(text.split(' ').skip(2).filter_map(|word| word.split(':').next()).map(str::to_owned));
+        }
+    }
+    assert!(kinds.len() >= 33, "these kinds of inputs came: {kinds:?}");
+}
+
+#[test]
+fn every_word_of_a_way_is_written_as_it_is_read() {
+    let text = "acknowledged unordered request:0 hello agreed cancel:1 cancel-hello cancel-by-stranger cancel-nothing \
+        offer:0.0:value ended:0.0 shield:1.2 unshield:1.2 local-cancel:0.0 deadline:0.0 stale:0.0 stream-lost:0.0 \
+        stream-back:0.0 call:none call:3.1 call-within adopt:0.0 release:7 detach:0.0 written:0.0 cancel-call:0.0:wait \
+        cancel-written:0.0 answer:0.0:cancelled acked:0.0 acked-not:0.0 call-failed:0.0 late-answer half-close \
+        lost:detach shutdown time wait";
+    let way: Way = text.parse().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(way.to_string(), text);
+}
+
+#[test]
+fn what_is_no_way_is_refused_by_its_word() {
+    for (text, word) in [
+        ("", "no class"),
+        ("silence", "no order"),
+        ("silence sideways", "sideways"),
+        ("loud ordered", "loud"),
+        ("silence ordered cancel:1 stop", "stop"),
+        ("silence ordered cancel", "cancel"),
+        ("silence ordered cancel:1:2", "cancel:1:2"),
+        ("silence ordered ended:1", "ended:1"),
+        ("silence ordered offer:0.0:maybe", "offer:0.0:maybe"),
+    ] {
+        let error = text.parse::<Way>().expect_err(text).to_string();
+        assert!(error.contains(&format!("`{word}`")), "{text}: {error}");
+    }
 }

@@ -77,6 +77,8 @@ plants! {
     SignalLost = "signal-lost",
     /// Machine: an answer to a call is not heard.
     AnswerUnheard = "answer-unheard",
+    /// Machine: a caller that cancels again is told the later cause.
+    LaterCause = "later-cause",
     /// Machine: a cancel is acknowledged twice.
     AckTwice = "ack-twice",
     /// Driver: a cancel that comes before its handler was polled is lost.

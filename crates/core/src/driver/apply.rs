@@ -96,19 +96,22 @@ impl Core {
 
     fn start(&mut self, shared: &Arc<Shared>, now: Instant, key: InboundKey, deferred: &mut Deferred) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        let waiting = match self.arriving.take() {
-            Some((arriving, waiting)) if arriving == key => Some(waiting),
+        let (waiting, arrives) = match self.arriving.take() {
+            Some((arriving, waiting)) if arriving == key => (Some(waiting), true),
             other => {
                 self.arriving = other;
-                slot.extras.as_mut().and_then(|extras| extras.waiting.take())
+                (slot.extras.as_mut().and_then(|extras| extras.waiting.take()), false)
             }
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
             self.places.task_moved(&shared.admission, slot.task, Task::Running);
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
-            if slot.request.exchange().is_peers() {
-                self.outbox.push_control(Control::Begin(slot.request.exchange()));
+            let exchange = slot.request.exchange();
+            if arrives {
+                self.begun = exchange;
+            } else if exchange.is_peers() {
+                self.outbox.push_control(Control::Begin(exchange));
             }
             deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {

@@ -1,7 +1,8 @@
 //! What waits to be written: two lanes, each bounded.
 //!
-//! - **Control** overtakes bulk. A pending cancel is a mark here and its details in the call's own slot; it is encoded
-//!   when it is written and needs no room. Acks and refusals live on the reserve.
+//! - **Control** overtakes bulk. Acks and refusals come first and live on the reserve; then cancels. A pending cancel is a
+//!   mark here and its details in the call's own slot; it is encoded when it is written and needs no room. A cascade
+//!   brings any number of them: after so many in a row one frame of bulk has its turn, so that others are served meanwhile.
 //! - **Bulk** keeps its order. A staged call waits in the call's slot and is bounded by the limit on calls; a
 //!   notification or a handler's value takes room, and is not accepted without; an answer of the machine's own
 //!   stands in bulk, behind what its request wrote before, and lives on the reserve too.
@@ -28,6 +29,10 @@ const ENVELOPE: usize = 128;
 
 /// Places a lane keeps when it is empty.
 const KEPT: usize = 1024;
+
+/// Cancels in a row before a frame of bulk has its turn. Fewer than the other side reads in one turn, so that a wire
+/// they keep full comes to have room for bulk.
+const ROW: usize = 8;
 
 /// What a handler gives as its answer.
 #[derive(Debug)]
@@ -73,7 +78,7 @@ pub(super) enum Control {
         exchange: ExchangeId,
         status: AckStatus,
     },
-    /// The handler of the request on this exchange was started.
+    /// The handler of the request on this exchange was started, in a later step than the one that took it in.
     Begin(ExchangeId),
     /// The end of an exchange without a frame.
     Finish {
@@ -130,6 +135,9 @@ struct Load {
 #[derive(Debug)]
 pub(super) struct Outbox {
     control: VecDeque<Control>,
+    cancels: VecDeque<Ticket>,
+    /// Cancels that overtook the frame of bulk that is next.
+    in_a_row: usize,
     bulk: VecDeque<Bulk>,
     room: Load,
     reserve: Load,
@@ -145,6 +153,8 @@ impl Outbox {
     pub(super) const fn new() -> Self {
         Self {
             control: VecDeque::new(),
+            cancels: VecDeque::new(),
+            in_a_row: 0,
             bulk: VecDeque::new(),
             room: Load { frames: 0, bytes: 0 },
             reserve: Load { frames: 0, bytes: 0 },
@@ -173,7 +183,10 @@ impl Outbox {
 
     pub(super) fn push_control(&mut self, frame: Control) {
         self.charge(charge_of_control(&frame), true);
-        self.control.push_back(frame);
+        match frame {
+            Control::Cancel(call) => self.cancels.push_back(call),
+            frame => self.control.push_back(frame),
+        }
         self.news |= !plant::is(Plant::LostWakeup);
     }
 
@@ -184,13 +197,21 @@ impl Outbox {
     }
 
     pub(super) fn pop_control(&mut self) -> Option<Control> {
-        let frame = self.control.pop_front()?;
+        let Some(frame) = self.control.pop_front() else {
+            let call = self.cancels.pop_front()?;
+            self.in_a_row = if self.bulk.is_empty() { 0 } else { self.in_a_row + 1 };
+            if self.cancels.is_empty() && self.cancels.capacity() > KEPT {
+                self.cancels.shrink_to(0);
+            }
+            return Some(Control::Cancel(call));
+        };
         self.charge(charge_of_control(&frame), false);
         Some(frame)
     }
 
     pub(super) fn pop_bulk(&mut self) -> Option<Bulk> {
         let frame = self.bulk.pop_front()?;
+        self.in_a_row = 0;
         self.charge(charge_of_bulk(&frame), false);
         if self.bulk.is_empty() && self.bulk.capacity() > KEPT {
             self.bulk.shrink_to(0);
@@ -200,11 +221,18 @@ impl Outbox {
 
     /// The lane the next frame goes by.
     pub(super) fn next_lane(&self) -> Option<Lane> {
-        match (self.control.is_empty(), self.bulk.is_empty()) {
-            (false, _) => Some(Lane::Control),
-            (true, false) => Some(Lane::Bulk),
-            (true, true) => None,
+        let bulk = (!self.bulk.is_empty()).then_some(Lane::Bulk);
+        let row_is_over = self.in_a_row >= ROW && bulk.is_some();
+        if !self.control.is_empty() || (!self.cancels.is_empty() && !row_is_over) {
+            return Some(Lane::Control);
         }
+        bulk
+    }
+
+    /// Bulk has its turn and the wire no room for it. `true`: cancels wait, and may go on with the next row.
+    pub(super) fn pass_turn(&mut self) -> bool {
+        self.in_a_row = 0;
+        !self.cancels.is_empty()
     }
 
     /// Whether something was queued since the last time this was asked.
@@ -262,14 +290,18 @@ impl Outbox {
 
     /// Forgets all that waits; the connection is gone.
     pub(super) fn clear(&mut self) -> impl Sized + use<> {
-        let dropped = (std::mem::take(&mut self.control), std::mem::take(&mut self.bulk));
+        let dropped = (
+            std::mem::take(&mut self.control),
+            std::mem::take(&mut self.cancels),
+            std::mem::take(&mut self.bulk),
+        );
         *self = Self::new();
         dropped
     }
 
     /// Frames that wait, in both lanes.
     pub(super) fn frames(&self) -> usize {
-        self.control.len() + self.bulk.len() - self.empty.min(self.bulk.len())
+        self.control.len() + self.cancels.len() + self.bulk.len() - self.empty.min(self.bulk.len())
     }
 
     /// About how many bytes wait.
@@ -359,6 +391,41 @@ mod tests {
             }
         }
         assert_eq!((left, outbox.room.frames, outbox.bytes()), (100, 0, 0));
+    }
+
+    #[test]
+    fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
+        let mut outbox = Outbox::new();
+        let mut slots = super::super::slots::Slots::new();
+        outbox.push_bulk(note(0));
+        outbox.push_bulk(note(0));
+        for _ in 0..3 * ROW {
+            outbox.push_control(Control::Cancel(slots.insert(())));
+        }
+        let mut lanes = Vec::new();
+        while let Some(lane) = outbox.next_lane() {
+            match lane {
+                Lane::Control => drop(outbox.pop_control()),
+                Lane::Bulk => drop(outbox.pop_bulk()),
+            }
+            lanes.push(lane);
+        }
+        let row = || std::iter::repeat_n(Lane::Control, ROW);
+        let wanted = row().chain([Lane::Bulk]).chain(row()).chain([Lane::Bulk]).chain(row());
+        assert!(lanes.iter().copied().eq(wanted), "{lanes:?}");
+
+        outbox.push_bulk(note(0));
+        for _ in 0..2 * ROW {
+            outbox.push_control(Control::Cancel(slots.insert(())));
+        }
+        for waits in [true, false] {
+            for _ in 0..ROW {
+                assert_eq!(outbox.next_lane(), Some(Lane::Control), "a cancel overtakes what waits");
+                outbox.pop_control();
+            }
+            assert_eq!(outbox.next_lane(), Some(Lane::Bulk));
+            assert_eq!(outbox.pass_turn(), waits);
+        }
     }
 
     #[test]

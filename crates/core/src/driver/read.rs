@@ -92,7 +92,7 @@ impl Driver {
         }
     }
 
-    fn recv_request(&self, inbound: &Inbound, request: IncomingRequest<'_>) {
+    fn recv_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
         let shared = &self.shared;
         let routed = shared.router.route(&request.method);
         let codec = shared.dialect.codec();
@@ -117,11 +117,11 @@ impl Driver {
             work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
             admission: shared.admission.admit(),
         };
-        shared.step(|core, now, deferred| {
+        let begun = shared.step(|core, now, deferred| {
             if arrival.admission.is_ok() {
                 core.places.admitted();
             }
-            let Some(key) = core.session.recv_request(now, arrival) else { return };
+            let Some(key) = core.session.recv_request(now, arrival) else { return ExchangeId::NONE };
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
             }
@@ -137,7 +137,9 @@ impl Driver {
             if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
                 slot.extras().waiting = Some(waiting);
             }
+            std::mem::replace(&mut core.begun, ExchangeId::NONE)
         });
+        self.begin_exchange(begun);
     }
 
     fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {

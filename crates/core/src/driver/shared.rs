@@ -37,7 +37,7 @@ use super::router::Router;
 use super::slots::{SideTable, Slots, Ticket};
 use crate::dialect::{Dialect, Role};
 use crate::error::ConnectionError;
-use crate::id::{InboundKey, OutboundKey};
+use crate::id::{ExchangeId, InboundKey, OutboundKey};
 use crate::machine::{CloseCause, Event, Session};
 use crate::registry::{Registry, SessionId};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -107,6 +107,9 @@ pub(super) struct Core {
     pub(super) outbound: SideTable<Ticket>,
     /// The request that is being taken in in this step, and what starts it.
     pub(super) arriving: Option<(InboundKey, Waiting)>,
+    /// The exchange of the request that is taken in in this step, if its handler starts in it: the driver tells the wire
+    /// at once, where any other start has to be queued for it.
+    pub(super) begun: ExchangeId,
     /// What a handler offers, in the step that offers it.
     pub(super) offered: Option<Answer>,
     /// The answer that is being read in this step.
@@ -142,6 +145,7 @@ impl Shared {
                 methods: Methods::default(),
                 outbound: SideTable::new(),
                 arriving: None,
+                begun: ExchangeId::NONE,
                 offered: None,
                 answer: None,
                 matchers: Matchers::default(),

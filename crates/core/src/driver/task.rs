@@ -5,7 +5,7 @@
 //!
 //! - T1 The reader waits for nobody: no handler, permit, lock held over user code, or writer (L2).
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
-//! - T3 After at most [`BATCH`] frames read it writes and yields; between frames it walks one slice of a cascade.
+//! - T3 After at most [`BATCH`] frames read it writes and yields; a round walks one slice of a cascade, whatever else it does.
 //! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once and before
 //!   anything else is written: so no cancel can precede its request on the wire (I12), and no code of the wire runs
 //!   under the lock. A frame the wire then refuses is told to the machine as not sent.
@@ -34,7 +34,7 @@ use crate::transport::{
 };
 
 /// The most frames read before it writes and yields.
-const BATCH: usize = 64;
+const BATCH: usize = 16;
 /// The most rounds before it yields to others although there is more to do.
 const ROUNDS: usize = 16;
 
@@ -70,6 +70,17 @@ enum Phase {
     },
     /// The wire is gone; what still runs has its grace.
     Lost,
+}
+
+/// What a look at the clock, and at what happened meanwhile, came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// There is nothing to do until something wakes it.
+    Nothing,
+    /// Something happened, or was due and was done.
+    Done,
+    /// More is due than one step does.
+    More,
 }
 
 /// A connection's place among those of its server, given back when its driver ends.
@@ -134,9 +145,6 @@ impl Driver {
                     }
                 }
             }
-            if self.shared.walking.load(Ordering::Relaxed) {
-                self.shared.step(|core, now, _| core.session.advance(now));
-            }
         }
         true
     }
@@ -169,14 +177,18 @@ impl Driver {
         self.phase = Phase::Closing { by: Box::pin(tokio::time::sleep(flush)), reason, result };
     }
 
-    /// Writes; a broken wire ends the connection.
-    fn poll_write(&mut self, cx: &mut Context<'_>) {
-        if let Err(error) = self.write(cx) {
-            let result = match std::mem::replace(&mut self.phase, Phase::Open) {
-                Phase::Closing { result, .. } => result.and(Ok(())),
-                Phase::Open | Phase::Lost => Err(error.into()),
-            };
-            self.end(Lost::CancelNow, result);
+    /// Writes; a broken wire ends the connection. `true`: there is more to write at once.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.write(cx) {
+            Ok(more) => more,
+            Err(error) => {
+                let result = match std::mem::replace(&mut self.phase, Phase::Open) {
+                    Phase::Closing { result, .. } => result.and(Ok(())),
+                    Phase::Open | Phase::Lost => Err(error.into()),
+                };
+                self.end(Lost::CancelNow, result);
+                false
+            }
         }
     }
 
@@ -217,8 +229,8 @@ impl Driver {
         });
     }
 
-    /// Does what is due, and arms the timer for what is due next. `true`: something was due.
-    fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> bool {
+    /// Does what is due, and arms the timer for what is due next.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> Due {
         if let Some(next) = next.filter(|next| self.armed.is_none_or(|armed| *next < armed)) {
             let at = tokio::time::Instant::from_std(next);
             match &mut self.timer {
@@ -227,21 +239,24 @@ impl Driver {
             }
             self.armed = Some(next);
         }
-        let (Some(timer), true) = (&mut self.timer, self.armed.is_some()) else { return false };
+        let (Some(timer), true) = (&mut self.timer, self.armed.is_some()) else { return Due::Nothing };
         if timer.as_mut().poll(cx).is_pending() {
-            return false;
+            return Due::Nothing;
         }
         self.armed = None;
-        self.shared.step(|core, now, _| core.session.handle_timeout(now));
-        true
+        let is_left = self.shared.step(|core, now, _| {
+            core.session.handle_timeout(now);
+            core.session.next_timeout().is_some_and(|next| next <= now)
+        });
+        if is_left { Due::More } else { Due::Done }
     }
 
     /// Looks, under the lock, whether there is anything to do, and leaves the waker if not (T5).
-    fn may_sleep(&mut self, cx: &mut Context<'_>) -> bool {
+    fn look_again(&mut self, cx: &mut Context<'_>) -> Due {
         let next = {
             let mut core = self.shared.lock();
             if std::mem::take(&mut core.dirty) {
-                return false;
+                return Due::Done;
             }
             let next = core.session.next_timeout();
             core.armed = match (self.armed, next) {
@@ -251,7 +266,7 @@ impl Driver {
             core.driver = Some(cx.waker().clone());
             next
         };
-        !self.poll_timer(cx, next)
+        self.poll_timer(cx, next)
     }
 
     fn is_over(&self) -> bool {
@@ -264,26 +279,31 @@ impl Future for Driver {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..ROUNDS {
-            let more = match self.phase {
+            let mut more = match self.phase {
                 Phase::Open => self.poll_read(cx),
                 Phase::Closing { .. } | Phase::Lost => false,
             };
             self.begin_close();
-            self.poll_write(cx);
+            more |= self.poll_write(cx);
             self.begin_close();
             self.poll_close(cx);
             if self.is_over() {
                 return Poll::Ready(());
             }
-            if more {
-                break;
-            }
-            if self.shared.walking.load(Ordering::Relaxed) {
+            let walks = self.shared.walking.load(Ordering::Relaxed);
+            if walks {
                 self.shared.step(|core, now, _| core.session.advance(now));
+            }
+            if more || walks {
                 break;
             }
-            if !self.poll_idle(cx) && self.may_sleep(cx) {
-                return Poll::Pending;
+            if self.poll_idle(cx) {
+                continue;
+            }
+            match self.look_again(cx) {
+                Due::Nothing => return Poll::Pending,
+                Due::Done => {}
+                Due::More => break,
             }
         }
         cx.waker().wake_by_ref();

@@ -30,10 +30,12 @@ enum Outgoing {
 }
 
 impl Driver {
-    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once.
-    pub(super) fn write(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
+    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: the wire had no
+    /// room for bulk when it was its turn, and more cancels wait. They have another round to go on, so that what they
+    /// leave of the wire is no less than what the peer has read meanwhile.
+    pub(super) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, TransportError> {
         if self.tx.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         let mut next = {
             let mut core = self.shared.lock();
@@ -42,7 +44,7 @@ impl Driver {
             core.dirty = false;
             core.outbox.next_lane()
         };
-        let mut urgent = false;
+        let (mut urgent, mut cancels_wait) = (false, false);
         while let Some(lane) = next {
             if urgent && lane == Lane::Bulk {
                 // What it overtook would else fill the wire's buffer before any of it is on its way.
@@ -50,7 +52,9 @@ impl Driver {
                 self.flush(cx)?;
             }
             if !self.poll_ready(lane, cx)? {
-                self.shared.lock().outbox.bulk_blocked = lane == Lane::Bulk;
+                let mut core = self.shared.lock();
+                core.outbox.bulk_blocked = lane == Lane::Bulk;
+                cancels_wait = core.outbox.bulk_blocked && core.outbox.pass_turn();
                 break;
             }
             let (taken, then) = self
@@ -62,7 +66,8 @@ impl Driver {
                 self.send(outgoing)?;
             }
         }
-        self.flush(cx)
+        self.flush(cx)?;
+        Ok(cancels_wait)
     }
 
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
@@ -176,10 +181,7 @@ impl Driver {
             }
             Control::Finish { exchange, how } => (false, exchange, None, how),
             Control::Begin(exchange) => {
-                if let Some(tx) = &mut self.tx {
-                    tx.as_mut().begin_exchange(exchange);
-                    self.unflushed = true;
-                }
+                self.begin_exchange(exchange);
                 return Ok(());
             }
         };
@@ -194,6 +196,14 @@ impl Driver {
     fn note_fault(&mut self, exchange: ExchangeId, fault: Option<Fault>) {
         if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
             tx.as_mut().note_fault(exchange, fault);
+        }
+    }
+
+    /// The handler of the request on this exchange runs.
+    pub(super) fn begin_exchange(&mut self, exchange: ExchangeId) {
+        if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
+            tx.as_mut().begin_exchange(exchange);
+            self.unflushed = true;
         }
     }
 

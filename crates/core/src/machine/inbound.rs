@@ -114,6 +114,9 @@ impl Session {
             State::Draining { .. } => {}
         }
         let Some(request) = self.requests.get_mut(key.0) else { return };
+        if matches!(request.state, State::Draining { .. }) {
+            self.stats.draining -= 1;
+        }
         request.state = State::Ended;
         self.stats.finished += 1;
         self.stats.cancelled += u64::from(request.cause().is_some());
@@ -205,6 +208,7 @@ impl Session {
             ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Settled::Cancelled,
         };
         request.state = State::Draining { owes_signal: false };
+        self.stats.draining += 1;
         if plant::is(Plant::EarlyRefund) {
             self.permits.give_back(request.work);
         }

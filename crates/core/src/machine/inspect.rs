@@ -2,17 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use super::Session;
+use super::call::Call;
 use super::lifecycle;
 use super::memory::Settled;
 use super::request::State;
 use super::timers::Timer;
-use super::{Session, outbound};
 use crate::cause::CauseKind;
-use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId, Scope};
+use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 
 /// What decides what a session does next, with times counted from the moment of the look. Two sessions with equal inspections
 /// that were given the same kinds of input do the same from here on, but for the names of slots to come: left out are counters, and
-/// what the search of `rescind-testkit` does not vary (principals, deadlines that are kept, the kind of work, reasons).
+/// what the search of `rescind-testkit` does not vary (the principals of requests, the kind of work of an id, reasons).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -34,9 +35,9 @@ pub struct Inspection {
     pub queue: Vec<InboundKey>,
     /// What is due, how long from now, soonest first.
     pub timers: Vec<(Duration, TimerView)>,
-    /// Early cancels that wait, eldest first, each with its age.
-    pub parked: Vec<(Scope, RequestId, Duration)>,
-    /// Settled keys that are remembered, eldest first: whether it was cancelled, and its age.
+    /// Early cancels that wait, eldest first, each with its sender and its age; one that is too old to count is as old as may be.
+    pub parked: Vec<(Scope, RequestId, Option<Principal>, Duration)>,
+    /// Settled keys that are remembered, eldest first: whether it was cancelled, and its age, likewise.
     pub remembered: Vec<(Scope, RequestId, Option<bool>, Duration)>,
     /// How long the memory is incomplete.
     pub incomplete: Option<Duration>,
@@ -149,6 +150,8 @@ pub struct CallView {
     pub parent: Option<InboundKey>,
     /// Its alarm.
     pub alarm: Option<Duration>,
+    /// Its own deadline, once it is cancelled.
+    pub deadline: Option<Duration>,
 }
 
 /// What a timer is for.
@@ -232,13 +235,20 @@ impl Session {
             permits: self.permits.inspect(),
             queue: self.queue.inspect().collect(),
             timers: self.timers.inspect().map(|(at, timer)| (until(at), timer.into())).collect(),
-            parked: self.parked.inspect().map(|((scope, id), at)| (*scope, id.clone(), age(at))).collect(),
+            parked: self
+                .parked
+                .inspect()
+                .map(|(((scope, id), principal), at)| {
+                    let age = age(at).min(self.config.limits.parked_time);
+                    (*scope, id.clone(), principal.clone(), age)
+                })
+                .collect(),
             remembered: self
                 .memory
                 .inspect()
                 .map(|((scope, id), settled, at)| {
                     let cancelled = settled.map(|settled| settled == Settled::Cancelled);
-                    (*scope, id.clone(), cancelled, age(at))
+                    (*scope, id.clone(), cancelled, age(at).min(self.config.limits.remembered_time))
                 })
                 .collect(),
             incomplete: self.memory.incomplete_until().map(until).filter(|left| !left.is_zero()),
@@ -283,7 +293,7 @@ impl Session {
     }
 
     fn children_of(&self, first: Option<OutboundKey>) -> Vec<OutboundKey> {
-        let next = |child: &OutboundKey| self.calls.get(child.0).and_then(outbound::Call::next_sibling);
+        let next = |child: &OutboundKey| self.calls.get(child.0).and_then(Call::next_sibling);
         std::iter::successors(first, next).take(self.calls.len() + 1).collect()
     }
 }

@@ -31,6 +31,7 @@
 
 mod admission;
 mod bad;
+mod call;
 mod cancel;
 mod handshake;
 mod inbound;
@@ -68,6 +69,9 @@ pub use input::{
 pub use limits::Limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
 pub use stats::Stats;
+
+/// Timers done in one step: a thousand requests cancelled at once have their grace end at once, and others have their turn between.
+const DUE: usize = 64;
 
 /// What a session is made of.
 #[derive(Clone, Debug)]
@@ -124,12 +128,12 @@ pub struct Session {
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
     highest_id: Option<i64>,
-    calls: table::Table<outbound::Call>,
+    calls: table::Table<call::Call>,
     /// How many of them are not settled.
     open_calls: usize,
     /// Every call of ours that is open, by its number.
     numbers: Index,
-    call_extras: Spares<outbound::Extras>,
+    call_extras: Spares<call::Extras>,
     /// Every cancel of ours whose acknowledgement may still come, by its number.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
@@ -191,9 +195,11 @@ impl Session {
         self.timers.next()
     }
 
-    /// Does what is due by `now`.
+    /// Does what is due by `now`, 64 timers at most. Where more are due, [`next_timeout`](Self::next_timeout) says so by a time
+    /// that is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(timer) = self.timers.pop_due(now) {
+        for _ in 0..DUE {
+            let Some(timer) = self.timers.pop_due(now) else { break };
             match timer {
                 timers::Timer::Queue(key) => self.queue_time_over(now, key),
                 timers::Timer::Grace(key) => self.grace_over(now, key),

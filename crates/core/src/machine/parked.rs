@@ -17,7 +17,7 @@ pub(super) struct Parked {
 }
 
 /// A key and whose it is: a stranger's cancel takes nobody's place (I4).
-type Wanted = (Name, Option<Principal>);
+pub(super) type Wanted = (Name, Option<Principal>);
 
 #[derive(Clone, Debug)]
 struct Early {
@@ -57,8 +57,8 @@ impl Parked {
     }
 
     #[cfg(feature = "verify")]
-    pub(super) fn inspect(&self) -> impl Iterator<Item = (&Name, Instant)> {
-        self.order.iter().map(|((name, _), at)| (name, *at))
+    pub(super) fn inspect(&self) -> impl Iterator<Item = (&Wanted, Instant)> {
+        self.order.iter().map(|(wanted, at)| (wanted, *at))
     }
 
     fn forget_old(&mut self, now: Instant) {

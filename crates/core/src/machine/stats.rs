@@ -1,7 +1,7 @@
 //! The counters of a session.
 
+use super::Session;
 use super::output::Event;
-use super::{Session, request};
 
 /// Counters of a session; they only ever go up, but for the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,16 +76,8 @@ impl Session {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
-        for (_, request) in self.requests.iter() {
-            match request.state {
-                request::State::Queued => stats.queued += 1,
-                request::State::Running | request::State::Held | request::State::Cancelling => {
-                    stats.running += 1;
-                }
-                request::State::Draining { .. } => stats.draining += 1,
-                request::State::Ended => {}
-            }
-        }
+        stats.running = stats.started - stats.finished - stats.draining;
+        stats.queued = self.queue.len() as u64;
         stats.slots = self.requests.len() as u64;
         stats.calls = self.calls.len() as u64;
         stats

@@ -8,8 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::Session;
+use super::call::{Call, Extras};
 use super::input::CallRefused;
-use super::outbound::{Call, Extras};
 use super::output::{ForeignChild, Output};
 use super::request::{Request, State};
 use crate::cause::{Cause, CauseKind};

@@ -180,12 +180,13 @@ fn is_stateless(value: &Value) -> bool {
     };
     let version = meta(VERSION).and_then(Value::as_str);
     let method = value.get("method").and_then(Value::as_str);
-    // What a header can hold, as it stands.
+    // A method that no header can hold has none, which a request needs and a notification does not.
     let is_plain = |text: &str| text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let is_notification = value.get("id").is_none();
     let is_message = value.is_object()
         && is_word(of("jsonrpc"))
         && of("jsonrpc").and_then(Value::as_str) == Some("2.0")
-        && method.is_some_and(is_plain)
+        && method.is_some_and(|method| is_plain(method) || is_notification)
         && value
             .get("params")
             .is_none_or(|params| params.is_null() || params.is_object() || params.is_array());

@@ -79,7 +79,9 @@ pub const ENGINES: [Engine; 6] = [
         drives: "the real machine beside a naive model: random events, shrunk",
         run: "--release -p rescind-integration-tests --test reference",
         depth: Depth::Told,
-        checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I10", "I11", "I14", "L1"],
+        checks: &[
+            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I11", "I12", "I13", "I14", "L1", "L3",
+        ],
     },
     Engine {
         name: "fuzz",

@@ -1,13 +1,15 @@
 //! All that can be done to a session: by the peer, the user, the wire and the clock.
 
-use rescind_core::inspect::Inspection;
-use rescind_core::{AfterCancel, AnswerKind, HandlerEnd, InboundKey, Lost, OutboundKey};
+use rescind_core::inspect::{Inspection, TimerView};
+use rescind_core::{HandlerEnd, InboundKey, Lost};
 
+use super::calls::CallInput;
 use super::ledger::Served;
-use super::world::{CALLS, CANCELS, GENERATIONS, IDS, World};
+use super::world::{CALLS, CHILD, GENERATIONS, IDS, World};
 
 /// One thing that happens. Requests and calls are named by their keys, which are the same in each replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Input {
     /// The peer asks, under one of the ids.
     Request(u8),
@@ -19,6 +21,8 @@ pub enum Input {
     Cancel(u8),
     /// The peer cancels the handshake.
     CancelHello,
+    /// Somebody else cancels the first of the ids.
+    CancelByStranger,
     /// The peer cancels nothing.
     CancelNothing,
     /// A handler says how it ends.
@@ -31,34 +35,16 @@ pub enum Input {
     Unshield(InboundKey),
     /// This side cancels a request it serves.
     LocalCancel(InboundKey),
+    /// A request this side serves is out of time.
+    Deadline(InboundKey),
     /// What was said of a request that is gone comes once more.
     Stale(InboundKey),
     /// The stream a request came on is lost.
     StreamLost(InboundKey),
     /// And is taken up again.
     StreamBack(InboundKey),
-    /// This side calls, perhaps for a request it serves.
-    Call(Option<InboundKey>),
-    /// A handler calls on another connection.
-    Adopt(InboundKey),
-    /// That call ends by itself.
-    Release(u64),
-    /// A call goes on without its parent.
-    Detach(OutboundKey),
-    /// A call's frame is written.
-    Written(OutboundKey),
-    /// Its caller cancels it.
-    CancelCall(OutboundKey, AfterCancel),
-    /// Its cancel is written.
-    CancelWritten(OutboundKey),
-    /// The peer answers it.
-    Answer(OutboundKey, AnswerKind),
-    /// The peer acknowledges its cancel.
-    Ack(OutboundKey, bool),
-    /// It fails on its way.
-    CallFailed(OutboundKey),
-    /// An answer comes that nobody waits for.
-    LateAnswer,
+    /// Something happens to a call of this side.
+    Call(CallInput),
     /// The input ends.
     HalfClose,
     /// The connection is lost.
@@ -80,42 +66,19 @@ impl World {
             self.peers_inputs(&mut inputs);
             inputs.extend([Input::Lost(Lost::CancelNow), Input::Lost(Lost::Detach), Input::HalfClose]);
         }
-        inputs.extend([Input::Shutdown, Input::Time]);
-        if !self.done.waited && !seen.parked.is_empty() {
+        inputs.push(Input::Shutdown);
+        if self.session.next_timeout().is_some() {
+            inputs.push(Input::Time);
+        }
+        let longest = self.session.limits().parked_time;
+        if seen.parked.iter().any(|(.., age)| *age < longest) {
             inputs.push(Input::Wait);
         }
         inputs.extend(self.gone.map(Input::Stale));
-        if self.done.calls < CALLS {
-            inputs.push(Input::Call(None));
-        }
         for (key, served) in &self.ledger.served {
-            self.handlers_inputs(*key, served, &mut inputs);
+            self.handlers_inputs(*key, served, seen, &mut inputs);
         }
-        inputs.extend(self.ledger.foreign.keys().map(|child| Input::Release(*child)));
-        for (key, made) in &self.ledger.made {
-            if !made.written {
-                inputs.push(Input::Written(*key));
-            }
-            if made.parent.is_some() {
-                inputs.push(Input::Detach(*key));
-            }
-            inputs.push(Input::CancelCall(*key, AfterCancel::WaitForPeer));
-            inputs.push(Input::CancelCall(*key, AfterCancel::ReturnNow));
-            if made.cancel.is_some_and(|(_, written)| !written) {
-                inputs.push(Input::CancelWritten(*key));
-            }
-            if self.ledger.lost {
-                continue;
-            }
-            inputs.push(Input::Answer(*key, AnswerKind::Value));
-            inputs.push(Input::Answer(*key, AnswerKind::Cancelled));
-            if made.cancel.is_some_and(|(_, written)| written) {
-                inputs.extend([Input::Ack(*key, true), Input::Ack(*key, false)]);
-            }
-            if !self.ordered {
-                inputs.push(Input::CallFailed(*key));
-            }
-        }
+        self.calls_inputs(&mut inputs);
         inputs
     }
 
@@ -124,30 +87,24 @@ impl World {
             if self.done.requests.get(usize::from(id)).is_some_and(|asked| *asked < GENERATIONS) {
                 inputs.push(Input::Request(id));
             }
-            if self.done.cancels.get(usize::from(id)).is_some_and(|cancels| *cancels < CANCELS) {
-                inputs.push(Input::Cancel(id));
-            }
+            inputs.push(Input::Cancel(id));
         }
-        match self.done.hello {
-            0 if self.session.dialect().rules().handshake.is_some() => inputs.push(Input::Hello),
-            1 => inputs.push(Input::CancelHello),
-            _ => {}
+        if self.done.hello {
+            inputs.push(Input::CancelHello);
+        } else if self.session.dialect().rules().handshake.is_some() {
+            inputs.push(Input::Hello);
         }
         if !self.done.agreed && self.agreed_needed {
             inputs.push(Input::Agreed);
         }
-        if !self.done.nothing {
-            inputs.push(Input::CancelNothing);
-        }
-        if !self.done.late && self.done.calls > 0 {
-            inputs.push(Input::LateAnswer);
-        }
+        inputs.extend([Input::CancelNothing, Input::CancelByStranger]);
     }
 
-    fn handlers_inputs(&self, key: InboundKey, served: &Served, inputs: &mut Vec<Input>) {
-        inputs.push(Input::LocalCancel(key));
-        if !self.ordered && self.done.streams < 2 {
-            inputs.extend([Input::StreamLost(key), Input::StreamBack(key)]);
+    fn handlers_inputs(&self, key: InboundKey, served: &Served, seen: &Inspection, inputs: &mut Vec<Input>) {
+        inputs.extend([Input::LocalCancel(key), Input::Deadline(key)]);
+        if !self.ordered {
+            let is_lost = seen.timers.iter().any(|(_, timer)| *timer == TimerView::Detach(key));
+            inputs.push(if is_lost { Input::StreamBack(key) } else { Input::StreamLost(key) });
         }
         if !served.started || served.ended {
             return;
@@ -157,15 +114,15 @@ impl World {
             let ends = [HandlerEnd::Value, HandlerEnd::Error, HandlerEnd::Stopped, HandlerEnd::Panicked];
             inputs.extend(ends.map(|end| Input::Offer(key, end)));
             if self.done.calls < CALLS {
-                inputs.push(Input::Call(Some(key)));
+                inputs.push(Input::Call(CallInput::Make(Some(key))));
             }
-            if !self.done.adopted {
-                inputs.push(Input::Adopt(key));
+            if !self.ledger.foreign.contains_key(&CHILD) {
+                inputs.push(Input::Call(CallInput::Adopt(key)));
             }
         }
         if served.shields > 0 {
             inputs.push(Input::Unshield(key));
-        } else if self.done.shields < 2 {
+        } else {
             inputs.push(Input::Shield(key));
         }
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use rescind_core::inspect::{CallState, Inspection, RequestState, RequestView, TimerView};
 use rescind_core::{InboundKey, Limits, OutboundKey, Session};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Says};
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,12 +64,67 @@ impl Ledger {
         let alive = self.served.values().filter(|request| request.started && !request.ended).count();
         let out = seen.permits.0 + seen.permits.1;
         holds(out == alive, "I10", || format!("{out} permits are out, and {alive} tasks run"))?;
-        let held: usize = seen.requests.iter().map(|view| view.held_acks).sum();
-        holds(self.lost || held == self.acks, "I7", || {
-            format!("{} cancels wait for an acknowledgement, and {held} are held back", self.acks)
-        })?;
+        check_gauges(session, seen)?;
+        self.check_causes(seen)?;
+        self.check_acks(seen)?;
         check_bounds(session.limits(), seen)
     }
+}
+
+impl Ledger {
+    /// I7: whoever cancels a request first is kept, and nobody else is said to have done it.
+    fn check_causes(&mut self, seen: &Inspection) -> Result<(), Broken> {
+        for view in &seen.requests {
+            let Some(served) = self.served.get(&view.key) else { continue };
+            match (view.cause, served.first) {
+                (Some(cause), _) => self.take_cause(view.key, cause)?,
+                (None, Some(first)) => holds(served.is_settled(), "L1", || {
+                    format!("{:?} was cancelled by {first:?}, and knows nothing of it", view.key)
+                })?,
+                (None, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// I7: each cancel is acknowledged in its step, or waits for the end of a request that is not decided.
+    fn check_acks(&self, seen: &Inspection) -> Result<(), Broken> {
+        let told = self.served.iter().find(|(_, served)| served.told.is_some());
+        holds(told.is_none(), "I7", || format!("a cancel was told an end that did not come: {told:?}"))?;
+        if self.lost {
+            return Ok(());
+        }
+        for owed in &self.acks {
+            let waits = match owed.says {
+                Says::Now(_) => false,
+                Says::End(key) => self.served.get(&key).is_some_and(|served| !served.is_settled()),
+            };
+            holds(waits, "I7", || format!("a cancel was not acknowledged: {owed:?}"))?;
+        }
+        let held: usize = seen.requests.iter().map(|view| view.held_acks).sum();
+        holds(held == self.acks.len(), "I7", || {
+            format!("{:?} wait for an acknowledgement, and {held} are held back", self.acks)
+        })
+    }
+}
+
+/// I10: what the session counts is what it holds.
+fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
+    let (mut running, mut queued, mut draining) = (0, 0, 0);
+    for view in &seen.requests {
+        match view.state {
+            RequestState::Queued => queued += 1,
+            RequestState::Running | RequestState::Held | RequestState::Cancelling => running += 1,
+            RequestState::Draining(_) => draining += 1,
+            RequestState::Ended => {}
+        }
+    }
+    let stats = session.stats();
+    let counted = (stats.running, stats.queued, stats.draining, stats.slots);
+    let held = (running, queued, draining, seen.requests.len() as u64);
+    holds(counted == held, "I10", || {
+        format!("running, queued, draining and slots are {held:?}, and counted are {counted:?}")
+    })
 }
 
 /// I3: nothing refers to what is gone.

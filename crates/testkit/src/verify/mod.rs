@@ -1,20 +1,26 @@
 //! Engines that prove things about the machine, and the invariants they share. Behind the feature `verify`.
 
 mod act;
+mod calls;
 mod class;
 pub mod coverage;
 mod input;
 mod invariants;
 mod ledger;
+mod number;
 mod owed;
 pub mod page;
 mod reach;
 pub mod search;
 pub mod sim;
+mod verdict;
+pub mod way;
 mod world;
 
-pub use class::Class;
+pub use calls::CallInput;
+pub use class::{Class, Order};
 pub use input::Input;
 pub use invariants::Broken;
-pub use ledger::Ledger;
+pub use ledger::{Kind, Ledger, Name};
+pub use way::Way;
 pub use world::World;

@@ -1,15 +1,14 @@
 //! How far one input may reach: a cancel to its request alone, a lost connection to the end of everything.
 
-use std::collections::HashSet;
-
 use rescind_core::dialect::EarlyCancel;
-use rescind_core::inspect::{Inspection, RequestState, Standing};
-use rescind_core::{Lost, Output, RequestId};
+use rescind_core::inspect::{Inspection, RequestState, RequestView};
+use rescind_core::{CallNumber, Lost, Output, RequestId};
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
-use super::ledger::Served;
-use super::world::{World, number_of};
+use super::ledger::{Kind, Served};
+use super::number::Numbers;
+use super::world::{IDS, World};
 
 impl World {
     /// A cancel reaches the request it names and its descendants, at once, and nothing else.
@@ -20,8 +19,14 @@ impl World {
         after: &Inspection,
         outputs: &[Output],
     ) -> Result<(), Broken> {
-        let target =
-            before.requests.iter().find(|view| view.id.1 == *id && view.state != RequestState::Ended);
+        if self.is_called_off() {
+            return check_called_off(id, before, after, outputs);
+        }
+        let has = |view: &&RequestView| self.key_of(&view.id.1) == *id && view.state != RequestState::Ended;
+        let is_open = |view: &&RequestView| !matches!(view.state, RequestState::Draining(_));
+        let mut named = before.requests.iter().filter(has);
+        // Of two that have it, the one that drains has left it to the other.
+        let target = named.clone().find(is_open).or_else(|| named.next());
         for output in outputs {
             let reached = match output {
                 Output::Signal { key, .. } | Output::Silence { key, .. } | Output::Start(key) => Some(*key),
@@ -34,26 +39,10 @@ impl World {
             let own = reached.is_some() && reached == target.map(|view| view.key);
             holds(own, "I4", || format!("a cancel of {id:?} brought {output:?}"))?;
         }
-        let Some(target) = target else {
-            let mut unknown = after.clone();
-            let may_wait = match self.session.dialect().rules().early {
-                EarlyCancel::Never => false,
-                EarlyCancel::WhereUnordered => !self.ordered,
-                EarlyCancel::Always => true,
-            };
-            if may_wait {
-                unknown.parked.clone_from(&before.parked);
-            }
-            // What is remembered may have become too old meanwhile; nothing comes to it.
-            let only_ages = after.remembered.iter().all(|entry| before.remembered.contains(entry));
-            unknown.remembered.clone_from(&before.remembered);
-            return holds(only_ages && unknown == *before, "I8", || {
-                format!("a cancel of {id:?}, which is unknown, left something")
-            });
-        };
+        let Some(target) = target else { return self.check_unknown(id, before, after) };
         let key = target.key;
         let now = after.requests.iter().find(|view| view.key == key);
-        let spared = self.ledger.served.get(&key).is_some_and(|served| served.is_handshake);
+        let spared = self.ledger.served.get(&key).is_some_and(|served| served.kind == Kind::Handshake);
         if target.cause.is_some() || spared || !self.hears_cancels() {
             let same = now.map(|now| (now.state, now.cause)) == Some((target.state, target.cause));
             return holds(same, "I7", || {
@@ -78,37 +67,65 @@ impl World {
         }
     }
 
-    /// I8: a request that comes while all is open and is stopped without a refusal had an early cancel, and one that still counted.
-    pub(super) fn check_early(
+    /// I8: a cancel that names nothing of its sender leaves nothing, but where it may be early.
+    pub(super) fn check_unknown(
         &self,
         id: &RequestId,
         before: &Inspection,
-        outputs: &[Output],
+        after: &Inspection,
     ) -> Result<(), Broken> {
-        let refused = outputs.iter().any(|output| matches!(output, Output::Refuse { .. }));
-        if refused || before.standing != Standing::Open {
-            return Ok(());
+        let may_wait = match self.session.dialect().rules().early {
+            EarlyCancel::Never => false,
+            EarlyCancel::WhereUnordered => !self.ordered,
+            EarlyCancel::Always => true,
+        };
+        let mut unknown = after.clone();
+        if may_wait {
+            unknown.parked.clone_from(&before.parked);
         }
-        let longest = self.session.limits().parked_time;
-        let counts = before.parked.iter().any(|(_, parked, age)| parked == id && *age < longest);
-        holds(counts, "I8", || format!("{id:?} was stopped by a cancel that is no longer there"))
+        // What is remembered may have become too old meanwhile; nothing comes to it.
+        let only_ages = after.remembered.iter().all(|entry| before.remembered.contains(entry));
+        unknown.remembered.clone_from(&before.remembered);
+        holds(only_ages && unknown == *before, "I8", || {
+            format!("a cancel of {id:?}, which is unknown, left something")
+        })
     }
 
-    /// I3 and L3: from here, a lost connection ends, whatever its handlers do, and leaves nothing. `known` are states of which that was
-    /// seen.
+    /// What a cancel names the request of this id by.
+    fn key_of(&self, id: &RequestId) -> RequestId {
+        let name = (0..IDS).map(|id| self.name(id)).find(|name| name.id == *id);
+        name.map_or_else(|| id.clone(), |name| name.key)
+    }
+
+    /// I3 and L3: from here, a lost connection ends, whatever its handlers do, and leaves nothing.
     ///
     /// # Errors
     /// Something is left.
-    pub fn check_end(mut self, known: &mut HashSet<u64>) -> Result<(), Broken> {
-        let mut seen = self.inspect();
+    pub fn ends(self) -> Result<(), Broken> {
+        let seen = self.inspect();
+        let here = self.number(&seen);
+        self.check_end(seen, here, &mut Numbers::default())
+    }
+
+    /// The same, with what was seen already: `seen` is the look at it and `here` its number; `known` are states of which it was
+    /// seen that they end.
+    ///
+    /// # Errors
+    /// Something is left.
+    pub(super) fn check_end(
+        mut self,
+        mut seen: Inspection,
+        mut here: u64,
+        known: &mut Numbers,
+    ) -> Result<(), Broken> {
         if !self.ledger.lost {
             seen = self.apply(Input::Lost(Lost::CancelNow), &seen)?;
+            // What was done before has no part in how it ends.
+            here = self.number(&seen);
         }
         // Only what was walked to a good end is known; a walk that comes back to itself never ends.
-        let mut walked = HashSet::new();
+        let mut walked = Numbers::default();
         loop {
-            // What was done before has no part in how it ends.
-            let here = number_of(&(&seen, &self.ledger));
             if known.contains(&here) {
                 known.extend(walked);
                 return Ok(());
@@ -122,6 +139,7 @@ impl World {
                 None => break,
             };
             seen = self.apply(next, &seen)?;
+            here = self.number(&seen);
         }
         let unsettled = self.ledger.made.values().filter(|made| !made.settled).count();
         holds(unsettled == 0, "I13", || {
@@ -138,11 +156,23 @@ impl World {
     }
 }
 
-/// A request that is not accepted is refused once, or dropped where the dialect has no words.
-pub(super) fn check_refusal(outputs: &[Output]) -> Result<(), Broken> {
-    let refusals = outputs.iter().filter(|output| {
-        matches!(output, Output::Refuse { .. } | Output::RefuseCancelled { .. } | Output::Finish { .. })
+/// A cancel that names a call of this side ends that, if its dialect lets it, and nothing else (I4).
+fn check_called_off(
+    id: &RequestId,
+    before: &Inspection,
+    after: &Inspection,
+    outputs: &[Output],
+) -> Result<(), Broken> {
+    let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
+    let named = before.calls.iter().find(|view| Some(view.number) == number);
+    let others = outputs.iter().find(|output| match output {
+        Output::Settle { call, .. } => named.is_none_or(|view| view.key != *call),
+        Output::Event(_) | Output::Ack { .. } | Output::Finish { .. } | Output::Close(_) => false,
+        _ => true,
     });
-    let refusals = refusals.count();
-    holds(refusals <= 1, "I1", || format!("one request was refused {refusals} times: {outputs:?}"))
+    holds(others.is_none(), "I4", || format!("the peer called {id:?} off, and it brought {others:?}"))?;
+    let ended = outputs.iter().any(|output| matches!(output, Output::Settle { .. }));
+    holds(ended || *before == *after, "I8", || {
+        format!("the peer called {id:?} off, which ends nothing, and it left something")
+    })
 }

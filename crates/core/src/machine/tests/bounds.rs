@@ -124,3 +124,12 @@ fn cancels_of_a_shielded_call_wait_for_its_end_up_to_a_bound() {
         assert_eq!(bench.cancel_call_id("c3", number), [], "I3: a place of an ended call is free again");
     }
 }
+
+#[test]
+fn a_grace_as_long_as_a_duration_can_be_does_not_end() {
+    let mut bench = Bench::with(ACP, |config| config.limits.cancel_grace = Duration::MAX);
+    let key = bench.running(1);
+    let _ = bench.cancel(1);
+    assert_eq!(bench.pass(Duration::from_secs(10 * 365 * 86_400)), []);
+    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+}

@@ -96,6 +96,16 @@ fn where_silence_is_owed_the_caller_returns_at_once_and_its_slot_waits_for_the_c
 }
 
 #[test]
+fn an_answer_disarms_the_cancel_of_a_call_that_its_caller_has_left() {
+    let mut bench = Bench::client(MCP);
+    let call = bench.written(&CallSpec::new("a"));
+    let _ = bench.cancel_ours(call);
+    assert_eq!(bench.answered(1, AnswerKind::Value), [Output::Event(Event::LateAnswer)]);
+    assert!(!bench.session.wants_cancel(call), "a cancel of what has ended would be sent");
+    bench.assert_no_residue();
+}
+
+#[test]
 fn a_drop_ends_the_waiting_of_an_earlier_cancel() {
     // I13
     let mut bench = Bench::client(ACP);
@@ -133,6 +143,15 @@ fn nothing_is_sent_to_a_peer_that_did_not_declare() {
 }
 
 #[test]
+fn a_server_sends_no_cancel_where_only_clients_cancel() {
+    let mut bench = Bench::new(MCP_2026);
+    let call = bench.written(&CallSpec::new("a"));
+    let (result, outputs) = bench.cancel_ours(call);
+    assert_eq!(result, CancelResult::NotSupported);
+    assert!(matches!(outputs[..], [Output::Settle { .. }]), "{outputs:?}");
+}
+
+#[test]
 fn a_deadline_cancels_by_itself() {
     // 004-30
     let mut bench = Bench::client(ACP);
@@ -159,6 +178,51 @@ fn acks_are_told_and_a_false_one_ends_the_wait_limit() {
     bench.session.recv_ack(bench.now, Some(*cancel), true);
     assert_eq!(bench.outputs(), [Output::Event(Event::LateAnswer)]);
     bench.assert_no_residue();
+}
+
+#[test]
+fn an_answer_to_the_cancel_acknowledges_it_by_what_it_is() {
+    for (kind, cancelled) in [(AnswerKind::Value, true), (AnswerKind::Error, false)] {
+        let mut bench = Bench::client(ABP);
+        let call = bench.written(&CallSpec::new("a"));
+        let (_, outputs) = bench.cancel_ours(call);
+        let Some(Output::SendCancel { cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+        bench.session.local_cancel_written(bench.now, call);
+        assert_eq!(bench.answered(cancel.0, kind), [Output::Acked { call, cancelled }]);
+    }
+}
+
+#[test]
+fn a_call_that_fails_on_its_way_is_settled_by_whether_it_was_sent() {
+    for sent in [true, false] {
+        let mut bench = Bench::client(ACP);
+        let call = bench.written(&CallSpec::new("a"));
+        bench.session.recv_call_failed(bench.now, call, sent);
+        let settlement = Settlement::Disconnected { may_have_run: sent };
+        assert_eq!(bench.outputs(), [Output::Settle { call, settlement }]);
+        bench.assert_no_residue();
+    }
+}
+
+#[test]
+fn a_cancel_that_is_a_request_has_a_number_of_its_own() {
+    let mut bench = Bench::client(ABP);
+    let call = bench.written(&CallSpec::new("a"));
+    let (_, outputs) = bench.cancel_ours(call);
+    let Some(Output::SendCancel { number, cancel, .. }) = outputs.first() else { panic!("{outputs:?}") };
+    let (_, next) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+    assert_eq!((number.0, cancel.0, next.0), (1, 2, 3));
+}
+
+#[test]
+fn batches_are_allowed_in_the_revision_that_has_them() {
+    let mut bench = Bench::new(MCP);
+    assert!(!bench.session.allows_batches(), "before the handshake is over");
+    for (revision, allowed) in [("2025-03-26", true), ("2025-06-18", false)] {
+        let said = Handshake::new(None, Some(revision.into()));
+        bench.session.handshake(HandshakePart::Result, &said);
+        assert_eq!(bench.session.allows_batches(), allowed, "{revision}");
+    }
 }
 
 #[test]

@@ -101,6 +101,35 @@ fn the_six_steps_of_a_shutdown() {
 }
 
 #[test]
+fn a_shutdown_gives_no_second_grace_to_a_handler_that_was_cancelled() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let _ = bench.cancel(1);
+    bench.session.local_shutdown(bench.now, Duration::from_secs(1));
+    for wait in [1000, 999] {
+        let outputs = bench.pass(Duration::from_millis(wait));
+        assert!(!outputs.contains(&Output::Abort(key)), "{outputs:?}");
+    }
+    let outputs = bench.pass(Duration::from_millis(1));
+    assert!(outputs.contains(&Output::Abort(key)), "its grace began anew: {outputs:?}");
+}
+
+#[test]
+fn a_session_is_idle_before_its_requests_and_after_them() {
+    let mut bench = Bench::new(ACP);
+    assert!(!bench.session.has_requests_or_calls());
+    let key = bench.running(1);
+    assert!(bench.session.has_requests_or_calls());
+    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.ended(key);
+    assert!(!bench.session.has_requests_or_calls());
+    let _call = bench.written(&CallSpec::new("a"));
+    assert!(bench.session.has_requests_or_calls());
+    let _ = bench.session.recv_answer(bench.now, Some(CallNumber(1)), AnswerKind::Value);
+    assert!(!bench.session.has_requests_or_calls());
+}
+
+#[test]
 fn a_shutdown_with_nothing_under_way_closes_at_once() {
     let mut bench = Bench::new(MCP);
     bench.session.local_shutdown(bench.now, Duration::from_secs(10));

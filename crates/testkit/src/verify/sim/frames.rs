@@ -41,13 +41,17 @@ impl Judge {
     pub(super) fn receives(&self, side: Side, body: &Bytes) {
         let mut state = self.state();
         let (from, ordered, repeats) = (side.other(), state.ordered, state.repeats);
+        // A post whose connection was cut before its response is made once more, if to say it twice means the same.
+        let said_again = !ordered && state.cut;
         let written = state.written.of_mut(from);
         let next = written.received;
         written.received += 1;
         let place = match written.under_way.get_mut(body) {
             Some(places) if !places.is_empty() => Some(places.remove(0)),
-            Some(_) if repeats => written.frames.iter().rposition(|frame| frame.body == *body),
-            Some(_) | None => None,
+            Some(_) => written.frames.iter().rposition(|frame| {
+                frame.body == *body && (repeats || (said_again && frame.kind.may_be_said_twice()))
+            }),
+            None => None,
         };
         let text = String::from_utf8_lossy(body);
         let Some(place) = place else {

@@ -244,7 +244,9 @@ impl Judge {
         let parent = call.parent;
         state.holds(!again, "I13", || format!("{nonce} returned twice"));
         let wait = u64::try_from(state.limits.of(side).peer_wait.as_millis()).unwrap_or(u64::MAX);
-        let late = asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);
+        // Its peer said that it is not cancelled, and so its answer is waited for.
+        let goes_on = state.is_acknowledged_as_not_cancelled(side, nonce);
+        let late = !goes_on && asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);
         state.holds(!late, "I13", || format!("{nonce} returned {now}, was cancelled {asked:?}"));
         let answer = |value: &Value| value.get("nonce").and_then(Value::as_u64);
         let was_asked = asked.is_some_and(|asked| now >= asked);
@@ -327,6 +329,12 @@ impl State {
     fn goes(&mut self) {
         let now = self.now();
         self.going_since.get_or_insert(now);
+    }
+
+    /// The peer of this side acknowledged the cancel of this call, and said that it comes too late or too early.
+    fn is_acknowledged_as_not_cancelled(&self, side: Side, nonce: u64) -> bool {
+        let id = self.written.of(side).by_nonce.get(&nonce);
+        id.is_some_and(|id| self.written.of(side.other()).acked.get(id) == Some(&false))
     }
 
     /// When the cancel of this request came to this side, behind it. Where a post may come twice nothing is said.

@@ -98,3 +98,13 @@ pub(super) enum Kind {
     Notification,
     Other,
 }
+
+impl Kind {
+    /// It means the same when it comes twice.
+    pub(super) const fn may_be_said_twice(&self) -> bool {
+        match self {
+            Self::Cancel { .. } | Self::Answer { .. } | Self::Other => true,
+            Self::Request { .. } | Self::Notification => false,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A call of ours: what stands for it while it is in flight.
+
+use std::time::Instant;
+
+use super::input::AfterCancel;
+use super::timers::Timer;
+use crate::cause::Cause;
+use crate::id::{CallNumber, InboundKey, OutboundKey};
+use crate::spares::Spares;
+
+/// A call of ours. One stands for each in flight, so it is small.
+#[derive(Debug)]
+#[cfg_attr(feature = "verify", derive(Clone))]
+pub(super) struct Call {
+    pub(super) number: CallNumber,
+    /// While it is staged or written, its deadline; while it is cancelling, the end of the wait for the peer.
+    pub(super) alarm: Option<Instant>,
+    pub(super) extras: Option<Box<Extras>>,
+    pub(super) state: State,
+    /// No cancel message is sent for it.
+    pub(super) untold: bool,
+    pub(super) peer_may_end: bool,
+    pub(super) after_cancel: AfterCancel,
+}
+
+/// What a call needs that is cancelled or has a parent.
+#[derive(Debug, Default)]
+#[cfg_attr(feature = "verify", derive(Clone))]
+pub(super) struct Extras {
+    /// The first cancel asked.
+    pub(super) cause: Option<Cause>,
+    /// Its own deadline, once it is cancelled: that ends the wait for the peer too.
+    pub(super) deadline: Option<Instant>,
+    pub(super) cancel: CancelFrame,
+    pub(super) parent: Option<InboundKey>,
+    pub(super) previous: Option<OutboundKey>,
+    pub(super) next: Option<OutboundKey>,
+}
+
+/// Where a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its frame waits here; nothing of it is on the wire.
+    Staged,
+    /// Its frame was handed to the transport.
+    Written,
+    /// Its cancel is sent or about to be; the caller waits for the peer.
+    Cancelling,
+    /// It is settled; its slot waits for its cancel to be written, which bounds the cancels that wait.
+    Leaving,
+}
+
+/// Where the one cancel of a call stands (I7, I12).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum CancelFrame {
+    #[default]
+    None,
+    Waiting(CallNumber),
+    Written(CallNumber),
+}
+
+impl Call {
+    pub(super) fn extras_mut(&mut self, spares: &mut Spares<Extras>) -> &mut Extras {
+        self.extras.get_or_insert_with(|| spares.take())
+    }
+
+    /// Its extras, if it has any, to be changed.
+    pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
+        self.extras.as_deref_mut()
+    }
+
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        self.extras.as_ref()?.cause.as_ref()
+    }
+
+    pub(super) fn cancel(&self) -> CancelFrame {
+        self.extras.as_ref().map_or(CancelFrame::None, |extras| extras.cancel)
+    }
+
+    pub(super) fn set_cancel(&mut self, cancel: CancelFrame) {
+        if let Some(extras) = self.extras_if_any() {
+            extras.cancel = cancel;
+        }
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn next_sibling(&self) -> Option<OutboundKey> {
+        self.extras.as_ref()?.next
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn view(&self, key: OutboundKey, now: Instant) -> super::inspect::CallView {
+        use super::inspect::{CallState, CallView};
+        CallView {
+            key,
+            number: self.number,
+            state: match self.state {
+                State::Staged => CallState::Staged,
+                State::Written => CallState::Written,
+                State::Cancelling => CallState::Cancelling,
+                State::Leaving => CallState::Leaving,
+            },
+            cause: self.cause().map(Cause::kind),
+            cancel: match self.cancel() {
+                CancelFrame::None => None,
+                CancelFrame::Waiting(number) => Some((number, false)),
+                CancelFrame::Written(number) => Some((number, true)),
+            },
+            parent: self.extras.as_ref().and_then(|extras| extras.parent),
+            alarm: self.alarm.map(|at| at.saturating_duration_since(now)),
+            deadline: self
+                .extras
+                .as_ref()
+                .and_then(|extras| extras.deadline)
+                .map(|at| at.saturating_duration_since(now)),
+        }
+    }
+
+    /// What its alarm is for.
+    pub(super) const fn timer(&self, key: OutboundKey) -> Timer {
+        match self.state {
+            State::Staged | State::Written | State::Leaving => Timer::Deadline(key),
+            State::Cancelling => Timer::PeerWait(key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_in_flight_takes_little() {
+        let bytes = size_of::<Call>();
+        assert!(bytes <= 40, "W8: a call's slot takes {bytes} bytes");
+    }
+}

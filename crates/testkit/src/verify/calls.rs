@@ -1,0 +1,166 @@
+//! Calls of this side: what can be done to them, what each does to the session, and what the account learns of it.
+
+use std::time::{Duration, Instant};
+
+use rescind_core::{
+    AfterCancel, AnswerKind, CallNumber, CallRefused, CallSpec, Cause, CauseKind, ForeignChild, InboundKey,
+    OutboundKey,
+};
+
+use super::input::Input;
+use super::invariants::{Broken, holds};
+use super::world::{CALLS, CHILD, World};
+
+/// One thing that happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallInput {
+    /// This side calls, perhaps for a request it serves.
+    Make(Option<InboundKey>),
+    /// This side calls, and gives it a second.
+    MakeWithin,
+    /// A handler calls on another connection.
+    Adopt(InboundKey),
+    /// That call ends by itself.
+    Release(u64),
+    /// A call goes on without its parent.
+    Detach(OutboundKey),
+    /// A call's frame is written.
+    Written(OutboundKey),
+    /// Its caller cancels it.
+    Cancel(OutboundKey, AfterCancel),
+    /// Its cancel is written.
+    CancelWritten(OutboundKey),
+    /// The peer answers it.
+    Answer(OutboundKey, AnswerKind),
+    /// The peer acknowledges its cancel: it is cancelled.
+    Acked(OutboundKey),
+    /// The peer acknowledges its cancel: it is not.
+    AckedNot(OutboundKey),
+    /// It fails on its way.
+    Failed(OutboundKey),
+    /// An answer comes that nobody waits for.
+    LateAnswer,
+}
+
+impl World {
+    /// Everything that can happen now to the calls there are, and a call by nobody's handler.
+    pub(super) fn calls_inputs(&self, inputs: &mut Vec<Input>) {
+        let mut push = |input| inputs.push(Input::Call(input));
+        if self.done.calls < CALLS {
+            push(CallInput::Make(None));
+            push(CallInput::MakeWithin);
+        }
+        if self.done.calls > 0 && !self.ledger.lost {
+            push(CallInput::LateAnswer);
+        }
+        for child in self.ledger.foreign.keys() {
+            push(CallInput::Release(*child));
+        }
+        for (key, made) in &self.ledger.made {
+            let key = *key;
+            if !made.written {
+                push(CallInput::Written(key));
+            }
+            if made.parent.is_some() {
+                push(CallInput::Detach(key));
+            }
+            push(CallInput::Cancel(key, AfterCancel::WaitForPeer));
+            push(CallInput::Cancel(key, AfterCancel::ReturnNow));
+            if made.cancel.is_some_and(|(_, written)| !written) {
+                push(CallInput::CancelWritten(key));
+            }
+            if self.ledger.lost {
+                continue;
+            }
+            push(CallInput::Answer(key, AnswerKind::Value));
+            push(CallInput::Answer(key, AnswerKind::Cancelled));
+            push(CallInput::Answer(key, AnswerKind::Error));
+            if made.cancel.is_some_and(|(_, written)| written) {
+                push(CallInput::Acked(key));
+                push(CallInput::AckedNot(key));
+            }
+            if !self.ordered {
+                push(CallInput::Failed(key));
+            }
+        }
+    }
+
+    pub(super) fn give_to_call(&mut self, input: CallInput) -> Result<(), Broken> {
+        let now = self.now;
+        match input {
+            CallInput::Make(parent) => return self.call(parent, None),
+            CallInput::MakeWithin => return self.call(None, Some(now + Duration::from_secs(1))),
+            CallInput::Adopt(parent) => {
+                let adopted = self.session.local_adopt(now, parent, ForeignChild(CHILD));
+                if adopted.is_ok() {
+                    self.ledger.foreign.insert(CHILD, parent);
+                }
+            }
+            CallInput::Release(child) => {
+                if let Some(parent) = self.ledger.foreign.remove(&child) {
+                    self.session.local_release(parent, ForeignChild(child));
+                }
+            }
+            CallInput::Detach(key) => {
+                if let Some(made) = self.ledger.made.get_mut(&key) {
+                    made.parent = None;
+                }
+                self.session.local_detach(key);
+            }
+            CallInput::Written(key) => {
+                if let Some(made) = self.ledger.made.get_mut(&key).filter(|made| !made.settled) {
+                    made.written = true;
+                    self.session.local_written(now, key);
+                }
+            }
+            CallInput::Cancel(key, after) => {
+                let _ = self.session.local_cancel_call(now, key, Cause::new(CauseKind::Caller), Some(after));
+            }
+            // As the driver does: a cancel that an answer has disarmed is not written.
+            CallInput::CancelWritten(key) => {
+                if self.session.wants_cancel(key) {
+                    let cancel = self.ledger.made.get_mut(&key).and_then(|made| made.cancel.as_mut());
+                    if let Some((_, written)) = cancel {
+                        *written = true;
+                    }
+                    self.session.local_cancel_written(now, key);
+                }
+            }
+            CallInput::Answer(key, kind) => {
+                let number = self.ledger.made.get(&key).filter(|made| made.written).map(|made| made.number);
+                let settled = self.session.recv_answer(now, number, kind);
+                holds(settled.is_none_or(|settled| settled == key), "I4", || {
+                    format!("the answer to {key:?} settled {settled:?}")
+                })?;
+            }
+            CallInput::Acked(key) => self.ack(key, true),
+            CallInput::AckedNot(key) => self.ack(key, false),
+            CallInput::Failed(key) => {
+                let written = self.ledger.made.get(&key).is_some_and(|made| made.written);
+                self.session.recv_call_failed(now, key, written);
+            }
+            CallInput::LateAnswer => {
+                let settled = self.session.recv_answer(now, Some(CallNumber(99)), AnswerKind::Value);
+                holds(settled.is_none(), "I4", || format!("an answer to nothing settled {settled:?}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, parent: Option<InboundKey>, deadline: Option<Instant>) -> Result<(), Broken> {
+        self.done.calls += 1;
+        let ended = self.session.dialect().rules().peer_may_end.first();
+        let mut spec = CallSpec::new(ended.copied().unwrap_or("ask"));
+        (spec.parent, spec.deadline) = (parent, deadline);
+        match self.session.local_call(self.now, &spec) {
+            Ok((key, number)) => self.ledger.make(key, number, parent),
+            Err(CallRefused::TooMany | CallRefused::Disconnected | CallRefused::BornCancelled(_)) => Ok(()),
+        }
+    }
+
+    fn ack(&mut self, key: OutboundKey, cancelled: bool) {
+        let cancel = self.ledger.made.get(&key).and_then(|made| made.cancel);
+        self.session.recv_ack(self.now, cancel.map(|(number, _)| number), cancelled);
+    }
+}

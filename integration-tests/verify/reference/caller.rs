@@ -1,0 +1,249 @@
+//! What our own callers must see, and what the wire carries for them: a list of calls and a few lines a rule.
+
+use std::time::Duration;
+
+use rescind_core::{AfterCancel, AnswerKind, CancelResult, CauseKind};
+
+use super::model::{BY_US, Seen};
+
+/// How long a caller waits for the peer after its cancel.
+pub(super) const PEER_WAIT: Duration = Duration::from_secs(5);
+
+/// What happens to the n-th call of ours.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Own {
+    /// One is made: with a deadline so long from now, and a wish of what its caller does after a cancel.
+    Call(Option<Duration>, Option<AfterCancel>),
+    /// Its frame goes to the wire.
+    Write(usize),
+    /// Its caller cancels it.
+    Cancel(usize, Option<AfterCancel>),
+    /// Its cancel goes to the wire.
+    WriteCancel(usize),
+    /// The peer answers it: early, in time, twice, or long after its caller has left.
+    Answer(usize, AnswerKind),
+    /// The peer acknowledges its cancel, and says whether it took effect.
+    Ack(usize, bool),
+}
+
+/// What is seen of the n-th call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    NotMade,
+    TakenBack(usize),
+    CancelSent(usize),
+    /// What the canceller was told.
+    Canceller(CancelResult),
+    Answered(usize, Option<CauseKind>),
+    Cancelled {
+        call: usize,
+        cause: CauseKind,
+        confirmed: bool,
+    },
+    Disconnected {
+        call: usize,
+        may_have_run: bool,
+    },
+    Acked(usize, bool),
+    Unresponsive(usize),
+    /// What came is for a call that has ended.
+    Late,
+    /// What came is for a call that was not sent yet.
+    Unknown,
+}
+
+/// The one cancel of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CancelFrame {
+    None,
+    Waits,
+    Written,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(super) struct Call {
+    returns_at_once: bool,
+    deadline: Option<Duration>,
+    pub(super) written: bool,
+    pub(super) settled: bool,
+    /// The first cause.
+    cancelled: Option<CauseKind>,
+    waits_until: Option<Duration>,
+    pub(super) cancel: CancelFrame,
+    acked: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    may_cancel: bool,
+    returns_at_once: bool,
+    pub(super) hears_acks: bool,
+    pub(super) calls: Vec<Call>,
+}
+
+impl Caller {
+    pub(super) const fn new(may_cancel: bool, returns_at_once: bool, hears_acks: bool) -> Self {
+        Self { may_cancel, returns_at_once, hears_acks, calls: Vec::new() }
+    }
+
+    /// How many wait for their end.
+    pub(super) fn open(&self) -> usize {
+        self.calls.iter().filter(|call| !call.settled).count()
+    }
+
+    pub(super) fn happen(&mut self, own: Own, now: Duration, lost: bool, seen: &mut Vec<Seen>) {
+        match own {
+            Own::Call(..) if lost => seen.push(Seen::Told(Told::NotMade)),
+            Own::Call(time, after) => self.calls.push(Call {
+                returns_at_once: after.map_or(self.returns_at_once, |after| after == AfterCancel::ReturnNow),
+                deadline: time.map(|time| now + time),
+                written: false,
+                settled: false,
+                cancelled: None,
+                waits_until: None,
+                cancel: CancelFrame::None,
+                acked: false,
+            }),
+            Own::Write(number) => self.calls[number].written = true,
+            Own::Cancel(number, after) => {
+                let result = self.cancel(number, now, BY_US, after, seen);
+                seen.push(Seen::Told(Told::Canceller(result)));
+            }
+            Own::WriteCancel(number) => self.calls[number].cancel = CancelFrame::Written,
+            Own::Answer(number, kind) => self.answer(number, kind, seen),
+            Own::Ack(number, cancelled) => self.ack(number, cancelled, seen),
+        }
+    }
+
+    fn settle(&mut self, number: usize, told: Told, seen: &mut Vec<Seen>) {
+        self.calls[number].settled = true;
+        seen.push(Seen::Told(told));
+    }
+
+    fn settle_cancelled(&mut self, call: usize, cause: CauseKind, confirmed: bool, seen: &mut Vec<Seen>) {
+        self.settle(call, Told::Cancelled { call, cause, confirmed }, seen);
+    }
+
+    fn cancel(
+        &mut self,
+        number: usize,
+        now: Duration,
+        cause: CauseKind,
+        after: Option<AfterCancel>,
+        seen: &mut Vec<Seen>,
+    ) -> CancelResult {
+        let call = &mut self.calls[number];
+        let returns = after.map_or(call.returns_at_once, |after| after == AfterCancel::ReturnNow);
+        match *call {
+            Call { settled: true, .. } => CancelResult::AlreadySettled,
+            // The first cause is the one that is told.
+            Call { cancelled: Some(first), .. } => {
+                if returns {
+                    self.settle_cancelled(number, first, false, seen);
+                }
+                CancelResult::AlreadySettled
+            }
+            Call { written: false, .. } => {
+                seen.push(Seen::Told(Told::TakenBack(number)));
+                self.settle_cancelled(number, cause, true, seen);
+                CancelResult::TakenBack
+            }
+            _ if !self.may_cancel => {
+                self.settle_cancelled(number, cause, false, seen);
+                CancelResult::NotSupported
+            }
+            _ => {
+                call.cancelled = Some(cause);
+                call.cancel = CancelFrame::Waits;
+                call.waits_until = Some(now + PEER_WAIT);
+                seen.push(Seen::Told(Told::CancelSent(number)));
+                if returns {
+                    self.settle_cancelled(number, cause, false, seen);
+                }
+                CancelResult::Sent
+            }
+        }
+    }
+
+    fn answer(&mut self, number: usize, kind: AnswerKind, seen: &mut Vec<Seen>) {
+        let call = &mut self.calls[number];
+        if !call.written && !call.settled {
+            seen.push(Seen::Told(Told::Unknown));
+            return;
+        }
+        // An answer is there: a cancel that was not written has nothing left to stop.
+        if call.cancel == CancelFrame::Waits {
+            call.cancel = CancelFrame::None;
+        }
+        let asked = call.cancelled;
+        match kind {
+            _ if call.settled => seen.push(Seen::Told(Told::Late)),
+            AnswerKind::Value | AnswerKind::Error => {
+                self.settle(number, Told::Answered(number, asked), seen);
+            }
+            AnswerKind::Cancelled => {
+                self.settle_cancelled(number, asked.unwrap_or(CauseKind::Peer), true, seen);
+            }
+        }
+    }
+
+    fn ack(&mut self, number: usize, cancelled: bool, seen: &mut Vec<Seen>) {
+        let call = &mut self.calls[number];
+        if call.settled || call.acked {
+            seen.push(Seen::Told(Told::Late));
+            return;
+        }
+        call.acked = true;
+        // Its answer is on its way then, and only a deadline of its own ends the wait for it.
+        if !cancelled && call.cancelled != Some(CauseKind::Deadline) {
+            call.waits_until =
+                call.deadline.map(|deadline| deadline.max(call.waits_until.unwrap_or(deadline)));
+        }
+        seen.push(Seen::Told(Told::Acked(number, cancelled)));
+    }
+
+    /// What time alone brings.
+    pub(super) fn pass(&mut self, now: Duration, seen: &mut Vec<Seen>) {
+        for number in 0..self.calls.len() {
+            let call = self.calls[number];
+            match (call.settled, call.cancelled) {
+                (true, _) => {}
+                (false, None) => {
+                    if call.deadline.is_some_and(|deadline| deadline <= now) {
+                        let _ = self.cancel(number, now, CauseKind::Deadline, None, seen);
+                    }
+                }
+                (false, Some(cause)) => {
+                    if call.waits_until.is_some_and(|until| until <= now) {
+                        seen.push(Seen::Told(Told::Unresponsive(number)));
+                        self.settle_cancelled(number, cause, false, seen);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connection is gone: no answer can come any more.
+    pub(super) fn lose(&mut self, seen: &mut Vec<Seen>) {
+        for number in 0..self.calls.len() {
+            let call = &mut self.calls[number];
+            if call.cancel == CancelFrame::Waits {
+                call.cancel = CancelFrame::None;
+            }
+            let Call { settled, written, cancelled, .. } = *call;
+            if settled {
+                continue;
+            }
+            if !written {
+                seen.push(Seen::Told(Told::TakenBack(number)));
+            }
+            match cancelled {
+                Some(cause) => self.settle_cancelled(number, cause, false, seen),
+                None => {
+                    self.settle(number, Told::Disconnected { call: number, may_have_run: written }, seen);
+                }
+            }
+        }
+    }
+}

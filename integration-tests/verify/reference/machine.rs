@@ -1,0 +1,247 @@
+//! The machine, driven by the same events, with the account of it that every engine keeps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rescind_core::dialect::{AckStyle, CancelFrom, Handshake, HandshakePart, Role};
+use rescind_core::{
+    Arrival, CallNumber, CallRefused, CallSpec, CancelKey, Cause, CauseKind, Event as Noted, Exempt,
+    InboundKey, Lost, Origin, OutboundKey, Output, ReplyBody, RequestId, Session, SessionConfig, Settlement,
+    Work,
+};
+use rescind_testkit::verify::{Kind, Ledger};
+
+use super::caller::{CancelFrame, Own, Told};
+use super::model::{BY_US, Case, Event, Reference, Seen, in_no_order};
+
+pub(super) struct Machine {
+    session: Session,
+    ledger: Ledger,
+    hears_cancels: bool,
+    acknowledges: bool,
+    start: Instant,
+    now: Instant,
+    requests: Vec<(InboundKey, u8)>,
+    calls: Vec<OwnCall>,
+    seen: Vec<Seen>,
+}
+
+struct OwnCall {
+    key: OutboundKey,
+    number: CallNumber,
+    cancel: Option<CallNumber>,
+}
+
+impl Machine {
+    pub(super) fn new(case: &Case) -> Self {
+        let rules = case.dialect.rules();
+        let mut config = SessionConfig::new(case.dialect.clone(), case.role);
+        config.ordered = case.ordered;
+        let mut session = Session::new(config);
+        let yes = Handshake::new(Some(true), None);
+        session.handshake(HandshakePart::Params, &yes);
+        session.handshake(HandshakePart::Result, &yes);
+        let start = Instant::now();
+        Self {
+            hears_cancels: rules.cancel_from == CancelFrom::Both || case.role == Role::Server,
+            acknowledges: rules.ack == AckStyle::Acknowledged,
+            session,
+            ledger: Ledger::default(),
+            start,
+            now: start,
+            requests: Vec::new(),
+            calls: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    pub(super) fn happen(&mut self, event: Event, events: &AtomicU64) {
+        events.fetch_add(1, Ordering::Relaxed);
+        let from = self.seen.len();
+        let mut last = None;
+        match event {
+            Event::Ask(id) => self.ask(id),
+            Event::Cancel(id) => self.cancel(id),
+            Event::End(number, end) => {
+                let key = self.requests[number].0;
+                if let Some(served) = self.ledger.served.get_mut(&key) {
+                    served.offered = true;
+                }
+                self.session.local_answer(self.now, key, end);
+            }
+            Event::Gone(number) => {
+                let key = self.requests[number].0;
+                self.ledger.end(key);
+                self.session.local_ended(self.now, key);
+            }
+            Event::Own(own) => last = self.own(own),
+            Event::Lost => {
+                self.ledger.lost = true;
+                self.session.recv_lost(self.now, Lost::CancelNow);
+            }
+            Event::Pass(time) => {
+                self.now += time;
+                self.session.handle_timeout(self.now);
+            }
+        }
+        let mut outputs = Vec::new();
+        while let Some(output) = self.session.poll_output() {
+            outputs.push(output);
+        }
+        if let (Event::Ask(id), true) = (event, outputs.is_empty()) {
+            self.seen.push(Seen::UnbornInSilence(id));
+        }
+        for output in &outputs {
+            // What is owed to a cancel the model says, and with what.
+            if !matches!(output, Output::Ack { .. }) {
+                self.ledger.take(&self.session, output).unwrap_or_else(|broken| panic!("{broken}"));
+            }
+            self.see(event, output);
+        }
+        self.seen.extend(last.map(Seen::Told));
+        in_no_order(event, &mut self.seen[from..]);
+        let inspection = self.session.inspect(self.now);
+        self.ledger.check(&self.session, &inspection).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+
+    fn ask(&mut self, id: u8) {
+        let arrival = Arrival {
+            id: RequestId::number(id.into()),
+            cancel_key: CancelKey::SameAsId,
+            method: "work",
+            exempt: Exempt::No,
+            tag: 0,
+            origin: Origin::STREAM,
+            server_cancellable: false,
+            work: Work::Task,
+            admission: Ok(()),
+        };
+        if let Some(key) = self.session.recv_request(self.now, arrival) {
+            let accepted = self.ledger.accept(key, RequestId::number(id.into()).into(), Kind::Work);
+            accepted.unwrap_or_else(|broken| panic!("{broken}"));
+            self.requests.push((key, id));
+        }
+    }
+
+    fn cancel(&mut self, id: u8) {
+        let named = self.requests.iter().rev().find(|(_, asked)| *asked == id);
+        if let (Some((key, _)), true) = (named, self.hears_cancels) {
+            self.ledger.cancel(*key, CauseKind::Peer);
+        }
+        let ack = self.acknowledges.then(|| RequestId::number(1000));
+        let key = RequestId::number(id.into());
+        self.session.recv_cancel(self.now, Some(key), None, ack, &Origin::STREAM);
+    }
+
+    /// What is told in the end, behind what the machine has done.
+    fn own(&mut self, own: Own) -> Option<Told> {
+        let now = self.now;
+        match own {
+            Own::Call(time, after_cancel) => {
+                let mut spec = CallSpec::new("work");
+                (spec.deadline, spec.after_cancel) = (time.map(|time| now + time), after_cancel);
+                match self.session.local_call(now, &spec) {
+                    Ok((key, number)) => {
+                        let made = self.ledger.make(key, number, None);
+                        made.unwrap_or_else(|broken| panic!("{broken}"));
+                        self.calls.push(OwnCall { key, number, cancel: None });
+                    }
+                    Err(CallRefused::Disconnected) => return Some(Told::NotMade),
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            Own::Write(number) => {
+                let key = self.calls[number].key;
+                self.ledger.made.get_mut(&key).expect("it is staged").written = true;
+                self.session.local_written(now, key);
+            }
+            Own::Cancel(number, after) => {
+                let key = self.calls[number].key;
+                let result = self.session.local_cancel_call(now, key, Cause::new(BY_US), after);
+                return Some(Told::Canceller(result));
+            }
+            Own::WriteCancel(number) => {
+                let key = self.calls[number].key;
+                let made = self.ledger.made.get_mut(&key).and_then(|made| made.cancel.as_mut());
+                made.expect("its cancel was asked for").1 = true;
+                self.session.local_cancel_written(now, key);
+            }
+            Own::Answer(number, kind) => {
+                let call = &self.calls[number];
+                let settled = self.session.recv_answer(now, Some(call.number), kind);
+                assert!(settled.is_none_or(|settled| settled == call.key), "I4: another call is settled");
+            }
+            Own::Ack(number, cancelled) => {
+                self.session.recv_ack(now, self.calls[number].cancel, cancelled);
+            }
+        }
+        None
+    }
+
+    fn request(&self, key: InboundKey) -> usize {
+        self.requests.iter().position(|(known, _)| *known == key).expect("a request that was asked")
+    }
+
+    fn call(&self, key: OutboundKey) -> usize {
+        self.calls.iter().position(|known| known.key == key).expect("a call that was made")
+    }
+
+    fn see(&mut self, event: Event, output: &Output) {
+        let seen = match output {
+            Output::Start(key) => Seen::Started(self.request(*key)),
+            Output::Signal { key, .. } => Seen::Signalled(self.request(*key)),
+            Output::Abort(key) => Seen::Aborted(self.request(*key)),
+            Output::Silence { key, .. } => Seen::Silence(self.request(*key)),
+            Output::Reply(reply) => {
+                let number = self.request(reply.key);
+                match reply.body {
+                    ReplyBody::Handler => Seen::Value(number),
+                    ReplyBody::Cancelled(_) | ReplyBody::Graceful(_) => Seen::Cancelled(number),
+                    ReplyBody::Refused(_) => Seen::Failed(number),
+                }
+            }
+            Output::Refuse { .. } | Output::RefuseCancelled { .. } => {
+                let Event::Ask(id) = event else { panic!("{output:?} in {event:?}") };
+                if matches!(output, Output::Refuse { .. }) { Seen::Refused(id) } else { Seen::Unborn(id) }
+            }
+            Output::Ack { status, .. } => Seen::Acknowledged(*status),
+            Output::SendCancel { call, cancel, .. } => {
+                let number = self.call(*call);
+                self.calls[number].cancel = Some(*cancel);
+                Seen::Told(Told::CancelSent(number))
+            }
+            Output::TakeBack(call) => Seen::Told(Told::TakenBack(self.call(*call))),
+            Output::Acked { call, cancelled } => Seen::Told(Told::Acked(self.call(*call), *cancelled)),
+            Output::Settle { call, settlement } => Seen::Told(settled(self.call(*call), settlement)),
+            Output::Event(Noted::UnknownCancel) => Seen::Nothing,
+            Output::Event(Noted::ParkedCancel) => Seen::Waits,
+            Output::Event(Noted::IgnoredCancel) => Seen::Unheard,
+            Output::Event(Noted::LateAnswer) => Seen::Told(Told::Late),
+            Output::Event(Noted::UnknownAnswer) => Seen::Told(Told::Unknown),
+            Output::Event(Noted::Unresponsive(call)) => Seen::Told(Told::Unresponsive(self.call(*call))),
+            _ => return,
+        };
+        self.seen.push(seen);
+    }
+
+    /// Holds all that was seen, and what is still to be written, against the reference.
+    pub(super) fn is_as(&self, reference: &Reference) {
+        assert_eq!(self.seen, reference.seen);
+        assert_eq!(self.now - self.start, reference.now);
+        for (call, model) in self.calls.iter().zip(&reference.caller.calls) {
+            let wants = self.session.wants_cancel(call.key);
+            assert_eq!(wants, model.cancel == CancelFrame::Waits, "the cancel of {:?}", call.number);
+        }
+        assert_eq!(self.session.is_finished(), reference.is_finished(), "all of it is gone");
+    }
+}
+
+fn settled(call: usize, settlement: &Settlement) -> Told {
+    match settlement {
+        Settlement::Answered { cancelled } => Told::Answered(call, cancelled.as_ref().map(Cause::kind)),
+        Settlement::Cancelled { cause, confirmed } => {
+            Told::Cancelled { call, cause: cause.kind(), confirmed: *confirmed }
+        }
+        Settlement::Disconnected { may_have_run } => Told::Disconnected { call, may_have_run: *may_have_run },
+    }
+}

@@ -1,0 +1,293 @@
+//! What the peer and the handlers must see, said without slots, timers or queues.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rescind_core::dialect::{AckStyle, CancelFrom, CancelledReply, Dialect, EarlyCancel, Role};
+use rescind_core::{AckStatus, CauseKind, HandlerEnd};
+
+use super::caller::{Caller, Own, Told};
+
+/// Ids the peer uses.
+pub(super) const IDS: u8 = 4;
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// How long an early cancel waits for its request.
+pub(super) const EARLY: Duration = Duration::from_secs(30);
+/// How long it is known what became of an id.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// What is played: a dialect, the side we are, and whether frames come in the order they were sent.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) dialect: Dialect,
+    pub(super) role: Role,
+    pub(super) ordered: bool,
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Ask(u8),
+    /// Of any id: one in use, one that was, one still to come.
+    Cancel(u8),
+    /// The handler of the n-th request says how it ends.
+    End(usize, HandlerEnd),
+    /// Its task is gone.
+    Gone(usize),
+    /// Something about a call of ours.
+    Own(Own),
+    /// The connection is gone.
+    Lost,
+    Pass(Duration),
+}
+
+/// What must be seen, by the number of the request in the order of their coming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Started(usize),
+    Signalled(usize),
+    Value(usize),
+    Cancelled(usize),
+    Failed(usize),
+    Silence(usize),
+    Aborted(usize),
+    Refused(u8),
+    /// Its cancel came first: it is never started, and answered as cancelled.
+    Unborn(u8),
+    /// The same where silence is owed.
+    UnbornInSilence(u8),
+    /// A cancel that names nothing.
+    Nothing,
+    /// A cancel that waits for its request.
+    Waits,
+    /// A cancel from a side that may not cancel.
+    Unheard,
+    /// What a cancel is acknowledged with.
+    Acknowledged(AckStatus),
+    /// Of a call of ours.
+    Told(Told),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) id: u8,
+    signalled_at: Option<Duration>,
+    settled: bool,
+    aborted: bool,
+    pub(super) alive: bool,
+}
+
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(super) struct Reference {
+    /// The answer to a cancelled request is decided when its cancel comes.
+    at_once: bool,
+    silence: bool,
+    hears_cancels: bool,
+    acknowledges: bool,
+    waits_for_requests: bool,
+    pub(super) now: Duration,
+    pub(super) asked: Vec<Asked>,
+    pub(super) caller: Caller,
+    /// When an id was settled last, and whether as cancelled.
+    settled: BTreeMap<u8, (Duration, bool)>,
+    /// Cancels that came before their requests, and when.
+    early: BTreeMap<u8, Duration>,
+    pub(super) lost: bool,
+    pub(super) seen: Vec<Seen>,
+}
+
+impl Reference {
+    pub(super) fn of(case: &Case) -> Self {
+        let rules = case.dialect.rules();
+        let silence = rules.peer_cancelled == CancelledReply::Silence;
+        let at_once = silence || rules.peer_cancelled == CancelledReply::OwnShape;
+        let client_alone = rules.cancel_from == CancelFrom::Client;
+        let acknowledges = rules.ack == AckStyle::Acknowledged;
+        Self {
+            at_once,
+            silence,
+            hears_cancels: !client_alone || case.role == Role::Server,
+            acknowledges,
+            waits_for_requests: match rules.early {
+                EarlyCancel::Never => false,
+                EarlyCancel::WhereUnordered => !case.ordered,
+                EarlyCancel::Always => true,
+            },
+            now: Duration::ZERO,
+            asked: Vec::new(),
+            caller: Caller::new(!client_alone || case.role == Role::Client, silence, acknowledges),
+            settled: BTreeMap::new(),
+            early: BTreeMap::new(),
+            lost: false,
+            seen: Vec::new(),
+        }
+    }
+
+    pub(super) fn occupied(&self, id: u8) -> Option<usize> {
+        self.asked.iter().position(|asked| asked.alive && asked.id == id)
+    }
+
+    /// Nothing runs and no call is open, on a connection that is gone.
+    pub(super) fn is_finished(&self) -> bool {
+        self.lost && !self.asked.iter().any(|asked| asked.alive) && self.caller.open() == 0
+    }
+
+    /// A request gets its answer. On a lost connection nobody sees it.
+    fn answer(&mut self, number: usize, answer: Seen, as_cancelled: bool) {
+        let asked = &mut self.asked[number];
+        asked.settled = true;
+        self.settled.insert(asked.id, (self.now, as_cancelled));
+        if !self.lost {
+            self.seen.push(answer);
+        }
+    }
+
+    /// The cancelled answer, or the silence in its place.
+    fn cancelled(&mut self, number: usize) {
+        let answer = if self.silence { Seen::Silence(number) } else { Seen::Cancelled(number) };
+        self.answer(number, answer, true);
+    }
+
+    fn signal(&mut self, number: usize) {
+        self.asked[number].signalled_at = Some(self.now);
+        if self.at_once {
+            self.cancelled(number);
+        }
+        self.seen.push(Seen::Signalled(number));
+    }
+
+    fn acknowledge(&mut self, status: AckStatus) {
+        if self.acknowledges {
+            self.seen.push(Seen::Acknowledged(status));
+        }
+    }
+
+    fn became_of(&self, id: u8) -> AckStatus {
+        match self.settled.get(&id) {
+            Some((at, cancelled)) if self.now.saturating_sub(*at) < REMEMBERED => {
+                if *cancelled {
+                    AckStatus::Cancelled
+                } else {
+                    AckStatus::AlreadyCompleted
+                }
+            }
+            _ => AckStatus::NotFound,
+        }
+    }
+
+    fn cancel(&mut self, id: u8) {
+        let named = self.occupied(id);
+        if !self.hears_cancels {
+            self.seen.push(Seen::Unheard);
+            let is_there = named.is_some();
+            self.acknowledge(if is_there { AckStatus::NotCancellable } else { AckStatus::NotFound });
+            return;
+        }
+        match named.map(|number| (number, self.asked[number])) {
+            Some((number, Asked { settled: false, signalled_at: None, .. })) => {
+                self.acknowledge(AckStatus::Cancelled);
+                self.signal(number);
+            }
+            Some((_, Asked { settled: false, .. })) => self.acknowledge(AckStatus::Cancelled),
+            found => {
+                let became = self.became_of(id);
+                let waits = self.early.get(&id).is_some_and(|since| self.now.saturating_sub(*since) < EARLY);
+                let never_was = found.is_none() && became == AckStatus::NotFound;
+                if self.waits_for_requests && never_was && !waits {
+                    self.early.insert(id, self.now);
+                    self.seen.push(Seen::Waits);
+                    self.acknowledge(AckStatus::Cancelled);
+                } else {
+                    self.seen.push(Seen::Nothing);
+                    self.acknowledge(became);
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, id: u8) {
+        if self.occupied(id).is_some() {
+            self.seen.push(Seen::Refused(id));
+            return;
+        }
+        if self.early.remove(&id).is_some_and(|since| self.now.saturating_sub(since) < EARLY) {
+            self.settled.insert(id, (self.now, true));
+            self.seen.push(if self.silence { Seen::UnbornInSilence(id) } else { Seen::Unborn(id) });
+            return;
+        }
+        self.asked.push(Asked { id, signalled_at: None, settled: false, aborted: false, alive: true });
+        self.seen.push(Seen::Started(self.asked.len() - 1));
+    }
+
+    fn end(&mut self, number: usize, end: HandlerEnd) {
+        let asked = self.asked[number];
+        if !asked.alive || asked.settled {
+            return;
+        }
+        match (asked.signalled_at, end) {
+            (_, HandlerEnd::Value) | (None, HandlerEnd::Error) => {
+                self.answer(number, Seen::Value(number), false);
+            }
+            (None, HandlerEnd::Panicked) => self.answer(number, Seen::Failed(number), false),
+            // A handler that stops by itself is not silenced: its peer did not cancel it.
+            (None, HandlerEnd::Stopped) => self.answer(number, Seen::Cancelled(number), true),
+            (Some(_), _) => self.cancelled(number),
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        for number in 0..self.asked.len() {
+            let asked = self.asked[number];
+            let is_due = asked.signalled_at.is_some_and(|at| at + GRACE <= self.now);
+            if !is_due || !asked.alive || asked.aborted {
+                continue;
+            }
+            if !asked.settled {
+                self.cancelled(number);
+            }
+            self.asked[number].aborted = true;
+            self.seen.push(Seen::Aborted(number));
+        }
+        self.caller.pass(self.now, &mut self.seen);
+    }
+
+    fn lose(&mut self) {
+        self.lost = true;
+        self.caller.lose(&mut self.seen);
+        for number in 0..self.asked.len() {
+            let asked = self.asked[number];
+            if asked.alive && !asked.settled && asked.signalled_at.is_none() {
+                self.signal(number);
+            }
+        }
+    }
+
+    pub(super) fn happen(&mut self, event: Event) {
+        let from = self.seen.len();
+        match event {
+            Event::Ask(id) => self.ask(id),
+            Event::Cancel(id) => self.cancel(id),
+            Event::End(number, end) => self.end(number, end),
+            Event::Gone(number) => {
+                self.end(number, HandlerEnd::Panicked);
+                self.asked[number].alive = false;
+            }
+            Event::Own(own) => self.caller.happen(own, self.now, self.lost, &mut self.seen),
+            Event::Lost => self.lose(),
+            Event::Pass(time) => self.pass(time),
+        }
+        in_no_order(event, &mut self.seen[from..]);
+    }
+}
+
+/// What is due at one moment, and what a lost connection ends, has no order.
+pub(super) fn in_no_order(event: Event, seen: &mut [Seen]) {
+    if matches!(event, Event::Pass(_) | Event::Lost) {
+        seen.sort_by_cached_key(|seen| format!("{seen:?}"));
+    }
+}
+
+/// Who cancels in these cases.
+pub(super) const BY_US: CauseKind = CauseKind::Caller;
