@@ -68,7 +68,17 @@ impl Intake {
     /// # Cancel safety
     /// Dropped while it waits, the message is lost.
     pub(crate) async fn put(&self, inbound: Inbound) -> Result<(), NotTaken> {
-        let mut inbound = inbound;
+        match self.try_push(inbound) {
+            Ok(reader) => {
+                wake(reader);
+                Ok(())
+            }
+            Err((NotTaken::Closed, _)) => Err(NotTaken::Closed),
+            Err((NotTaken::Full, back)) => Box::pin(self.put_later(back)).await,
+        }
+    }
+
+    async fn put_later(&self, mut inbound: Inbound) -> Result<(), NotTaken> {
         loop {
             let room = self.room.notified();
             match self.try_push(inbound) {

@@ -54,6 +54,7 @@
 
 mod acp;
 mod client;
+mod doze;
 mod given;
 mod intake;
 mod names;
@@ -69,6 +70,7 @@ mod tls;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
+mod wakes;
 mod whole;
 
 pub use acp::{Acp, AcpTransport};

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use rescind_core::{BoxFuture, Principal};
 
 use crate::names::{MCP_METHOD, MCP_PROTOCOL_VERSION};
@@ -84,7 +84,7 @@ impl Both {
         body::check_length(head.version, &head.headers, self.settings.max_frame)?;
         let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
         let said = if stateless::names_a_version(&body) { Said::Without } else { Said::WithSessions };
-        let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
+        let body = RequestBody::other(Full::new(body));
         Ok((said, Request::from_parts(head, body)))
     }
 }

@@ -21,7 +21,7 @@ use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     RequestId, Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::jar::Jar;
@@ -82,6 +82,7 @@ impl Transport for AcpTransport {
                 requester: Requester::new(&self.client),
                 intake: Intake::new(max_frame),
                 max_frame,
+                moved: Notify::new(),
                 state: Mutex::default(),
             });
             let posting = tokio::spawn(Arc::clone(&client).post_all(frames));
@@ -106,6 +107,8 @@ struct Client {
     requester: Requester,
     intake: Arc<Intake>,
     max_frame: usize,
+    /// A request was taken.
+    moved: Notify,
     state: Mutex<State>,
 }
 
@@ -118,20 +121,20 @@ struct State {
     streams: JoinSet<()>,
     /// Cancels on their way.
     cancels: JoinSet<()>,
-    /// Done when the request of this id was taken.
-    taken: HashMap<RequestId, watch::Receiver<bool>>,
-    /// The session of each request of ours, for the cancel that names it later.
-    sessions_of: HashMap<RequestId, String>,
+    /// Requests of ours that are not answered yet.
+    asked: HashMap<RequestId, Asked>,
     /// The session on whose stream each request of the server's came, for its answer.
     asked_in: HashMap<RequestId, String>,
     closed: bool,
     driver: Option<Waker>,
 }
 
-/// A frame that waits for its turn.
-struct Waiting {
-    out: Outbound,
-    taken: Option<watch::Sender<bool>>,
+/// A request of ours, for the cancel that names it later.
+#[derive(Default)]
+struct Asked {
+    /// The server has taken it.
+    is_taken: bool,
+    session: Option<String>,
 }
 
 impl Client {
@@ -149,12 +152,18 @@ impl Client {
     fn headers(&self, session: Option<&str>) -> HeaderMap {
         let state = self.state();
         let session = session.and_then(|session| HeaderValue::from_str(session).ok());
+        let mut headers = HeaderMap::with_capacity(6);
         let values = [
             (ACP_CONNECTION_ID, state.connection.clone()),
             (ACP_SESSION_ID, session),
             (COOKIE, state.cookies.header()),
         ];
-        values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        for (name, value) in values {
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
+        }
+        headers
     }
 
     async fn send(&self, method: Method, headers: HeaderMap, body: Bytes) -> Result<Response<Reply>, Failed> {
@@ -164,12 +173,16 @@ impl Client {
     }
 
     /// Posts one frame after another (B1).
-    async fn post_all(self: Arc<Self>, mut frames: mpsc::Receiver<Waiting>) {
-        while let Some(Waiting { out, taken }) = frames.recv().await {
+    async fn post_all(self: Arc<Self>, mut frames: mpsc::Receiver<Outbound>) {
+        while let Some(out) = frames.recv().await {
             self.wake_driver();
+            let id = out.head.id.clone().filter(|_| out.head.kind == FrameKind::Request);
             self.post(out).await;
-            if let Some(taken) = taken {
-                taken.send_replace(true);
+            if let Some(id) = id {
+                if let Some(asked) = self.state().asked.get_mut(&id) {
+                    asked.is_taken = true;
+                }
+                self.moved.notify_waiters();
             }
         }
     }
@@ -197,9 +210,8 @@ impl Client {
     }
 
     fn forget(&self, id: &RequestId) {
-        let mut state = self.state();
-        state.taken.remove(id);
-        state.sessions_of.remove(id);
+        self.state().asked.remove(id);
+        self.moved.notify_waiters();
     }
 
     async fn posted(
@@ -245,12 +257,12 @@ impl Client {
         let mut state = self.state();
         match (out.head.kind, &out.head.id) {
             (FrameKind::Request, Some(id)) => {
-                if let Some(named) = &named {
-                    state.sessions_of.insert(id.clone(), named.clone());
+                if let (Some(named), Some(asked)) = (&named, state.asked.get_mut(id)) {
+                    asked.session = Some(named.clone());
                 }
                 named
             }
-            (FrameKind::Cancel, Some(id)) => state.sessions_of.get(id).cloned(),
+            (FrameKind::Cancel, Some(id)) => state.asked.get(id)?.session.clone(),
             (FrameKind::Answer, Some(id)) => state.asked_in.remove(id),
             (FrameKind::Answer, None) => None,
             (_, _) => named,
@@ -260,16 +272,26 @@ impl Client {
     /// Sends a cancel beside the queue, once its request was taken.
     fn cancel(self: &Arc<Self>, out: Outbound) {
         let mut state = self.state();
-        let taken = out.head.id.as_ref().and_then(|id| state.taken.get(id).cloned());
         let client = Arc::clone(self);
         while state.cancels.try_join_next().is_some() {}
         state.cancels.spawn(async move {
-            if let Some(mut taken) = taken {
-                let _ = taken.wait_for(|taken| *taken).await;
+            if let Some(id) = &out.head.id {
+                client.until_taken(id).await;
             }
             client.post(out).await;
             client.wake_driver();
         });
+    }
+
+    /// Waits until the request of this id was taken, or failed, or has its answer.
+    async fn until_taken(&self, id: &RequestId) {
+        loop {
+            let moved = self.moved.notified();
+            if self.state().asked.get(id).is_none_or(|asked| asked.is_taken) {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// Opens the stream of a session, or of the connection, if it is not open.
@@ -388,7 +410,7 @@ impl Client {
 struct ClientSender {
     client: Arc<Client>,
     /// `None` once the link closes.
-    queue: Option<mpsc::Sender<Waiting>>,
+    queue: Option<mpsc::Sender<Outbound>>,
     posting: Option<JoinHandle<()>>,
     farewell: Option<JoinHandle<()>>,
 }
@@ -425,19 +447,16 @@ impl Sender for ClientSender {
         }
         // A cancel whose request is not on its way has nothing to go beside, and keeps its place among the others.
         let beside = out.head.kind == FrameKind::Cancel
-            && out.head.id.as_ref().is_some_and(|id| self.client.state().taken.contains_key(id));
+            && out.head.id.as_ref().is_some_and(|id| self.client.state().asked.contains_key(id));
         if beside {
             self.client.cancel(out);
             return Ok(());
         }
         let Some(queue) = &self.queue else { return Err(closed()) };
-        let mut taken = None;
         if let (FrameKind::Request, Some(id)) = (out.head.kind, &out.head.id) {
-            let (sender, receiver) = watch::channel(false);
-            self.client.state().taken.insert(id.clone(), receiver);
-            taken = Some(sender);
+            self.client.state().asked.insert(id.clone(), Asked::default());
         }
-        queue.try_send(Waiting { out, taken }).map_err(|_| closed())
+        queue.try_send(out).map_err(|_| closed())
     }
 
     /// What is taken is on its way.

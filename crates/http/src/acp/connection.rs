@@ -23,6 +23,7 @@ use crate::intake::{Intake, NotTaken};
 use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Kept, Mailbox};
+use crate::wakes::Wakes;
 
 /// The exchange of `initialize`, the only one answered on its own POST (A1).
 const OPENING: ExchangeId = ExchangeId(1);
@@ -67,8 +68,6 @@ enum Opening {
     Told,
 }
 
-type Wakes = Vec<Waker>;
-
 impl Connection {
     pub(super) fn new(
         id: Arc<str>,
@@ -95,13 +94,13 @@ impl Connection {
 
     /// One step under the lock; wakers are called after it.
     fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
-        let mut wakes = Wakes::new();
+        let mut wakes = Wakes::default();
         let result = {
             let mut state = self.state();
             state.used = Instant::now();
             step(&mut state, &mut wakes)
         };
-        wakes.into_iter().for_each(Waker::wake);
+        wakes.wake();
         result
     }
 

@@ -12,6 +12,7 @@ use rescind_core::{
 use tokio::time::{Instant, Sleep};
 
 use super::connection::Connection;
+use crate::doze::Doze;
 use crate::intake::IntakeReceiver;
 
 /// The link of a connection.
@@ -40,7 +41,7 @@ struct ConnectionReceiver {
     intake: IntakeReceiver,
     connection: Arc<Connection>,
     /// When to look whether the connection is idle.
-    idle: Option<Pin<Box<Sleep>>>,
+    idle: Option<Doze>,
 }
 
 impl Receiver for ConnectionReceiver {
@@ -53,8 +54,8 @@ impl Receiver for ConnectionReceiver {
         }
         let this = &mut *self;
         let wait = this.connection.settings.session_idle;
-        let idle = this.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
-        while idle.as_mut().poll(cx).is_ready() {
+        let idle = this.idle.get_or_insert_with(|| Doze::new(wait));
+        while idle.poll(cx).is_ready() {
             let now = Instant::now();
             match this.connection.idle_at() {
                 Some(at) if at <= now => {
@@ -63,8 +64,8 @@ impl Receiver for ConnectionReceiver {
                     this.connection.end();
                     return Poll::Ready(None);
                 }
-                Some(at) => idle.as_mut().reset(at),
-                None => idle.as_mut().reset(now + wait),
+                Some(at) => idle.reset(at),
+                None => idle.reset(now + wait),
             }
         }
         Poll::Pending

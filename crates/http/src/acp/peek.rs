@@ -57,7 +57,12 @@ struct Named<'a> {
 }
 
 fn named<'a>(inner: Option<&'a RawValue>) -> Option<Cow<'a, str>> {
-    object::<Named<'a>>(inner?.get().as_bytes())?.session_id
+    let inner = inner?.get().as_bytes();
+    // What names no session is not read for it: the name would stand there, or an escape.
+    if memchr::memmem::find(inner, b"sessionId").is_none() && memchr::memchr(b'\\', inner).is_none() {
+        return None;
+    }
+    object::<Named<'a>>(inner)?.session_id
 }
 
 impl<'a> Message<'a> {

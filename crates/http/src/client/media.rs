@@ -17,6 +17,12 @@ pub(crate) enum Media {
 
 /// What a `Content-Type` names, whatever its parameters.
 pub(crate) fn media_of(value: &HeaderValue) -> Media {
+    // As nearly all spell it.
+    match value.as_bytes() {
+        usual if usual == JSON.as_bytes() => return Media::Json,
+        usual if usual == EVENT_STREAM.as_bytes() => return Media::Events,
+        _ => {}
+    }
     let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     if media.eq_ignore_ascii_case(JSON) {
         Media::Json

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
@@ -35,6 +36,7 @@ pub(crate) struct Requester {
     path: Uri,
     host: HeaderValue,
     headers: HeaderMap,
+    may_be_http2: bool,
 }
 
 /// Is dropped once a connection has taken the whole of a request, or never will.
@@ -90,6 +92,7 @@ impl Requester {
             path,
             host,
             headers: client.headers.clone(),
+            may_be_http2: client.http2 || client.uri.scheme_str() == Some("https"),
         }
     }
 
@@ -100,7 +103,7 @@ impl Requester {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Response<Reply>, Failed> {
-        self.send_watched(method, headers, body, Urgency::Usual, None).await
+        self.send_one(self.request(method, headers, body, None), Urgency::Usual).await
     }
 
     /// Posts a frame of this kind, and drops `leaving` once a connection has taken it.
@@ -108,42 +111,64 @@ impl Requester {
     /// A server may close a connection in the moment it is used again, and then nobody can tell whether it read what was
     /// written. What means the same when it is said twice is said again: else the server would wait for ever for an answer
     /// that was given.
-    pub(crate) async fn post(
+    pub(crate) fn post(
         &self,
         kind: FrameKind,
         headers: HeaderMap,
         body: Bytes,
+        leaving: Option<Leaving>,
+    ) -> impl Future<Output = Result<Response<Reply>, Failed>> {
+        let urgency = match kind {
+            FrameKind::Cancel => Urgency::Urgent,
+            FrameKind::Answer => Urgency::Usual,
+            FrameKind::Request | FrameKind::Notification => {
+                let request = self.request(Method::POST, headers, body, leaving);
+                return Either::Right(self.send_one(request, Urgency::Usual));
+            }
+        };
+        // Apart, or requests would have to keep room for what is said again.
+        Either::Left(Box::pin(self.post_again(urgency, headers, body, leaving)))
+    }
+
+    async fn post_again(
+        &self,
+        urgency: Urgency,
+        headers: HeaderMap,
+        body: Bytes,
         mut leaving: Option<Leaving>,
     ) -> Result<Response<Reply>, Failed> {
-        let (urgency, mut repeats) = match kind {
-            FrameKind::Cancel => (Urgency::Urgent, REPEATS),
-            FrameKind::Answer => (Urgency::Usual, REPEATS),
-            FrameKind::Request | FrameKind::Notification => (Urgency::Usual, 0),
-        };
-        while repeats > 0 {
-            let leaving = leaving.take();
-            let sent = self.send_watched(Method::POST, headers.clone(), body.clone(), urgency, leaving).await;
+        for _ in 0..REPEATS {
+            let request = self.request(Method::POST, headers.clone(), body.clone(), leaving.take());
+            let sent = self.send_one(request, urgency).await;
             if !matches!(&sent, Err(failed) if failed.sent) {
                 return sent;
             }
-            repeats -= 1;
         }
-        self.send_watched(Method::POST, headers, body, urgency, leaving).await
+        self.send_one(self.request(Method::POST, headers, body, leaving), urgency).await
     }
 
-    async fn send_watched(
+    fn request(
         &self,
         method: Method,
         mut headers: HeaderMap,
         body: Bytes,
-        urgency: Urgency,
         leaving: Option<Leaving>,
-    ) -> Result<Response<Reply>, Failed> {
-        headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    ) -> Request<Posted> {
+        if !self.headers.is_empty() {
+            headers.extend(self.headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        }
         let mut request = Request::new(Posted { body: Full::new(body), _leaving: leaving });
-        let is_post = method == Method::POST;
         *request.method_mut() = method;
         *request.headers_mut() = headers;
+        request
+    }
+
+    async fn send_one(
+        &self,
+        mut request: Request<Posted>,
+        urgency: Urgency,
+    ) -> Result<Response<Reply>, Failed> {
+        let is_post = request.method() == Method::POST;
         loop {
             let (line, is_used) = match self.lines.free(urgency) {
                 Some(line) => (line, true),
@@ -173,6 +198,13 @@ impl Requester {
                     return Err(self.unanswered(back.is_none(), unsent.into_error()));
                 }
             }
+        }
+    }
+
+    /// Adds the host to headers that go with many requests, where HTTP/1.1 is what is spoken.
+    pub(crate) fn name_host(&self, headers: &mut HeaderMap) {
+        if !self.may_be_http2 && !self.headers.contains_key(HOST) {
+            headers.entry(HOST).or_insert_with(|| self.host.clone());
         }
     }
 

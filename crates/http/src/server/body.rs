@@ -1,17 +1,65 @@
 //! Reading a request's body within a bound of bytes and of time.
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Version};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
 
 use super::refusal::Refused;
 use crate::whole::{NotWhole, whole};
 
 /// A request's body, whichever server it came through.
-pub(crate) type RequestBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+pub(crate) enum RequestBody {
+    /// Through ours.
+    Own(Incoming),
+    /// Through that of whoever mounted the service.
+    Other(UnsyncBoxBody<Bytes, Broken>),
+}
+
+/// A body that broke off; nobody asks why.
+#[derive(Debug)]
+pub(crate) struct Broken;
+
+impl RequestBody {
+    /// Of another server.
+    pub(crate) fn other<B: Body<Data = Bytes> + Send + 'static>(body: B) -> Self {
+        Self::Other(body.map_err(|_| Broken).boxed_unsync())
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match self.get_mut() {
+            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|_| Broken),
+            Self::Other(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(body) => body.is_end_stream(),
+            Self::Other(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(body) => body.size_hint(),
+            Self::Other(body) => body.size_hint(),
+        }
+    }
+}
 
 /// Refuses a length over the limit before a byte is read. HTTP/1.1 must say how its body ends.
 pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) -> Result<(), Refused> {
@@ -28,10 +76,23 @@ pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) 
 
 /// Reads the whole body.
 pub(crate) async fn read(body: RequestBody, limit: usize, within: Duration) -> Result<Bytes, Refused> {
-    match tokio::time::timeout(within, whole(body, limit)).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(NotWhole::TooLarge)) => Err(Refused::too_large(limit)),
-        Ok(Err(NotWhole::Broken(_))) => Err(Refused::bad("the body broke off")),
-        Err(_) => Err(Refused::body_too_slow()),
-    }
+    let mut reading = pin!(whole(body, limit));
+    // Most come with their head and are there at the second look at the latest: only what is not needs a timer.
+    let mut looked = false;
+    let early = poll_fn(|cx| match reading.as_mut().poll(cx) {
+        Poll::Ready(read) => Poll::Ready(Some(read)),
+        Poll::Pending if std::mem::replace(&mut looked, true) => Poll::Ready(None),
+        Poll::Pending => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    });
+    let read = match early.await {
+        Some(read) => read,
+        None => tokio::time::timeout(within, reading).await.map_err(|_| Refused::body_too_slow())?,
+    };
+    read.map_err(|why| match why {
+        NotWhole::TooLarge => Refused::too_large(limit),
+        NotWhole::Broken(_) => Refused::bad("the body broke off"),
+    })
 }

@@ -101,7 +101,8 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// A TCP connection without a request for so long is closed; 120 s unless said.
+    /// A TCP connection without a request for so long is closed; 120 s unless said. One of HTTP/1.1 is closed after
+    /// [`header_timeout`](Self::header_timeout) if that is shorter: hyper begins to wait for a head where the last request ends.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout = timeout;
         self

@@ -180,7 +180,8 @@ fn without_port(authority: &str) -> Option<&str> {
 }
 
 fn is_loopback(name: &str) -> bool {
-    name.eq_ignore_ascii_case("localhost")
+    name == "127.0.0.1"
+        || name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 

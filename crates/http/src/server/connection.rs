@@ -1,6 +1,7 @@
 //! Our own serving: accepts sockets, one task a connection, all of which end with the listener.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,9 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -21,15 +21,20 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::heads::HeadTimer;
 use super::open::Open;
 use super::refusal::Refused;
+use super::reply;
 use super::settings::HalfClose;
 use super::stall::Stalling;
-use super::{HttpService, ReplyBody, Settings};
+use super::{HttpService, ReplyBody, RequestBody, Settings};
+use crate::doze::Doze;
 use crate::given::{Accepted, Source};
 
 /// After the listener is gone, what is being written has so long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Fields of a head of HTTP/1.1. The library has a limit too, of 100; any but its own costs it as much as the rest of a head.
+const FIELDS: usize = 64;
 /// Requests open at a time on one HTTP/2 connection.
 const STREAMS: u32 = 1024;
 /// Streams a client may have reset before we have looked at them. The library's own 20 ends the connection of a client
@@ -120,11 +125,9 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
         .half_close(settings.half_close == HalfClose::Waits)
         .header_read_timeout(settings.header_timeout)
-        .max_buf_size(64 * 1024)
-        .max_headers(64);
+        .max_buf_size(64 * 1024);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -158,12 +161,15 @@ impl One {
             async move { Ok::<_, Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
         });
         let settings = self.service.settings();
+        let mut builder = Box::new(auto::Builder::clone(&self.builder));
+        builder.http1().timer(HeadTimer::default());
         let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
         // In one expression: a variable between would keep its room in this future, a connection each.
-        let mut serving = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
+        let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
         let mut wait = settings.header_timeout;
+        let mut due = Doze::until(activity.last() + wait);
+        let mut gone = pin!(self.open.ended());
         let asked = loop {
-            let due = activity.last() + wait;
             tokio::select! {
                 biased;
                 ended = serving.as_mut() => {
@@ -174,8 +180,8 @@ impl One {
                     }
                     return;
                 }
-                () = self.open.ended() => break "the listener is gone",
-                () = tokio::time::sleep_until(due) => {}
+                () = gone.as_mut() => break "the listener is gone",
+                () = poll_fn(|cx| due.poll(cx)) => {}
             }
             wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };
             if activity.idle() && activity.last() + wait <= Instant::now() {
@@ -184,6 +190,7 @@ impl One {
             if !activity.idle() {
                 activity.touch();
             }
+            due.reset(activity.last() + wait);
         };
         tracing::trace!(why = asked, "a connection is closed");
         serving.as_mut().graceful_shutdown();
@@ -196,11 +203,14 @@ fn respond(
     path: &str,
     request: Request<Incoming>,
 ) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
+    if request.version() < Version::HTTP_2 && request.headers().len() > FIELDS {
+        return Box::pin(std::future::ready(reply::closing(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)));
+    }
     if path != "/" && request.uri().path() != path {
         let refused = Refused::not_found("nothing is served under this path");
         return Box::pin(std::future::ready(service.refuse(refused)));
     }
-    service.respond(request.map(|body| body.map_err(Into::into).boxed_unsync()))
+    service.respond(request.map(RequestBody::Own))
 }
 
 /// When a connection was last of use.

@@ -12,6 +12,7 @@ pub(crate) mod checks;
 mod connection;
 mod counts;
 pub(crate) mod events;
+mod heads;
 mod listener;
 pub(crate) mod mailbox;
 mod open;

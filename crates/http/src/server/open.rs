@@ -1,8 +1,12 @@
 //! Whether a listener is there still, for all that ends with it.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 use tokio::sync::Semaphore;
+use tokio::task::coop::unconstrained;
 
 /// The listener's part; with it the listener ends.
 #[derive(Debug)]
@@ -25,7 +29,18 @@ impl Open {
     /// # Cancel safety
     /// Dropping the future loses nothing, but its place among those who wait.
     pub(super) async fn ended(&self) {
-        let _ = self.0.acquire().await;
+        let mut acquire = pin!(self.0.acquire());
+        let mut wakes: Option<Waker> = None;
+        // Connections ask at each turn of theirs, and nearly always nothing has changed.
+        poll_fn(|cx| {
+            let is_waited_for = wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()));
+            if is_waited_for && !self.0.is_closed() {
+                return Poll::Pending;
+            }
+            wakes = Some(cx.waker().clone());
+            pin!(unconstrained(acquire.as_mut())).poll(cx).map(drop)
+        })
+        .await;
     }
 }
 

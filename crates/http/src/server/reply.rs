@@ -2,18 +2,18 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
+use crate::doze::Doze;
 use crate::names::{EVENT_STREAM, JSON};
 
 /// Where the events of a stream come from.
@@ -39,10 +39,12 @@ struct Events {
     reader: u64,
     over: bool,
     keep_alive: Duration,
-    /// When the next comment is due, if nothing else comes. Made with the first wait.
-    due: Option<Pin<Box<Sleep>>>,
+    /// When to look whether a comment is due. Made with the first wait.
+    due: Option<Doze>,
+    /// When the last event came, if that was later than the timer was set.
+    silent_since: Option<Instant>,
     /// When the response ends though the stream has not.
-    until: Option<Pin<Box<Sleep>>>,
+    until: Option<Doze>,
 }
 
 impl ReplyBody {
@@ -61,8 +63,16 @@ impl ReplyBody {
         keep_alive: Duration,
         until: Option<Duration>,
     ) -> Self {
-        let until = until.map(|wait| Box::pin(tokio::time::sleep(wait)));
-        Self(Inner::Events(Events { feed, reader, over: false, keep_alive, due: None, until }))
+        let until = until.map(Doze::new);
+        Self(Inner::Events(Events {
+            feed,
+            reader,
+            over: false,
+            keep_alive,
+            due: None,
+            silent_since: None,
+            until,
+        }))
     }
 }
 
@@ -74,22 +84,25 @@ impl Events {
         match self.feed.poll_next(self.reader, cx) {
             Poll::Ready(event) => {
                 self.over = event.is_none();
-                if let Some(due) = &mut self.due {
-                    due.as_mut().reset(Instant::now() + self.keep_alive);
-                }
+                self.silent_since = self.due.as_ref().map(|_| Instant::now());
                 Poll::Ready(event)
             }
             Poll::Pending => {
-                if self.until.as_mut().is_some_and(|until| until.as_mut().poll(cx).is_ready()) {
+                if self.until.as_mut().is_some_and(|until| until.poll(cx).is_ready()) {
                     self.over = true;
                     return Poll::Ready(None);
                 }
                 let wait = self.keep_alive;
-                let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
-                if due.as_mut().poll(cx).is_pending() {
-                    return Poll::Pending;
+                let due = self.due.get_or_insert_with(|| Doze::new(wait));
+                loop {
+                    if due.poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    // The timer is not moved with each event: it may be early.
+                    let Some(since) = self.silent_since.take() else { break };
+                    due.reset(since + wait);
                 }
-                due.as_mut().reset(Instant::now() + wait);
+                due.reset(Instant::now() + wait);
                 // Polled again by the connection once this is written, which leaves the waker with the timer.
                 Poll::Ready(Some(Bytes::from_static(b":\n\n")))
             }
@@ -149,6 +162,13 @@ impl fmt::Debug for ReplyBody {
 pub(crate) fn plain(status: StatusCode) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = status;
+    response
+}
+
+/// A response without a body, with which its connection ends.
+pub(crate) fn closing(status: StatusCode) -> Response<ReplyBody> {
+    let mut response = plain(status);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use http_body_util::BodyExt;
 use rescind_core::BoxFuture;
 use tower_service::Service;
 
@@ -71,7 +70,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let response = self.respond(request.map(|body| body.map_err(Into::into).boxed_unsync()));
+        let response = self.respond(request.map(RequestBody::other));
         Box::pin(async move { Ok(response.await) })
     }
 }

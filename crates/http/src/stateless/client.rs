@@ -1,20 +1,22 @@
 //! The calling side: a POST for each frame; giving one up is the cancel of its request.
 
 use std::fmt;
+use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Response, Version};
+use http::{HeaderMap, HeaderValue, Response, Version};
 use http_body_util::BodyExt;
 use rescind_core::{
     BadFrame, BoxFuture, CloseReason, ExchangeId, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
     Sender, Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use super::envelope::Envelope;
@@ -162,13 +164,40 @@ struct Flight {
     headed: bool,
     /// It counts among those that are leaving.
     leaves: bool,
-    /// Told when it is given up.
-    given_up: watch::Sender<bool>,
+    given_up: Arc<GivenUp>,
+}
+
+/// Whether a POST is given up. It stays so.
+#[derive(Default)]
+struct GivenUp {
+    is_so: AtomicBool,
+    told: Notify,
+}
+
+impl GivenUp {
+    fn is_so(&self) -> bool {
+        self.is_so.load(Ordering::Acquire)
+    }
+
+    fn give_up(&self) {
+        self.is_so.store(true, Ordering::Release);
+        self.told.notify_waiters();
+    }
+
+    async fn wait(&self) {
+        loop {
+            let told = self.told.notified();
+            if self.is_so() {
+                return;
+            }
+            told.await;
+        }
+    }
 }
 
 impl Flight {
     fn is_given_up(&self) -> bool {
-        *self.given_up.borrow()
+        self.given_up.is_so()
     }
 
     /// It is owed nothing and has yet to reach the server.
@@ -204,9 +233,10 @@ impl Client {
         let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
         let client = Arc::clone(self);
         let (exchange, body) = (out.exchange, out.body);
-        let (given_up, told) = watch::channel(false);
+        let given_up = Arc::<GivenUp>::default();
+        let told = Arc::clone(&given_up);
         let task = tokio::spawn(async move {
-            let ended = client.fly(key, exchange, body, told).await;
+            let ended = client.fly(key, exchange, body, &told).await;
             let asks = client.land(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {
                 Err(Failed { sent, error }) if asks => {
@@ -228,26 +258,28 @@ impl Client {
         key: u64,
         exchange: ExchangeId,
         body: Bytes,
-        mut given_up: watch::Receiver<bool>,
+        given_up: &GivenUp,
     ) -> Result<(), Failed> {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
         Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
-        let mut early = given_up.clone();
-        let waited = async {
-            let _ = early.wait_for(|given_up| *given_up).await;
-            tokio::time::sleep(FOR_THE_HEAD).await;
-            if self.maybe_http2 {
-                self.may_reset().await;
-            }
-        };
-        let response = tokio::select! {
-            biased;
-            response = self.requester.send(Method::POST, headers, body) => response?,
-            () = waited => {
-                tracing::debug!(key, "given up without a head");
-                return Ok(());
+        let mut given_up = pin!(given_up.wait());
+        let (response, is_given_up) = {
+            let mut sending = pin!(self.requester.post(FrameKind::Request, headers, body, None));
+            let sent = tokio::select! {
+                biased;
+                response = sending.as_mut() => Some(response),
+                () = given_up.as_mut() => None,
+            };
+            if let Some(response) = sent {
+                (response?, false)
+            } else {
+                let Some(response) = Box::pin(self.wait_for_head(sending)).await else {
+                    tracing::debug!(key, "given up without a head");
+                    return Ok(());
+                };
+                (response?, true)
             }
         };
         let resets = response.version() >= Version::HTTP_2;
@@ -255,10 +287,12 @@ impl Client {
             flight.headed = true;
         }
         let mut reading = pin!(self.read(exchange, response));
-        tokio::select! {
-            biased;
-            _ = given_up.wait_for(|given_up| *given_up) => {}
-            read = reading.as_mut() => return read,
+        if !is_given_up {
+            tokio::select! {
+                biased;
+                () = given_up => {}
+                read = reading.as_mut() => return read,
+            }
         }
         if resets && !self.may_reset_now(key) {
             // What comes meanwhile is read, so that it does not pile up, and dropped.
@@ -269,6 +303,21 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// What was given up is let reach the server, but not for long.
+    async fn wait_for_head<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
+        let waited = async {
+            tokio::time::sleep(FOR_THE_HEAD).await;
+            if self.maybe_http2 {
+                self.may_reset().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            response = sending => Some(response),
+            () = waited => None,
+        }
     }
 
     /// Whether it is a reset's turn. One that has to wait holds nothing up.
@@ -299,7 +348,7 @@ impl Client {
     async fn read(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<(), Failed> {
         let (head, body) = response.into_parts();
         let answered = match head.headers.get(CONTENT_TYPE).map(media_of) {
-            Some(Media::Events) => self.read_events(exchange, body).await,
+            Some(Media::Events) => Box::pin(self.read_events(exchange, body)).await,
             Some(Media::Json) => self.read_one(exchange, body).await?,
             Some(Media::Other) | None => false,
         };
@@ -419,7 +468,7 @@ impl Sender for ClientSender {
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
         let mut state = self.0.state();
         let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
-        flight.given_up.send_replace(true);
+        flight.given_up.give_up();
         // Without a head it may take a while; nothing is held up for that.
         let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
         state.leaving += usize::from(leaves);

@@ -229,15 +229,19 @@ impl<'a> Envelope<'a> {
                 values.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&encode(&value)).ok()?))),
             );
         }
-        let version = self.version();
-        let version = version.as_deref().unwrap_or(VERSION);
+        let version = match self.version() {
+            Some(version) if version != VERSION => HeaderValue::from_str(&version).ok(),
+            Some(_) | None => Some(HeaderValue::from_static(VERSION)),
+        };
+        // One that no header can hold is left out: a notification needs none.
+        let method = self.method.as_deref().filter(|method| is_plain(method));
         let values = [
-            (MCP_PROTOCOL_VERSION, Some(version.to_owned())),
-            (MCP_METHOD, self.method.as_deref().map(ToOwned::to_owned)),
-            (MCP_NAME, self.name().map(|name| encode(&name))),
+            (MCP_PROTOCOL_VERSION, version),
+            (MCP_METHOD, method.and_then(|method| HeaderValue::from_str(method).ok())),
+            (MCP_NAME, self.name().and_then(|name| HeaderValue::from_str(&encode(&name)).ok())),
         ];
         for (name, value) in values {
-            if let Some(value) = value.and_then(|value| HeaderValue::from_str(&value).ok()) {
+            if let Some(value) = value {
                 headers.insert(name, value);
             }
         }
@@ -290,17 +294,34 @@ pub(super) fn decode(value: &str) -> Option<Cow<'_, str>> {
     String::from_utf8(STANDARD.decode(coded).ok()?).ok().map(Cow::Owned)
 }
 
+/// A header can hold it as it stands.
+fn is_plain(value: &str) -> bool {
+    value.bytes().all(|byte| matches!(byte, b' '..=b'~')) && value.trim() == value
+}
+
 /// A value as a header may hold it.
 pub(super) fn encode(value: &str) -> String {
-    let plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
-        && value.trim() == value
-        && wrapped(value).is_none();
-    if plain { value.to_owned() } else { format!("{START}{}{END}", STANDARD.encode(value)) }
+    if is_plain(value) && wrapped(value).is_none() {
+        value.to_owned()
+    } else {
+        format!("{START}{}{END}", STANDARD.encode(value))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_method_that_no_header_can_hold_has_none() {
+        for (method, told) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
+            let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
+            let envelope: Envelope<'_> = object(message.as_bytes()).unwrap();
+            let mut headers = HeaderMap::new();
+            envelope.headers(&mut headers, &Mirrors::default());
+            assert_eq!(headers.contains_key(&MCP_METHOD), told, "{method:?}");
+        }
+    }
 
     #[test]
     fn names_that_no_header_may_hold_come_back() {

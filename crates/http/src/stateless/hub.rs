@@ -14,6 +14,7 @@ use super::envelope;
 use crate::intake::{Intake, NotTaken};
 use crate::numbers::Numbered;
 use crate::server::Settings;
+use crate::wakes::Wakes;
 
 /// So many POSTs are open at a time.
 const OPEN: usize = 16 * 1024;
@@ -86,10 +87,10 @@ impl Hub {
     }
 
     /// One step under the lock; wakers are called after it.
-    fn step<T>(&self, step: impl FnOnce(&mut State, &mut Vec<Waker>) -> T) -> T {
-        let mut wakers = Vec::new();
+    fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
+        let mut wakers = Wakes::default();
         let result = step(&mut self.state(), &mut wakers);
-        wakers.into_iter().for_each(Waker::wake);
+        wakers.wake();
         result
     }
 

@@ -1,12 +1,12 @@
 //! The serving side: POST and nothing else.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ExchangeId, Principal};
 
 use super::envelope::{Envelope, Kind};
@@ -47,11 +47,8 @@ impl StatelessServer {
         Ok(hub)
     }
 
-    async fn answer(
-        self: Arc<Self>,
-        request: Request<RequestBody>,
-        principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    /// Looks at a request's head, but for what its body has to say too.
+    fn begin(&self, request: Request<RequestBody>) -> Result<(HeaderMap, RequestBody), Refused> {
         if request.method() != Method::POST {
             return Err(Refused::method("POST"));
         }
@@ -59,17 +56,27 @@ impl StatelessServer {
         checks::content_type(&head.headers)?;
         checks::accepts_both(&head.headers)?;
         body::check_length(head.version, &head.headers, self.settings.max_frame)?;
+        Ok((head.headers, body))
+    }
+
+    async fn post(
+        &self,
+        headers: HeaderMap,
+        body: RequestBody,
+        principal: Option<Principal>,
+    ) -> Result<Response<ReplyBody>, Refused> {
         let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
         let checked = Envelope::read(&body)
-            .and_then(|envelope| envelope.check(&head.headers, &self.config.versions, &self.config.mirrors))
+            .and_then(|envelope| envelope.check(&headers, &self.config.versions, &self.config.mirrors))
             .map_err(super::envelope::Unfit::into_response);
         let kind = match checked {
             Ok(kind) => kind,
             Err(unfit) => return Ok(unfit),
         };
+        drop(headers);
         let hub = self.hub()?;
         let exchange = hub.post(body, principal).map_err(|why| match why {
             NotTaken::Full => Refused::too_many("too many messages wait"),
@@ -118,7 +125,13 @@ impl Responder for StatelessServer {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>> {
-        Box::pin(async move { self.answer(request, principal).await.unwrap_or_else(Refused::into_response) })
+        match self.begin(request) {
+            Ok((headers, body)) => Box::pin(async move {
+                let answered = self.post(headers, body, principal).await;
+                answered.unwrap_or_else(Refused::into_response)
+            }),
+            Err(refused) => Box::pin(ready(refused.into_response())),
+        }
     }
 
     fn shut(&self) {

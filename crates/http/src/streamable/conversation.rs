@@ -20,12 +20,13 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::exchanges::{Exchange, Head, OWN, State, Verdict, Wakes};
+use super::exchanges::{Exchange, Head, OWN, State, Verdict};
 use super::table::Table;
 use crate::intake::{Intake, NotTaken};
 use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Forgotten, Mailbox};
+use crate::wakes::Wakes;
 
 /// Bulk is taken while no more than this waits on streams that are read, in bytes.
 const HELD_FOR_BULK: usize = 32 * 1024;
@@ -105,7 +106,7 @@ impl Conversation {
             }
             result
         };
-        wakes.0.into_iter().for_each(Waker::wake);
+        wakes.wake();
         result
     }
 

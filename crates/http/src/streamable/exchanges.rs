@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::Mailbox;
+use crate::wakes::Wakes;
 
 /// The stream that no request of the peer opened.
 pub(super) const OWN: u64 = 0;
@@ -64,16 +65,6 @@ pub(super) enum Verdict {
     Stream,
     /// The session has ended.
     Ended,
-}
-
-/// Wakers that are woken after the lock is released.
-#[derive(Default)]
-pub(super) struct Wakes(pub(super) Vec<Waker>);
-
-impl Wakes {
-    pub(super) fn add(&mut self, waker: Option<Waker>) {
-        self.0.extend(waker);
-    }
 }
 
 impl State {

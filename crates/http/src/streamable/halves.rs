@@ -13,6 +13,7 @@ use rescind_core::{
 use tokio::time::{Instant, Sleep};
 
 use super::conversation::Conversation;
+use crate::doze::Doze;
 use crate::intake::IntakeReceiver;
 
 /// The link of a session.
@@ -42,7 +43,7 @@ struct ServerReceiver {
     intake: IntakeReceiver,
     conversation: Arc<Conversation>,
     /// When to look whether the session is idle.
-    idle: Option<Pin<Box<Sleep>>>,
+    idle: Option<Doze>,
 }
 
 impl Receiver for ServerReceiver {
@@ -55,8 +56,8 @@ impl Receiver for ServerReceiver {
         }
         let this = &mut *self;
         let wait = this.conversation.settings.session_idle;
-        let idle = this.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
-        while idle.as_mut().poll(cx).is_ready() {
+        let idle = this.idle.get_or_insert_with(|| Doze::new(wait));
+        while idle.poll(cx).is_ready() {
             let now = Instant::now();
             match this.conversation.idle_at() {
                 Some(at) if at <= now => {
@@ -64,8 +65,8 @@ impl Receiver for ServerReceiver {
                     tracing::debug!("an idle session is ended");
                     return Poll::Ready(None);
                 }
-                Some(at) => idle.as_mut().reset(at),
-                None => idle.as_mut().reset(now + wait),
+                Some(at) => idle.reset(at),
+                None => idle.reset(now + wait),
             }
         }
         Poll::Pending

@@ -1,7 +1,7 @@
 //! The serving side: what each method does.
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -38,37 +38,40 @@ impl StreamableServer {
         Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon }
     }
 
-    async fn answer(
-        self: Arc<Self>,
-        request: Request<RequestBody>,
-        principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
+    /// Looks at a request's head. What a POST has to wait for begins with its body.
+    fn begin(&self, request: Request<RequestBody>, principal: Option<Principal>) -> Result<Begun, Refused> {
         if self.table.is_shut() {
             return Err(Refused::unavailable("this server has ended"));
         }
         match *request.method() {
-            Method::POST => self.post(request, principal).await,
-            Method::GET => self.get(request.headers(), principal.as_ref()),
-            Method::DELETE => self.delete(request.headers(), principal.as_ref()),
+            Method::POST => self.begin_post(request, principal).map(Begun::Post),
+            Method::GET => self.get(request.headers(), principal.as_ref()).map(Begun::Answered),
+            Method::DELETE => self.delete(request.headers(), principal.as_ref()).map(Begun::Answered),
             _ => Err(Refused::method(ALLOWED)),
         }
     }
 
-    async fn post(
+    fn begin_post(
         &self,
         request: Request<RequestBody>,
         principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
-        let (head, body) = request.into_parts();
-        checks::content_type(&head.headers)?;
-        checks::accepts_both(&head.headers)?;
-        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
-        self.check_version(&head.headers)?;
+    ) -> Result<Posted, Refused> {
+        let headers = request.headers();
+        checks::content_type(headers)?;
+        checks::accepts_both(headers)?;
+        body::check_length(request.version(), headers, self.settings.max_frame)?;
+        let version = self.check_version(headers)?;
+        let primed = version.is_some_and(|version| version >= PRIMED_SINCE);
         // Before the body is read: nobody uploads to a session that is not there.
-        let known = match session_id(&head.headers)? {
+        let known = match session_id(headers)? {
             Some(id) => Some(self.find(id, principal.as_ref())?),
             None => None,
         };
+        Ok(Posted { body: request.into_body(), known, principal, primed })
+    }
+
+    async fn post(&self, posted: Posted) -> Result<Response<ReplyBody>, Refused> {
+        let Posted { body, known, principal, primed } = posted;
         let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
@@ -86,13 +89,13 @@ impl StreamableServer {
         })?;
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { conversation, stream }, token, left: false };
-        self.answer_post(waiting, &head.headers, &body, opens).await
+        self.answer_post(waiting, primed, &body, opens).await
     }
 
     async fn answer_post(
         &self,
         mut waiting: Waiting,
-        headers: &HeaderMap,
+        primed: bool,
         body: &Bytes,
         opens: bool,
     ) -> Result<Response<ReplyBody>, Refused> {
@@ -108,8 +111,6 @@ impl StreamableServer {
             }
             Verdict::Ended => return Err(ended()),
             Verdict::Stream => {
-                let version = headers.get(MCP_PROTOCOL_VERSION);
-                let primed = version.is_some_and(|version| version.as_bytes() >= PRIMED_SINCE.as_bytes());
                 if primed {
                     conversation.prime(exchange, Some(self.config.retry));
                 }
@@ -216,13 +217,29 @@ impl StreamableServer {
         self.table.find(id, principal).ok_or_else(ended)
     }
 
-    fn check_version(&self, headers: &HeaderMap) -> Result<(), Refused> {
-        let Some(version) = single(headers, &MCP_PROTOCOL_VERSION)? else { return Ok(()) };
+    fn check_version<'a>(&self, headers: &'a HeaderMap) -> Result<Option<&'a str>, Refused> {
+        let Some(version) = single(headers, &MCP_PROTOCOL_VERSION)? else { return Ok(None) };
         if self.config.versions.iter().any(|known| known == version) {
-            return Ok(());
+            return Ok(Some(version));
         }
         Err(Refused::bad("this MCP-Protocol-Version is not supported"))
     }
+}
+
+/// What a request's head came to.
+enum Begun {
+    Post(Posted),
+    Answered(Response<ReplyBody>),
+}
+
+/// A POST whose head passed.
+struct Posted {
+    body: RequestBody,
+    /// The session it names.
+    known: Option<Arc<Conversation>>,
+    principal: Option<Principal>,
+    /// Its client understands an event without data.
+    primed: bool,
 }
 
 impl Responder for StreamableServer {
@@ -231,7 +248,14 @@ impl Responder for StreamableServer {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>> {
-        Box::pin(async move { self.answer(request, principal).await.unwrap_or_else(Refused::into_response) })
+        match self.begin(request, principal) {
+            Ok(Begun::Post(posted)) => Box::pin(async move {
+                let answered = self.post(posted).await;
+                answered.unwrap_or_else(Refused::into_response)
+            }),
+            Ok(Begun::Answered(response)) => Box::pin(ready(response)),
+            Err(refused) => Box::pin(ready(refused.into_response())),
+        }
     }
 
     fn shut(&self) {

@@ -196,6 +196,7 @@ fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
         }
         state.standing = if opened { Standing::Open } else { Standing::Unopened };
         state.id = id;
+        state.post_headers = None;
     });
 }
 
@@ -213,7 +214,8 @@ async fn take(
     let asked = place.kind == FrameKind::Request;
     match (status, media) {
         (StatusCode::OK, Some(Media::Events)) => {
-            stream::read(client, place.number, exchange, body, opens, asked).await
+            // Apart, or each request would have to keep room for all that a stream needs.
+            Box::pin(stream::read(client, place.number, exchange, body, opens, asked)).await
         }
         (StatusCode::OK, Some(Media::Json)) => {
             let body = read_whole(client, exchange, body).await?;
@@ -264,7 +266,10 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
             listen::begin_soon(client);
         }
         let known = version.is_some();
-        client.step(|state| state.version = version);
+        client.step(|state| {
+            state.version = version;
+            state.post_headers = None;
+        });
         if !known {
             listen::begin(client);
         }

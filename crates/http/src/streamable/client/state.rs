@@ -35,6 +35,8 @@ pub(super) struct State {
     /// The session, once its server has named it.
     pub(super) id: Option<HeaderValue>,
     pub(super) version: Option<HeaderValue>,
+    /// What each POST has, until the session or its version changes.
+    pub(super) post_headers: Option<HeaderMap>,
     pub(super) flights: Numbered<Flight>,
     pub(super) next: u64,
     /// Frames whose response has not begun, in bytes and in number.
@@ -87,6 +89,7 @@ impl Client {
             standing: Standing::Unopened,
             id: None,
             version: None,
+            post_headers: None,
             flights: Numbered::default(),
             next: 0,
             young: (0, 0),
@@ -128,21 +131,18 @@ impl Client {
 
     /// The headers of every request of the session.
     pub(super) fn headers(&self, accept: &'static str) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(6);
-        headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        let state = self.state();
-        if let Some(id) = &state.id {
-            headers.insert(MCP_SESSION_ID, id.clone());
-        }
-        if let Some(version) = &state.version {
-            headers.insert(MCP_PROTOCOL_VERSION, version.clone());
-        }
-        headers
+        self.state().headers(accept)
     }
 
     pub(super) fn post_headers(&self) -> HeaderMap {
-        let mut headers = self.headers(BOTH);
+        let mut state = self.state();
+        if let Some(headers) = &state.post_headers {
+            return headers.clone();
+        }
+        let mut headers = state.headers(BOTH);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        self.requester.name_host(&mut headers);
+        state.post_headers = Some(headers.clone());
         headers
     }
 
@@ -190,7 +190,7 @@ impl Client {
         let cancel = self.state().flights.get(&flight).and_then(|flight| flight.cancel);
         let Some(cancel) = cancel else { return };
         let over = self.until(|state| !state.flights.contains_key(&cancel));
-        let _ = tokio::time::timeout(self.settings.cancel_after, over).await;
+        let _ = Box::pin(tokio::time::timeout(self.settings.cancel_after, over)).await;
     }
 
     /// Waits until none of these frames is young any more; for ever once nothing is sent any more.
@@ -213,6 +213,18 @@ impl Client {
 }
 
 impl State {
+    fn headers(&self, accept: &'static str) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(6);
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        if let Some(id) = &self.id {
+            headers.insert(MCP_SESSION_ID, id.clone());
+        }
+        if let Some(version) = &self.version {
+            headers.insert(MCP_PROTOCOL_VERSION, version.clone());
+        }
+        headers
+    }
+
     pub(super) fn is_young(&self, frame: u64) -> bool {
         self.flights.get(&frame).is_some_and(|flight| flight.young)
     }

@@ -1,0 +1,92 @@
+//! The time that the heads on one connection have, by one timer of the runtime.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::rt::{Sleep, Timer};
+
+use crate::doze::Doze;
+
+/// The timer of one connection, which waits for one head at a time. A sleep is asked for with each head, and nearly all are
+/// given up long before their end: so the runtime's timer is moved only when it ends.
+#[derive(Clone, Default)]
+pub(super) struct HeadTimer(Arc<Mutex<Option<Doze>>>);
+
+struct HeadSleep {
+    timer: HeadTimer,
+    deadline: Instant,
+}
+
+impl Timer for HeadTimer {
+    fn sleep(&self, wait: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(self.now() + wait)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(HeadSleep { timer: self.clone(), deadline })
+    }
+
+    /// The runtime's, which may be paused.
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}
+
+impl Future for HeadSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = tokio::time::Instant::from_std(self.deadline);
+        let mut timer = self.timer.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let doze = timer.get_or_insert_with(|| Doze::until(deadline));
+        if doze.deadline() > deadline {
+            doze.reset(deadline);
+        }
+        // It may have been set for a head that came in time.
+        while doze.poll(cx).is_ready() {
+            if tokio::time::Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            doze.reset(deadline);
+        }
+        Poll::Pending
+    }
+}
+
+impl Sleep for HeadSleep {}
+
+impl fmt::Debug for HeadTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadTimer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn each_sleep_takes_its_own_time_whatever_came_before() {
+        let timer = HeadTimer::default();
+        let begun = tokio::time::Instant::now();
+        // Given up, as the sleep of a head that has come.
+        assert!(tokio::time::timeout(WAIT / 2, timer.sleep(WAIT)).await.is_err());
+        timer.sleep(WAIT).await;
+        assert_eq!(begun.elapsed(), WAIT + WAIT / 2);
+        tokio::time::advance(WAIT * 3).await;
+        let begun = tokio::time::Instant::now();
+        timer.sleep(WAIT).await;
+        timer.sleep(WAIT / 4).await;
+        assert_eq!(begun.elapsed(), WAIT + WAIT / 4);
+        // A shorter one behind a longer.
+        assert!(tokio::time::timeout(Duration::from_secs(1), timer.sleep(WAIT)).await.is_err());
+        timer.sleep(WAIT / 4).await;
+        assert_eq!(begun.elapsed(), WAIT + WAIT / 2 + Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,33 @@
+//! Wakers that a step under a lock leaves behind.
+
+use std::task::Waker;
+
+/// Wakers to be woken once the lock is released. Mostly it is one, which takes no memory of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
+
+impl Wakes {
+    pub(crate) fn add(&mut self, waker: Option<Waker>) {
+        if self.first.is_none() {
+            self.first = waker;
+        } else {
+            self.more.extend(waker);
+        }
+    }
+
+    pub(crate) fn wake(self) {
+        if let Some(first) = self.first {
+            first.wake();
+        }
+        self.more.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Extend<Waker> for Wakes {
+    fn extend<I: IntoIterator<Item = Waker>>(&mut self, wakers: I) {
+        wakers.into_iter().for_each(|waker| self.add(Some(waker)));
+    }
+}
