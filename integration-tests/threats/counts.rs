@@ -2,13 +2,23 @@
 //! times as long for each. `.ci/threats` runs the release build.
 
 use std::future::Future;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 
 use crate::alone;
+use crate::wires::{Kind, Wire};
 
-/// The million of the table.
-pub(crate) const MILLION: usize = if cfg!(debug_assertions) { 5_000 } else { 1_000_000 };
+/// The million of the table. Over HTTP, where each frame is a POST with a response of its own, it is as many as take about 40 s of two
+/// cores.
+pub(crate) fn million_over(wire: &Wire) -> usize {
+    match (cfg!(debug_assertions), wire.kind) {
+        (true, _) => 5_000,
+        (false, Kind::Connection) => 1_000_000,
+        (false, Kind::Conversation) => 40_000,
+    }
+}
+
 /// What a wall clock says holds in a release build only.
 pub(crate) const TIMED: bool = !cfg!(debug_assertions);
 /// In bytes.
@@ -45,4 +55,20 @@ pub(crate) fn descriptors() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("the system tells").count();
     assert!(open > 0, "this one at least");
     open
+}
+
+/// What this thread had of a core since a first look at it. What others make it wait is not in it.
+#[cfg(unix)]
+pub(crate) fn spent() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(spent).expect("a clock that runs forward")
+}
+
+/// A wall clock, where none tells what a thread had.
+#[cfg(not(unix))]
+pub(crate) fn spent() -> Duration {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGUN.elapsed()
 }

@@ -9,7 +9,8 @@ use rescind::{CallContext, Limits, Peer, Router};
 use serde_json::{Value, json};
 
 use crate::agent::{End, close, limits, open_at};
-use crate::counts::{MIB, MILLION, TIMED, counting, resident};
+use crate::counts::{MIB, TIMED, counting, million_over, resident};
+use crate::floor;
 use crate::stranger::{Hears, Stranger};
 use crate::wires::{Door, Kind, Setting, WIRES, Wire};
 use crate::{in_time, until};
@@ -27,6 +28,9 @@ const SESSIONS: usize = 64;
 /// Each of them has so many requests.
 const SAME_IDS: usize = 2;
 const ECHOES: usize = 2000;
+const WHILE: Duration = Duration::from_secs(3);
+/// So many times of echoes are kept.
+const KEPT: usize = 100_000;
 /// So many cancels for nothing come before memory is looked at.
 const WARM_UP: usize = 5000;
 
@@ -35,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     // ACP's binding posts one frame after another, so that a flood of it is none.
     for wire in WIRES.into_iter().filter(|wire| wire.name != "http-acp") {
         let name = format!("floods::pairs_of_request_and_cancel::{}", wire.name);
-        trials.push(counting(name, move || pairs(wire)));
+        trials.push(counting(name, move || async move { on_two_workers(move || pairs(wire)) }));
     }
     for wire in floodable() {
         let name = format!("floods::cancels_for_unknown_ids::{}", wire.name);
@@ -48,6 +52,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         early(http)
     }));
     trials
+}
+
+/// As a server is run: who floods has a thread of its own, all connections share two workers.
+fn on_two_workers<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let run = move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("a runtime").block_on(test());
+    };
+    std::thread::spawn(run).join().expect("it holds");
 }
 
 /// What carries a stranger's own ids and has sessions; the other bindings and versions of HTTP share its code.
@@ -132,25 +145,50 @@ impl Memory {
     }
 }
 
-/// The 99th percentile of how long echoes take, one after another.
-struct Slowest(Vec<Duration>);
-
-impl Slowest {
-    fn percentile(mut self) -> Duration {
-        self.0.sort_unstable();
-        self.0.get(self.0.len() * 99 / 100).copied().unwrap_or_default()
+/// The 99th percentile of how long echoes take, one after another; of the last [`KEPT`] where there are more.
+async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
+    // All of it is there before memory is looked at.
+    let mut times = vec![Duration::ZERO; KEPT];
+    let mut done = 0;
+    while go_on(done) {
+        let since = Instant::now();
+        let answer = in_time("an echo", peer.call::<_, Value>("echo", &json!([done]))).await;
+        assert_eq!(answer.expect("an echo"), json!([done]));
+        times[done % KEPT] = since.elapsed();
+        done += 1;
     }
+    times.truncate(done);
+    times.sort_unstable();
+    times.get(times.len() * 99 / 100).copied().unwrap_or_default()
 }
 
-async fn echoes(peer: &Peer, go_on: impl Fn(usize) -> bool) -> Slowest {
-    let mut times = Vec::new();
-    while go_on(times.len()) {
-        let since = Instant::now();
-        let answer = in_time("an echo", peer.call::<_, Value>("echo", &json!([times.len()]))).await;
-        assert_eq!(answer.expect("an echo"), json!([times.len()]));
-        times.push(since.elapsed());
+/// The same while as many threads as a flood keeps busy, the attacker's and one that serves it, do something else. What
+/// the system makes others wait for a core is not ours, and is in both values.
+async fn quiet_echoes(peer: Peer) -> Duration {
+    let over = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let quiet = tokio::spawn(echoes(peer, for_a_while())).await;
+    over.store(true, Ordering::Relaxed);
+    for other in others {
+        other.join().expect("it only counts");
     }
-    Slowest(times)
+    quiet.expect("others are served")
+}
+
+/// For as many echoes, and so long, that what the system makes one of them wait for a core is seen too: it gives cores away for
+/// milliseconds, which one echo in a hundred then waits for.
+fn for_a_while() -> impl Fn(usize) -> bool {
+    let since = Instant::now();
+    move |done| done < ECHOES || TIMED && since.elapsed() < WHILE
 }
 
 async fn is_clean(peer: &Peer, alive: &Alive) {
@@ -166,7 +204,27 @@ async fn second_connection(door: &mut Door) -> (End, End) {
     open_at(door, &limits()).await
 }
 
+/// The same beside a flood of the same frames that is served without us.
+async fn echoes_beside_the_floor(peer: Peer, door: &mut Door, limits: &Limits) -> Duration {
+    let serve = |link| tokio::spawn(floor::serve(link, limits.running, limits.cancel_grace));
+    let (mut stranger, serving) = Stranger::meet_with(door, serve, Hears::Counts).await;
+    let beside = tokio::spawn(echoes(peer, for_a_while()));
+    let mut pairs = 0;
+    while !beside.is_finished() {
+        let id = json!(pairs);
+        stranger.request(&id, "deaf", &json!({})).await;
+        stranger.cancel(&id).await;
+        pairs += 1;
+    }
+    let slow = beside.await.expect("others are served");
+    stranger.leave();
+    serving.abort();
+    let _ = serving.await;
+    slow
+}
+
 async fn pairs(wire: Wire) {
+    let count = million_over(&wire);
     let alive = Alive::default();
     let mut limits: Limits = limits();
     // What ignores its cancel is aborted after this: the more often, the more are started.
@@ -174,15 +232,13 @@ async fn pairs(wire: Wire) {
     let mut door = wire.listen(kept_open()).await;
     let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Counts).await;
     let (client, other) = second_connection(&mut door).await;
-    let quiet = echoes(&client.peer, |done| done < ECHOES).await.percentile();
+    let quiet = quiet_echoes(client.peer.clone()).await;
     let over = Arc::new(AtomicBool::new(false));
     let (is_over, asks) = (Arc::clone(&over), client.peer.clone());
-    let beside = tokio::spawn(async move {
-        echoes(&asks, |done| done < ECHOES || !is_over.load(Ordering::SeqCst)).await.percentile()
-    });
+    let beside = tokio::spawn(echoes(asks, move |done| done < ECHOES || !is_over.load(Ordering::SeqCst)));
     let mut memory = Memory::begin();
     let since = Instant::now();
-    for n in 0..MILLION {
+    for n in 0..count {
         let id = json!(n);
         stranger.request(&id, "deaf", &json!({})).await;
         stranger.cancel(&id).await;
@@ -193,7 +249,7 @@ async fn pairs(wire: Wire) {
     let loaded = beside.await.expect("others are served");
     let most = alive.most.load(Ordering::SeqCst);
     eprintln!(
-        "counted: {MILLION} pairs over {} in {:?}: at most {most} handlers alive, others' p99 {loaded:?} after {quiet:?}, {:?}",
+        "counted: {count} pairs over {} in {:?}: at most {most} handlers alive, {:?}",
         wire.name,
         since.elapsed(),
         server.stats()
@@ -203,20 +259,30 @@ async fn pairs(wire: Wire) {
     if wire.kind == Kind::Connection {
         assert_eq!(most, limits.running, "the flood comes up to the limit");
     }
-    assert!(!TIMED || loaded <= quiet * SLOWER, "others' p99 is {loaded:?}, quiet it is {quiet:?}");
     if wire.kind == Kind::Connection {
         // POSTs have no order: of cancels that overtook their requests only so many are kept, and those requests run on.
         is_clean(&server, &alive).await;
-        until("I1: each request is answered once", || stranger.heard() == MILLION + 1).await;
+        until("I1: each request is answered once", || stranger.heard() == count + 1).await;
     }
     assert!(stranger.heard() > 1, "it is answered");
     stranger.leave();
     in_time("the end", server.shutdown(Duration::ZERO)).await;
     is_clean(&server, &alive).await;
+    // Over HTTP the quiet value is the bound alone.
+    let floor = match wire.kind {
+        Kind::Connection => echoes_beside_the_floor(client.peer.clone(), &mut door, &limits).await,
+        Kind::Conversation => Duration::ZERO,
+    };
     close(&client, &other).await;
+    eprintln!(
+        "counted: others' p99 {loaded:?}; quiet it is {quiet:?}, beside a flood served without us {floor:?}"
+    );
+    // Slower than on a machine as busy with something else, and than beside the same flood served without us.
+    assert!(!TIMED || loaded <= quiet.max(floor) * SLOWER, "others' p99 is {loaded:?}");
 }
 
 async fn unknown(wire: Wire) {
+    let count = million_over(&wire);
     let alive = Alive::default();
     let mut door = wire.listen(kept_open()).await;
     let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits(), Hears::Counts).await;
@@ -245,12 +311,12 @@ async fn unknown(wire: Wire) {
     stranger.flush().await;
     until("they are counted", || named_nothing() >= WARM_UP).await;
     let mut memory = Memory::begin();
-    for n in WARM_UP..WARM_UP + MILLION {
+    for n in WARM_UP..WARM_UP + count {
         stranger.cancel(&id(n)).await;
         memory.look(n);
     }
     stranger.flush().await;
-    until("every cancel is counted (I8)", || named_nothing() >= WARM_UP + MILLION).await;
+    until("every cancel is counted (I8)", || named_nothing() >= WARM_UP + count).await;
     memory.look(0);
     memory.is_within(UNKNOWN_MEMORY, "cancels for nothing");
     let stats = server.stats();
@@ -265,6 +331,7 @@ async fn unknown(wire: Wire) {
 }
 
 async fn early(wire: Wire) {
+    let count = million_over(&wire);
     let alive = Alive::default();
     let mut limits = limits();
     limits.parked_time = Duration::from_secs(3600);
@@ -279,15 +346,15 @@ async fn early(wire: Wire) {
     }
     until("they are counted", || taken() >= WARM_UP).await;
     let mut memory = Memory::begin();
-    for n in WARM_UP..WARM_UP + MILLION {
+    for n in WARM_UP..WARM_UP + count {
         stranger.cancel(&json!(n)).await;
         memory.look(n);
     }
     stranger.flush().await;
-    until("every cancel is counted (I8)", || taken() >= WARM_UP + MILLION).await;
+    until("every cancel is counted (I8)", || taken() >= WARM_UP + count).await;
     assert_eq!(server.stats().parked_cancels, PARKED, "I8: {:?}", server.stats());
     memory.is_within(UNKNOWN_MEMORY, "early cancels");
-    let id = json!(WARM_UP + MILLION);
+    let id = json!(WARM_UP + count);
     stranger.request(&id, "echo", &json!({"n": 1})).await;
     let answer = stranger.hear().await;
     assert_eq!((&answer["id"], &answer["result"]), (&id, &json!({"n": 1})), "it runs");
@@ -319,7 +386,7 @@ async fn cross(wire: Wire) {
             attackers.push((stranger, server));
         }
     }
-    let each = MILLION / attackers.len();
+    let each = million_over(&wire) / attackers.len();
     let attacks = attackers.into_iter().map(|(mut stranger, server)| {
         tokio::spawn(async move {
             for n in 0..each {

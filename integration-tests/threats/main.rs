@@ -19,6 +19,7 @@ mod cascade;
 mod counts;
 mod drops;
 mod floods;
+mod floor;
 mod ids;
 #[cfg(unix)]
 mod losses;

@@ -4,14 +4,15 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 use rescind::dialect::Role;
 use rescind::{
-    CallNumber, ExchangeId, FrameKind, Head, Lane, Limits, Outbound, Peer, Router, Sender, TransportEvent,
+    CallNumber, ExchangeId, FrameKind, Head, Lane, Limits, Link, Outbound, Peer, Router, Sender,
+    TransportEvent,
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::in_time;
 use crate::wires::{Door, accept};
@@ -29,36 +30,15 @@ pub(crate) struct Stranger {
     tx: Pin<Box<dyn Sender>>,
     heard: Arc<AtomicUsize>,
     kept: mpsc::UnboundedReceiver<Value>,
-    reading: JoinHandle<()>,
+    /// It reads on a thread of its own, which is none of the server's and ends with the sender.
+    reading: (oneshot::Sender<()>, JoinHandle<()>),
     exchanges: u64,
 }
 
 impl Stranger {
     /// A stranger that has shaken hands, and the peer that serves it.
     pub(crate) async fn meet(door: &mut Door, router: Router, limits: &Limits, mode: Hears) -> (Self, Peer) {
-        let Door { listener, transport, .. } = door;
-        let opening = async {
-            let link = in_time("connecting", transport().open()).await.expect("a connection");
-            let (mut rx, heard) = (link.rx, Arc::new(AtomicUsize::new(0)));
-            let (keep, kept) = mpsc::unbounded_channel();
-            let count = Arc::clone(&heard);
-            let reading = tokio::spawn(async move {
-                while let Some(Ok(event)) = poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
-                    let TransportEvent::Message(inbound) = event else { continue };
-                    let first = count.fetch_add(1, Ordering::SeqCst) == 0;
-                    if first || mode == Hears::Keeps {
-                        let _ = keep.send(serde_json::from_slice(&inbound.body).expect("JSON"));
-                    }
-                }
-            });
-            let mut stranger = Self { tx: link.tx, heard, kept, reading, exchanges: 0 };
-            let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
-            stranger.request(&json!("hello"), "initialize", &hello).await;
-            assert_eq!(stranger.hear().await["id"], "hello");
-            stranger
-        };
-        let serving = async {
-            let link = accept(listener).await;
+        let serve = |link| {
             Peer::builder(rescind::dialect::ACP)
                 .role(Role::Server)
                 .serve(router)
@@ -66,7 +46,49 @@ impl Stranger {
                 .attach(link)
                 .expect("a runtime")
         };
+        Self::meet_with(door, serve, mode).await
+    }
+
+    /// A stranger that has shaken hands, and whatever serves it.
+    pub(crate) async fn meet_with<S>(
+        door: &mut Door,
+        serve: impl FnOnce(Link) -> S,
+        mode: Hears,
+    ) -> (Self, S) {
+        let Door { listener, transport, .. } = door;
+        let opening = async {
+            let link = in_time("connecting", transport().open()).await.expect("a connection");
+            let mut stranger = Self::at(link, mode);
+            let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
+            stranger.request(&json!("hello"), "initialize", &hello).await;
+            assert_eq!(stranger.hear().await["id"], "hello");
+            stranger
+        };
+        let serving = async { serve(accept(listener).await) };
         tokio::join!(opening, serving)
+    }
+
+    fn at(link: Link, mode: Hears) -> Self {
+        let (mut rx, heard) = (link.rx, Arc::new(AtomicUsize::new(0)));
+        let (keep, kept) = mpsc::unbounded_channel();
+        let count = Arc::clone(&heard);
+        let (leaves, mut left) = oneshot::channel();
+        let reading = async move {
+            while let Some(Ok(event)) = poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
+                let TransportEvent::Message(inbound) = event else { continue };
+                let first = count.fetch_add(1, Ordering::SeqCst) == 0;
+                if first || mode == Hears::Keeps {
+                    let _ = keep.send(serde_json::from_slice(&inbound.body).expect("JSON"));
+                }
+            }
+        };
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime.block_on(async {
+                tokio::select! { () = reading => {}, _ = &mut left => {} }
+            });
+        });
+        Self { tx: link.tx, heard, kept, reading: (leaves, thread), exchanges: 0 }
     }
 
     /// The next frame that is kept.
@@ -116,6 +138,8 @@ impl Stranger {
 
     /// Goes without a word.
     pub(crate) fn leave(self) {
-        self.reading.abort();
+        let (leaves, thread) = self.reading;
+        drop(leaves);
+        thread.join().expect("it reads what is JSON");
     }
 }

@@ -1,0 +1,88 @@
+//! The floor: who floods is served by something that knows frames alone. What a second connection waits for beside that is the machine's,
+//! and the wire's.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use rescind::{
+    Finish, FrameKind, Head, Inbound, Lane, Link, Outbound, Sender, TransportError, TransportEvent,
+};
+use tokio::task::JoinSet;
+
+/// So many frames are read before others have their turn, as by our driver.
+const BATCH: usize = 16;
+
+/// Starts a task for each request, as any server does, answers it when that ends, and takes each cancel in, until the connection ends. A
+/// task ends after the grace of the flood's handlers; over the most that may run, requests are answered at once.
+pub(crate) async fn serve(link: Link, most: usize, grace: Duration) {
+    let Link { mut rx, mut tx, .. } = link;
+    let mut running = JoinSet::new();
+    let mut read = 0;
+    loop {
+        let event = poll_fn(|cx| {
+            let event = rx.as_mut().poll_event(cx);
+            if event.is_pending() {
+                let _ = tx.as_mut().poll_flush(cx);
+            }
+            event
+        });
+        let ended = tokio::select! {
+            Some(ended) = running.join_next() => Some(ended.expect("it waits")),
+            event = event => match event {
+                Some(Ok(TransportEvent::Message(inbound))) if !is_request(&inbound) => {
+                    if inbound.exchange.is_peers() {
+                        tx.as_mut().finish_exchange(inbound.exchange, Finish::Accepted);
+                    }
+                    None
+                }
+                // The first opens the connection.
+                Some(Ok(TransportEvent::Message(inbound))) if read > 0 && running.len() < most => {
+                    running.spawn(async move {
+                        tokio::time::sleep(grace).await;
+                        inbound
+                    });
+                    None
+                }
+                Some(Ok(TransportEvent::Message(inbound))) => Some(inbound),
+                Some(Ok(_)) => None,
+                Some(Err(_)) | None => return,
+            },
+        };
+        if let Some(ended) = ended {
+            if send(&mut tx, answer(ended)).await.is_err() {
+                return;
+            }
+        }
+        read += 1;
+        if read % BATCH == 0 {
+            poll_fn(|cx| Poll::Ready(tx.as_mut().poll_flush(cx).is_ready())).await;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Of the frames of a flood only requests have this member.
+fn is_request(inbound: &Inbound) -> bool {
+    inbound.body.windows(5).any(|bytes| bytes == b"\"id\":")
+}
+
+fn answer(inbound: Inbound) -> Outbound {
+    let head = Head { kind: FrameKind::Answer, id: None, method: None };
+    let exchange = inbound.exchange;
+    Outbound { body: inbound.body, exchange, lane: Lane::Bulk, head, last: exchange.is_peers() }
+}
+
+async fn send(tx: &mut Pin<Box<dyn Sender>>, out: Outbound) -> Result<(), TransportError> {
+    poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Bulk, cx) {
+        Poll::Pending => {
+            // What is not flushed makes no room.
+            let _ = tx.as_mut().poll_flush(cx);
+            tx.as_mut().poll_ready(Lane::Bulk, cx)
+        }
+        ready @ Poll::Ready(_) => ready,
+    })
+    .await?;
+    tx.as_mut().start_send(out)
+}
