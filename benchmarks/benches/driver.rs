@@ -1,82 +1,60 @@
-//! The driver's echo and cancel beside the floor of the same run: in memory on one thread and on two workers, and over
-//! the pipes of a child process pinned to the same core. For the table of budgets run the `budget` program.
+//! Ours beside the floor of the same run, an echo and a cancel: in memory on one thread and on two workers, and over the
+//! pipes of a child process pinned to the same core. For the budgets run `report budget`.
 
 use std::time::Duration;
 
-use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, Criterion};
-use rescind_benchmarks::wires::{
-    Pair, in_memory, one_thread, over_pipes, pinned, serve_if_asked, two_workers,
-};
-use rescind_benchmarks::{Client, params};
+use criterion::Criterion;
+use rescind_benchmarks::harness::{Entrant, Place, enter, serve_if_asked};
+use rescind_benchmarks::subject::{CancelSamples, Competitor, Echo, Told};
+use rescind_benchmarks::subjects::{FLOOR, rescind};
+use rescind_benchmarks::wires::{one_thread, pinned, two_workers};
 use tokio::runtime::Runtime;
 
 fn main() {
     serve_if_asked();
-    let mut criterion = Criterion::default().configure_from_args();
-    let runtime = one_thread();
-    let pair = runtime.block_on(async { in_memory() });
-    compare(&mut criterion, "memory, one thread", &runtime, pair);
-    let runtime = two_workers();
-    let pair = runtime.block_on(async { in_memory() });
-    compare(&mut criterion, "memory, two workers", &runtime, pair);
+    compare(Place::OneThread, &one_thread());
+    compare(Place::TwoWorkers, &two_workers());
     // Criterion stays on its thread, so the pinned one has its own.
-    pinned(|| {
-        let mut criterion = Criterion::default().configure_from_args();
-        let runtime = one_thread();
-        let pair = runtime.block_on(over_pipes());
-        compare(&mut criterion, "pipes, one core", &runtime, pair);
-        criterion.final_summary();
-    });
+    pinned(|| compare(Place::Pipes, &one_thread()));
 }
 
-fn compare(criterion: &mut Criterion, wire: &str, runtime: &Runtime, mut pair: Pair) {
+fn compare(place: Place, runtime: &Runtime) {
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut both =
+        [rescind::COMPETITOR, FLOOR].map(|one: Competitor| runtime.block_on(enter(&one, place, 64)));
     for bytes in [64, 4 * 1024, 64 * 1024] {
-        let mut group = criterion.benchmark_group(format!("echo {bytes} B, {wire}"));
-        echo(&mut group, "ours", runtime, &mut pair.ours, bytes);
-        echo(&mut group, "floor", runtime, &mut pair.floor, bytes);
+        let mut group = criterion.benchmark_group(format!("echo {bytes} B, {}", place.name()));
+        for entrant in &mut both {
+            group.bench_function(entrant.name.library, |bencher| {
+                bencher.iter_custom(|rounds| runtime.block_on(echo(entrant, bytes, rounds)));
+            });
+        }
         group.finish();
     }
-    let mut group = criterion.benchmark_group(format!("cancel, {wire}"));
-    cancel(&mut group, "ours", runtime, &mut pair.ours);
-    cancel(&mut group, "floor", runtime, &mut pair.floor);
-    group.finish();
-}
-
-fn echo(
-    group: &mut BenchmarkGroup<'_, WallTime>,
-    name: &str,
-    on: &Runtime,
-    client: &mut Client,
-    bytes: usize,
-) {
-    let params = params(bytes);
-    group.bench_function(name, |bencher| {
-        bencher.iter_custom(|rounds| {
-            on.block_on(async {
-                let mut total = 0;
-                for _ in 0..rounds {
-                    total += client.echo(&params).await;
-                }
-                Duration::from_nanos(total)
-            })
-        });
-    });
-}
-
-fn cancel(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, on: &Runtime, client: &mut Client) {
-    for (to, handler) in [("handler", true), ("caller", false)] {
-        group.bench_function(format!("{name}, to {to}"), |bencher| {
-            bencher.iter_custom(|rounds| {
-                on.block_on(async {
-                    let mut total = 0;
-                    for _ in 0..rounds {
-                        let took = client.cancel().await;
-                        total += if handler { took.to_handler } else { took.to_caller };
-                    }
-                    Duration::from_nanos(total)
-                })
+    let mut group = criterion.benchmark_group(format!("cancel, {}", place.name()));
+    for entrant in &mut both {
+        for (to, handler) in [("handler", true), ("caller", false)] {
+            group.bench_function(format!("{}, to {to}", entrant.name.library), |bencher| {
+                bencher.iter_custom(|rounds| runtime.block_on(cancel(entrant, handler, rounds)));
             });
-        });
+        }
     }
+    group.finish();
+    let _entered = runtime.enter();
+    drop(both);
+    criterion.final_summary();
+}
+
+async fn echo(entrant: &mut Entrant, bytes: usize, rounds: u64) -> Duration {
+    let mut took = Vec::new();
+    let subject = entrant.subject.as_mut().expect("it opened");
+    subject.echo(Echo { bytes, in_flight: 1, count: rounds as usize }, &mut took).await;
+    Duration::from_nanos(took.iter().sum())
+}
+
+async fn cancel(entrant: &mut Entrant, handler: bool, rounds: u64) -> Duration {
+    let mut took = CancelSamples::default();
+    let subject = entrant.subject.as_mut().expect("it opened");
+    assert_eq!(subject.cancel(rounds as usize, &mut took).await, Told::Measured);
+    Duration::from_nanos(if handler { took.to_handler } else { took.to_caller }.iter().sum())
 }

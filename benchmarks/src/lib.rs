@@ -1,58 +1,26 @@
-//! What is measured, for the benches and for the `budget` table. Nothing here is an API.
+//! What is measured, and of whom. Nothing here is an API.
 //!
-//! Two subjects take turns, in one process or each against a server in one of its own ([`apart`]): a [`Client`] that goes
-//! through `Peer`, and one that writes and reads the same frames on the same wire by itself, the floor. Figures of two
-//! runs do not compare; their ratios do.
+//! A [`subject`] is one connection of one library: of ours, of another ([`peers`]), or of the floor, which writes and reads the same
+//! frames on the same wire by itself. [`driven`] asks ours and the others for the same work, the [`harness`] has them take turns.
+//! Figures of two runs do not compare; their ratios do.
 
 pub mod apart;
-pub mod floor;
-pub mod peer;
+#[cfg(feature = "count")]
+pub mod counts;
+pub mod driven;
+pub mod harness;
+pub mod heap;
+#[cfg(feature = "peers")]
+pub mod peers;
 pub mod raw;
+pub mod report;
 #[cfg(feature = "count")]
 pub mod residents;
-pub mod samples;
-#[cfg(feature = "count")]
 pub mod steps;
+pub mod subject;
+pub mod subjects;
 pub mod table;
 pub mod wires;
-
-/// The side that asks.
-#[derive(Debug)]
-pub enum Client {
-    /// Through `Peer`.
-    Ours(peer::PeerClient),
-    /// The same frames without us.
-    Floor(floor::FloorClient),
-}
-
-/// How long one cancel took, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct CancelTimes {
-    /// From the cancel to the handler's signal.
-    pub to_handler: u64,
-    /// From the cancel to the caller's return.
-    pub to_caller: u64,
-}
-
-impl Client {
-    /// One round trip, in nanoseconds.
-    pub async fn echo(&mut self, params: &serde_json::value::RawValue) -> u64 {
-        let begin = clock();
-        match self {
-            Self::Ours(client) => client.echo(params).await,
-            Self::Floor(client) => client.echo(params).await,
-        }
-        clock() - begin
-    }
-
-    /// One cancel of a request whose handler waits for it.
-    pub async fn cancel(&mut self) -> CancelTimes {
-        match self {
-            Self::Ours(client) => client.cancel().await,
-            Self::Floor(client) => client.cancel().await,
-        }
-    }
-}
 
 /// A text of so many bytes, as params.
 #[must_use]

@@ -1,10 +1,9 @@
 //! What a request in flight holds, counted exactly, on both sides of a connection in memory.
 
 use rescind_core::dialect::ACP;
-use rescind_core::{Call, Peer, Router, memory_pair};
+use rescind_core::{Call, Limits, Peer, Router, memory_pair};
 use serde_json::value::RawValue;
 
-use crate::peer::roomy;
 use crate::wires::one_thread;
 
 /// Bytes of heap a request in flight holds.
@@ -25,6 +24,14 @@ impl Resident {
     pub fn beside(self) -> f64 {
         self.all - self.task
     }
+}
+
+/// Limits that let so many requests be in flight.
+fn roomy(requests: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.calls = requests;
+    limits.running = requests;
+    limits
 }
 
 async fn parked(context: rescind_core::CallContext) -> Result<(), rescind_core::HandlerError> {

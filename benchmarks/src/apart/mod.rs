@@ -4,6 +4,7 @@
 //! no measured wire carries it.
 
 mod client;
+pub mod echoes;
 mod server;
 
 use std::io::Write as _;

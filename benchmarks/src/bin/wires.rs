@@ -7,20 +7,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use rescind_benchmarks::apart::echoes::{RESETS, Times, WARM, in_a_task, measure, median, micros};
 use rescind_benchmarks::apart::{Far, OurClient, Serves, Wire, serve_if_asked};
-use rescind_benchmarks::raw::{self, RawClient};
 use rescind_benchmarks::table::Table;
-use rescind_benchmarks::wires::{one_thread, pinned};
+use rescind_benchmarks::wires::one_thread;
 
-/// Echoes of one subject before it is the other's turn.
-const TURN: usize = 25;
 /// Cancels of one kind before it is the other's turn.
 const CANCELS: usize = 5;
-/// Cancels measured where each resets a stream: after 200 at once a client makes them wait, so that its server does not end
-/// the connection.
-const RESETS: usize = 150;
-/// Rounds that warm up and do not count.
-const WARM: usize = 2;
 /// Frames queued ahead of a cancel.
 const AHEAD: usize = 1000;
 /// Connections before memory is measured: what the process needs once.
@@ -41,7 +34,7 @@ fn main() -> ExitCode {
         if has(Part::Echo) || has(Part::Cancel) {
             let cancels = if has(Part::Cancel) { CANCELS } else { 0 };
             let times = in_a_task(measure(wire, options.rounds, cancels));
-            times.judge(&mut table, wire);
+            judge_times(&times, &mut table, wire);
         }
         if has(Part::Load) {
             let load = in_a_task(under_load(wire, options.rounds));
@@ -134,73 +127,17 @@ impl Options {
     }
 }
 
-/// Runs on one pinned thread, as a task: what is woken beside the tasks has the runtime look for events once more.
-fn in_a_task<T: Send + 'static>(measure: impl Future<Output = T> + Send + 'static) -> T {
-    pinned(|| one_thread().block_on(async { tokio::spawn(measure).await.expect("it does not panic") }))
-}
-
-/// Medians, in microseconds.
-struct Times {
-    ours: f64,
-    floor: f64,
-    /// Of the rounds' differences, which a change of the machine's load hardly moves.
-    over: f64,
-    cancel: Option<f64>,
-}
-
-async fn measure(wire: Wire, rounds: usize, cancels: usize) -> Times {
-    let mut far = Far::start(wire, Serves::Ours).await;
-    let mut raw_far = Far::start(wire, Serves::Raw).await;
-    let mut ours = OurClient::open(wire, &mut far).await;
-    let mut floor = RawClient::open(wire, &mut raw_far).await;
-    let (params, frame) = (wire.params(64), raw::frame(wire, 64));
-    let mut samples: [Vec<f64>; 4] = Default::default();
-    let mut cancels_left = if wire == Wire::Stateless2 { RESETS } else { usize::MAX };
-    for round in 0..rounds + WARM {
-        let [mut echoes, mut floors, mut took]: [Vec<f64>; 3] = Default::default();
-        // A B B A, and the other way round in the next round.
-        for half in 0..2 {
-            for first in [round % 2 == half, round % 2 != half] {
-                for _ in 0..TURN {
-                    if first {
-                        echoes.push(micros(ours.echo(&params).await));
-                    } else {
-                        floors.push(micros(floor.echo(&frame).await));
-                    }
-                }
-            }
-        }
-        for _ in 0..cancels.min(cancels_left) {
-            cancels_left -= 1;
-            took.push(micros(ours.cancel(&mut far, 0).await));
-        }
-        if round >= WARM {
-            let (ours, floor) = (median(&mut echoes), median(&mut floors));
-            for (samples, value) in samples.iter_mut().zip([ours, floor, ours - floor]) {
-                samples.push(value);
-            }
-            samples[3].append(&mut took);
-        }
-    }
-    let [ours, floor, over, cancel] =
-        samples.map(|mut samples| (!samples.is_empty()).then(|| median(&mut samples)));
-    let [ours, floor, over] = [ours, floor, over].map(|median| median.expect("there are rounds"));
-    Times { ours, floor, over, cancel }
-}
-
-impl Times {
-    fn judge(&self, table: &mut Table, wire: Wire) {
-        let Self { ours, floor, over, cancel } = self;
-        let name = wire.name();
-        let limit = if wire.is_http() { 20.0 } else { 8.0 };
-        let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
-        table.judge(&format!("echo 64 B over floor, {name}"), *over, limit, "us", &note);
-        if let Some(cancel) = cancel {
-            let one_way = floor / 2.0;
-            let note = format!("{cancel:.2} us, one way of the floor {one_way:.2} us");
-            let over = cancel - one_way;
-            table.judge(&format!("cancel to signal over one way, {name}"), over, 20.0, "us", &note);
-        }
+fn judge_times(times: &Times, table: &mut Table, wire: Wire) {
+    let Times { ours, floor, over, cancel } = times;
+    let name = wire.name();
+    let limit = if wire.is_http() { 20.0 } else { 8.0 };
+    let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
+    table.judge(&format!("echo 64 B over floor, {name}"), *over, limit, "us", &note);
+    if let Some(cancel) = cancel {
+        let one_way = floor / 2.0;
+        let note = format!("{cancel:.2} us, one way of the floor {one_way:.2} us");
+        let over = cancel - one_way;
+        table.judge(&format!("cancel to signal over one way, {name}"), over, 20.0, "us", &note);
     }
 }
 
@@ -267,13 +204,4 @@ fn judge_memory(table: &mut Table, wire: Wire, grown: u64, connections: usize) {
     let note = format!("in the server's process, each with an echo behind it; {connections} measured");
     table.judge(&format!("an idle session, {name}"), grown / connections as f64, limit, "KiB", &note);
     table.judge(&format!("{connections} idle connections, {name}"), grown / 1024.0, 64.0, "MiB", "");
-}
-
-fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1000.0
-}
-
-fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_unstable_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

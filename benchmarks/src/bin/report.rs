@@ -1,0 +1,82 @@
+//! Measures all there is, beside the other libraries and the floor, and shows it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use rescind_benchmarks::harness::{self, PARTS, Run, judge, measure};
+use rescind_benchmarks::{apart, report};
+
+/// Measures what cancelling costs, ours beside the other libraries and the floor, in one run.
+#[derive(Debug, Parser)]
+#[command(name = "report", version)]
+struct Options {
+    /// What to measure.
+    #[arg(default_value = "all", value_parser = clap::builder::PossibleValuesParser::new(PARTS))]
+    part: String,
+    /// Writes budgets and results as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes a page with charts.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Writes the tables in Markdown.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Puts the tables in Markdown between `<!-- tables -->` and `<!-- /tables -->` of this file.
+    #[arg(long, value_name = "FILE")]
+    paste: Option<PathBuf>,
+    /// Rounds that count, after two that warm up.
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Only shows that all of it runs; the figures mean nothing.
+    #[arg(long)]
+    short: bool,
+    /// Exits with 1 if a budget is not met.
+    #[arg(long)]
+    strict: bool,
+}
+
+fn main() -> ExitCode {
+    apart::serve_if_asked();
+    harness::serve_if_asked();
+    harness::count_if_asked();
+    let options = Options::parse();
+    let rounds = if options.short { 2 } else { usize::from(options.rounds) };
+    let results = measure(&Run::new(rounds, options.short), &options.part);
+    let verdicts = judge(&results);
+    report::print(&results, &verdicts);
+    if options.short {
+        println!("A short run shows that all of it runs; its figures mean nothing.");
+    }
+    let written = [
+        options.json.map(|file| write(&file, &format!("{:#}\n", report::to_json(&results, &verdicts)))),
+        options.html.map(|file| write(&file, &report::page(&results, &verdicts))),
+        options.markdown.map(|file| write(&file, &report::markdown(&results, &verdicts))),
+        options.paste.map(|file| paste(&file, &report::markdown(&results, &verdicts))),
+    ];
+    if written.contains(&Some(false)) {
+        return ExitCode::from(2);
+    }
+    if options.strict && !verdicts.iter().all(|verdict| verdict.met) {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn write(file: &Path, text: &str) -> bool {
+    let written = std::fs::write(file, text);
+    if let Err(error) = &written {
+        eprintln!("{} could not be written: {error}", file.display());
+    }
+    written.is_ok()
+}
+
+fn paste(file: &Path, tables: &str) -> bool {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let Some(text) = report::pasted(&text, tables) else {
+        eprintln!("{} has no place for tables", file.display());
+        return false;
+    };
+    write(file, &text)
+}

@@ -1,0 +1,231 @@
+//! Instructions and allocations held against budgets that may only go down.
+//!
+//! Allocations repeat exactly everywhere. Instructions repeat for one compiler, one profile, one C library and one kind of
+//! processor (they choose how memory is copied), but for the seeds of the hash tables, which are drawn anew in each run: what that
+//! comes to is [`TOLERANCE`]. Made otherwise, instructions are shown and not judged.
+
+use std::process::Command;
+
+use rescind_core::dialect::ACP;
+use serde_json::{Value, json};
+
+use crate::harness::{Counted, allocations_of_ours};
+use crate::{steps, subjects};
+
+/// So much more than its budget a count of instructions may be, of one.
+pub const TOLERANCE: f64 = 0.005;
+
+/// Instructions are the least of so many counts: of six, one was 0.65 % above the others.
+const TIMES: usize = 3;
+
+/// So much less than its budget it may be before the budget must follow.
+pub const SLACK: f64 = 0.02;
+
+/// What one thing takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// What.
+    pub name: String,
+    /// Of each; `None` where nothing counts them.
+    pub instructions: Option<u64>,
+    /// Of a thousand.
+    pub allocations: u64,
+}
+
+/// Counts, and what they were made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Compiler, target, profile, C library, kind of processor.
+    pub made_with: Vec<String>,
+    /// Each once.
+    pub counts: Vec<Count>,
+}
+
+/// What is to be said of a count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is as it was.
+    Held,
+    /// It is not judged here.
+    Shown,
+    /// There is no budget for it.
+    New,
+    /// It is above its budget.
+    Above,
+    /// It is so far below that its budget must follow.
+    Lower,
+}
+
+impl Verdict {
+    /// Whether the check fails by it.
+    #[must_use]
+    pub const fn fails(&self) -> bool {
+        matches!(self, Self::New | Self::Above | Self::Lower)
+    }
+}
+
+impl Counts {
+    /// Counts all there is. Minutes under callgrind; without valgrind only allocations.
+    #[must_use]
+    pub fn measure() -> Self {
+        let ours = subjects::rescind::COMPETITOR.name;
+        let [echo, pair] = allocations_of_ours();
+        let [request, settle, cancel] = steps::allocations_of_each(&ACP);
+        let all = [
+            (Counted::Echo(ours), echo),
+            (Counted::Pair(ours), pair),
+            (Counted::Request, request),
+            (Counted::Settle, settle),
+            (Counted::Cancel, cancel),
+        ];
+        let count = |(counted, allocations): (Counted, u64)| Count {
+            name: counted.name().to_owned(),
+            instructions: counted.least_instructions(TIMES).map(|each| each.round() as u64),
+            allocations,
+        };
+        Self { made_with: made_with(), counts: all.into_iter().map(count).collect() }
+    }
+
+    /// Reads a file of [`to_json`](Self::to_json); `None` if it is not one.
+    #[must_use]
+    pub fn from_json(text: &str) -> Option<Self> {
+        let told: Value = serde_json::from_str(text).ok()?;
+        let made_with = told["made_with"].as_array()?.iter();
+        let counts = told["counts"].as_array()?.iter().map(|count| {
+            let name = count["name"].as_str()?.to_owned();
+            let allocations = count["allocations_of_1000"].as_u64()?;
+            Some(Count { name, instructions: count["instructions"].as_u64(), allocations })
+        });
+        Some(Self {
+            made_with: made_with.map(|one| one.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+            counts: counts.collect::<Option<_>>()?,
+        })
+    }
+
+    /// As the file has it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let count = |Count { name, instructions, allocations }: &Count| json!({"name": name, "instructions": instructions, "allocations_of_1000": allocations});
+        json!({"made_with": self.made_with, "counts": self.counts.iter().map(count).collect::<Vec<_>>()})
+    }
+
+    /// The budget of this name.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Option<&Count> {
+        self.counts.iter().find(|count| count.name == name)
+    }
+
+    /// What is to be said of a count's instructions and of its allocations, these being the budgets.
+    #[must_use]
+    pub fn judge(&self, measured: &Self, count: &Count) -> [Verdict; 2] {
+        let Some(budget) = self.of(&count.name) else { return [Verdict::New, Verdict::New] };
+        let instructions = match (count.instructions, budget.instructions) {
+            (Some(counted), Some(budget)) if self.made_with == measured.made_with => {
+                let ratio = counted as f64 / budget as f64;
+                if ratio > 1.0 + TOLERANCE {
+                    Verdict::Above
+                } else if ratio < 1.0 - SLACK {
+                    Verdict::Lower
+                } else {
+                    Verdict::Held
+                }
+            }
+            _ => Verdict::Shown,
+        };
+        let allocations = match count.allocations.cmp(&budget.allocations) {
+            std::cmp::Ordering::Less => Verdict::Lower,
+            std::cmp::Ordering::Equal => Verdict::Held,
+            std::cmp::Ordering::Greater => Verdict::Above,
+        };
+        [instructions, allocations]
+    }
+
+    /// These budgets, each lowered to what was measured where that is less. Instructions of another compiler are taken as they are.
+    #[must_use]
+    pub fn lowered(&self, measured: &Self) -> Self {
+        let same = self.made_with == measured.made_with;
+        let least = |count: &Count| {
+            let Some(budget) = self.of(&count.name) else { return count.clone() };
+            let both = count.instructions.zip(budget.instructions).filter(|_| same);
+            Count {
+                name: count.name.clone(),
+                instructions: both.map_or(count.instructions, |(a, b)| Some(a.min(b))),
+                allocations: count.allocations.min(budget.allocations),
+            }
+        };
+        Self { made_with: measured.made_with.clone(), counts: measured.counts.iter().map(least).collect() }
+    }
+}
+
+/// What instructions depend on beside the source.
+fn made_with() -> Vec<String> {
+    let libc = Command::new("getconf").arg("GNU_LIBC_VERSION").output();
+    let libc = libc.map(|told| String::from_utf8_lossy(&told.stdout).trim().to_owned());
+    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = about.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
+    };
+    // By these the C library and `memchr` choose among their loops.
+    let flags = ["avx2", "erms", "fsrm", "avx512vl"];
+    let has = flags.into_iter().filter(|flag| field("flags").split(' ').any(|one| one == *flag));
+    let processor: Vec<_> = std::iter::once(field("vendor_id")).chain(has).collect();
+    vec![
+        env!("BUILT_WITH").to_owned(),
+        format!("{}, profile {}", env!("BUILT_FOR"), env!("BUILT_AS")),
+        libc.unwrap_or_default(),
+        processor.join(" "),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(with: &str, instructions: u64, allocations: u64) -> Counts {
+        let count = Count { name: "echo".to_owned(), instructions: Some(instructions), allocations };
+        Counts { made_with: vec![with.to_owned()], counts: vec![count] }
+    }
+
+    fn judged(budget: &Counts, measured: &Counts) -> [Verdict; 2] {
+        budget.judge(measured, &measured.counts[0])
+    }
+
+    #[test]
+    fn what_is_above_its_budget_fails_and_what_is_far_below_must_lower_it() {
+        let budget = counts("rustc 1", 10_000, 15);
+        for (instructions, allocations, expected) in [
+            (10_000, 15, [Verdict::Held, Verdict::Held]),
+            (10_050, 15, [Verdict::Held, Verdict::Held]),
+            (10_051, 16, [Verdict::Above, Verdict::Above]),
+            (9_800, 15, [Verdict::Held, Verdict::Held]),
+            (9_799, 14, [Verdict::Lower, Verdict::Lower]),
+        ] {
+            assert_eq!(judged(&budget, &counts("rustc 1", instructions, allocations)), expected);
+        }
+        assert_eq!([Verdict::Above, Verdict::Lower, Verdict::New].map(|verdict| verdict.fails()), [true; 3]);
+    }
+
+    #[test]
+    fn instructions_of_another_compiler_are_shown_and_allocations_judged() {
+        let (budget, other) = (counts("rustc 1", 10_000, 15), counts("rustc 2", 20_000, 16));
+        assert_eq!(judged(&budget, &other), [Verdict::Shown, Verdict::Above]);
+        assert!(!Verdict::Shown.fails());
+    }
+
+    #[test]
+    fn budgets_only_go_down_but_for_another_compilers_instructions() {
+        let budget = counts("rustc 1", 10_000, 15);
+        assert_eq!(budget.lowered(&counts("rustc 1", 11_000, 16)), budget);
+        assert_eq!(budget.lowered(&counts("rustc 1", 9_000, 14)), counts("rustc 1", 9_000, 14));
+        assert_eq!(budget.lowered(&counts("rustc 2", 11_000, 16)), counts("rustc 2", 11_000, 15));
+    }
+
+    #[test]
+    fn the_file_says_what_was_counted_and_what_is_no_such_file_is_none() {
+        let mut told = counts("rustc 1", 10_000, 15);
+        told.counts.push(Count { name: "uncounted".to_owned(), instructions: None, allocations: 0 });
+        assert_eq!(Counts::from_json(&told.to_json().to_string()), Some(told));
+        assert_eq!(Counts::from_json("{}"), None);
+    }
+}

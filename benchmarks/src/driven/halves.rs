@@ -1,0 +1,115 @@
+//! A library that speaks over any stream of bytes: its server's half and its client's, joined in memory or by pipes.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, Join, join};
+use tokio::net::unix::pipe;
+use tokio::task::AbortHandle;
+
+use super::Driven;
+use super::library::Library;
+use super::signals::{Signals, Watch};
+use crate::subject::{Ends, Setup, Subject};
+
+/// Bytes each way in memory, as a pipe of the system holds.
+const BUFFER: usize = 64 << 10;
+
+/// One end of a wire.
+pub trait End: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// For a library that reads and writes apart.
+    fn split(self) -> (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static);
+}
+
+impl End for DuplexStream {
+    fn split(self) -> (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static) {
+        tokio::io::split(self)
+    }
+}
+
+impl End for Join<pipe::Receiver, pipe::Sender> {
+    fn split(self) -> (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static) {
+        self.into_inner()
+    }
+}
+
+/// The two halves of a library in one configuration.
+pub trait Halves: Copy + Send + Sync + 'static {
+    /// Bytes each way in memory.
+    const BUFFER: usize = BUFFER;
+
+    /// Serves at this end until its client is gone.
+    fn serve<E: End>(
+        self,
+        end: E,
+        slots: usize,
+        signals: Arc<Signals>,
+    ) -> impl Future<Output = ()> + Send + 'static;
+
+    /// A client at this end, and the tasks that drive it.
+    fn connect<E: End>(self, end: E, slots: usize) -> impl Future<Output = (impl Library, Tasks)> + Send;
+}
+
+/// Opens both halves in this process, or a client of the other process's.
+pub async fn open<H: Halves>(halves: H, setup: Setup) -> Box<dyn Subject> {
+    match setup.ends {
+        Ends::Memory => {
+            let signals = Arc::new(Signals::default());
+            let (near, far) = tokio::io::duplex(H::BUFFER);
+            let mut serving = Tasks::default();
+            serving.spawn(halves.serve(far, setup.slots, Arc::clone(&signals)));
+            let (client, tasks) = halves.connect(near, setup.slots).await;
+            Driven::boxed(client, Watch::Here(signals), serving.and(tasks))
+        }
+        Ends::Pipes { input, output, server } => {
+            let (client, tasks) = halves.connect(pipes(input, output), setup.slots).await;
+            Driven::of_far(client, server, tasks).await
+        }
+    }
+}
+
+fn pipes(input: OwnedFd, output: OwnedFd) -> Join<pipe::Receiver, pipe::Sender> {
+    join(
+        pipe::Receiver::from_owned_fd(input).expect("a pipe to read"),
+        pipe::Sender::from_owned_fd(output).expect("a pipe to write"),
+    )
+}
+
+/// Serves a client in another process.
+pub async fn serve<H: Halves>(halves: H, setup: Setup) {
+    if let Ends::Pipes { input, output, .. } = setup.ends {
+        let signals = Arc::new(Signals::default());
+        Arc::clone(&signals).answer();
+        halves.serve(pipes(input, output), setup.slots, signals).await;
+    }
+}
+
+/// Tasks that end with the subject they belong to.
+#[derive(Debug, Default)]
+pub struct Tasks(Vec<AbortHandle>);
+
+impl Tasks {
+    /// These and those.
+    #[must_use]
+    pub fn and(mut self, mut those: Self) -> Self {
+        self.0.append(&mut those.0);
+        self
+    }
+
+    /// Spawns one.
+    pub fn spawn<F>(&mut self, task: F)
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.0.push(tokio::spawn(task).abort_handle());
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What the handlers of a server tell whoever measures them, in this process or from another.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Mutex, Notify};
+
+use crate::clock;
+
+/// Counts the handlers that wait for their cancel, and those that got it. The server has it.
+#[derive(Debug, Default)]
+pub struct Signals {
+    waiting: AtomicUsize,
+    signalled: AtomicUsize,
+    last: AtomicU64,
+    changed: Notify,
+}
+
+/// What [`Signals`] counted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Handlers that ever began to wait.
+    pub waiting: usize,
+    /// Handlers that ever were signalled.
+    pub signalled: usize,
+    /// When the last of them was, on [`clock`].
+    pub last: u64,
+}
+
+impl Signals {
+    /// A handler begins to wait. Where dropping its future is the only signal, the guard this returns is what is dropped.
+    pub fn wait(self: &Arc<Self>) -> Waiting {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.changed.notify_waiters();
+        Waiting(Arc::clone(self))
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            waiting: self.waiting.load(Ordering::Acquire),
+            signalled: self.signalled.load(Ordering::Acquire),
+            last: self.last.load(Ordering::Acquire),
+        }
+    }
+
+    /// Answers a [`Watch`] in another process, as often as it asks. Nothing is said unasked: a handler that is timed writes to
+    /// its own wire only.
+    ///
+    /// # Panics
+    /// If this process serves twice.
+    pub fn answer(self: Arc<Self>) {
+        let listener = UnixListener::bind(socket(std::process::id())).expect("a name of this process's own");
+        tokio::spawn(async move {
+            let Ok((mut asked, _)) = listener.accept().await else { return };
+            while asked.read_u8().await.is_ok() {
+                let Seen { waiting, signalled, last } = self.seen();
+                let told = [waiting as u64, signalled as u64, last].map(u64::to_le_bytes);
+                if asked.write_all(told.as_flattened()).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// A name without a file.
+fn socket(process: u32) -> String {
+    format!("\0rescind-benchmark-{process}")
+}
+
+/// A handler that waits; when it is dropped, it was signalled.
+#[derive(Debug)]
+pub struct Waiting(Arc<Signals>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // The clock first: what follows is not the library's. Others may be signalled on other workers.
+        self.0.last.fetch_max(clock(), Ordering::AcqRel);
+        self.0.signalled.fetch_add(1, Ordering::AcqRel);
+        self.0.changed.notify_waiters();
+    }
+}
+
+/// The driver's view of a server's [`Signals`].
+#[derive(Debug)]
+pub enum Watch {
+    /// The server is in this process.
+    Here(Arc<Signals>),
+    /// It is in another, and is asked beside the wire.
+    Far(Mutex<UnixStream>),
+}
+
+impl Watch {
+    /// Of the server in this process, which [answers](Signals::answer).
+    ///
+    /// # Panics
+    /// If it does not.
+    pub async fn far(process: u32) -> Self {
+        Self::Far(Mutex::new(UnixStream::connect(socket(process)).await.expect("the server listens")))
+    }
+
+    /// What was counted so far.
+    ///
+    /// # Panics
+    /// If the server's process ended.
+    pub async fn seen(&self) -> Seen {
+        match self {
+            Self::Here(signals) => signals.seen(),
+            Self::Far(server) => {
+                let mut server = server.lock().await;
+                server.write_all(b"?").await.expect("the server is asked");
+                let mut told = [0; 3];
+                for number in &mut told {
+                    *number = server.read_u64_le().await.expect("the server tells");
+                }
+                let [waiting, signalled, last] = told;
+                Seen { waiting: waiting as usize, signalled: signalled as usize, last }
+            }
+        }
+    }
+
+    /// Returns once so many handlers have begun to wait.
+    pub async fn until_waiting(&self, handlers: usize) -> Seen {
+        self.until(|seen| seen.waiting >= handlers).await
+    }
+
+    /// Returns once so many handlers were signalled.
+    pub async fn until_signalled(&self, handlers: usize) -> Seen {
+        self.until(|seen| seen.signalled >= handlers).await
+    }
+
+    /// Returns once every handler that waited was signalled.
+    pub async fn until_all_signalled(&self) -> Seen {
+        let waiting = self.seen().await.waiting;
+        self.until_signalled(waiting).await
+    }
+
+    async fn until(&self, done: impl Fn(Seen) -> bool) -> Seen {
+        loop {
+            // Hears of what changes from here on, polled or not.
+            let changed = match self {
+                Self::Here(signals) => Some(signals.changed.notified()),
+                Self::Far(_) => None,
+            };
+            let seen = self.seen().await;
+            if done(seen) {
+                return seen;
+            }
+            if let Some(changed) = changed {
+                changed.await;
+            }
+        }
+    }
+}

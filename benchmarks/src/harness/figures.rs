@@ -1,0 +1,184 @@
+//! What was measured, and of whom.
+
+use serde_json::{Value, json};
+
+use crate::subject::Name;
+
+/// Bins of a distribution: so many for each factor of ten.
+const BINS: f64 = 16.0;
+
+/// Times in nanoseconds, as the report shows them.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    /// How many there are.
+    pub count: usize,
+    /// Half are below.
+    pub p50: u64,
+    /// One in a hundred is above.
+    pub p99: u64,
+    /// One in a thousand is above.
+    pub p999: u64,
+    /// The longest.
+    pub max: u64,
+    /// Where each bin of the logarithmic scale begins, and how many are in it; empty bins are left out.
+    pub bins: Vec<(f64, usize)>,
+}
+
+impl Distribution {
+    /// `None` if there are no samples.
+    #[must_use]
+    pub fn new(mut samples: Vec<u64>) -> Option<Self> {
+        samples.sort_unstable();
+        let max = *samples.last()?;
+        let at = |share: f64| samples[((samples.len() - 1) as f64 * share).round() as usize];
+        let mut bins: Vec<(f64, usize)> = Vec::new();
+        for sample in &samples {
+            let begin = 10_f64.powf(((*sample).max(1) as f64).log10().mul_add(BINS, 0.0).floor() / BINS);
+            match bins.last_mut() {
+                Some((last, count)) if (*last - begin).abs() < f64::EPSILON * begin => *count += 1,
+                _ => bins.push((begin, 1)),
+            }
+        }
+        Some(Self { count: samples.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), max, bins })
+    }
+}
+
+/// One cell of the report.
+#[derive(Clone, Debug)]
+pub enum Figure {
+    /// Many times.
+    Times(Distribution),
+    /// One number.
+    Number {
+        /// It.
+        value: f64,
+        /// What it counts.
+        unit: &'static str,
+    },
+    /// "none", "never", or what else is no number.
+    Said(&'static str),
+}
+
+impl Figure {
+    /// The number, or the median.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        match self {
+            Self::Times(times) => Some(times.p50 as f64),
+            Self::Number { value, .. } => Some(*value),
+            Self::Said(_) => None,
+        }
+    }
+}
+
+/// What one competitor did in one case.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// W1 to W9, "scale" or "wires".
+    pub workload: &'static str,
+    /// Which of its cases: "64 B", "running".
+    pub case: String,
+    /// Where: the wire and the threads.
+    pub place: &'static str,
+    /// What of it: "round trip", "to handler".
+    pub measure: &'static str,
+    /// Who.
+    pub name: Name,
+    /// What came of it.
+    pub figure: Figure,
+    /// Its value as a multiple of the floor's in the same case.
+    pub ratio: Option<f64>,
+}
+
+impl Row {
+    /// A row without a ratio; [`set_ratios`] finds that.
+    #[must_use]
+    pub const fn new(
+        workload: &'static str,
+        case: String,
+        place: &'static str,
+        measure: &'static str,
+        name: Name,
+        figure: Figure,
+    ) -> Self {
+        Self { workload, case, place, measure, name, figure, ratio: None }
+    }
+
+    /// Whether both are figures of the same thing.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.workload == other.workload
+            && self.case == other.case
+            && self.place == other.place
+            && self.measure == other.measure
+    }
+
+    /// The row as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let mut row = json!({
+            "workload": self.workload, "case": self.case, "place": self.place, "measure": self.measure,
+            "library": self.name.library, "version": self.name.version,
+            "configuration": self.name.configuration, "note": self.name.carries.note(), "ratio_to_floor": self.ratio,
+        });
+        match &self.figure {
+            Figure::Times(times) => {
+                let Distribution { count, p50, p99, p999, max, bins } = times;
+                row["nanoseconds"] =
+                    json!({"count": count, "p50": p50, "p99": p99, "p99.9": p999, "max": max, "bins": bins});
+            }
+            Figure::Number { value, unit } => {
+                row["value"] = json!(value);
+                row["unit"] = json!(unit);
+            }
+            Figure::Said(said) => row["said"] = json!(said),
+        }
+        row
+    }
+}
+
+/// Sets each row's multiple of the first of these floors that has a figure beside it.
+pub fn set_ratios(rows: &mut [Row], floors: &[Name]) {
+    let is_floor =
+        |row: &&Row| floors.contains(&row.name) && row.figure.value().is_some_and(|value| value > 0.0);
+    let candidates: Vec<Row> = rows.iter().filter(is_floor).cloned().collect();
+    for row in rows {
+        let of = |floor: &Name| candidates.iter().find(|one| one.name == *floor && one.is_beside(row));
+        let floor = floors.iter().find_map(of).and_then(|floor| floor.figure.value());
+        row.ratio = floor.and_then(|floor| Some(row.figure.value()? / floor));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::Carries;
+
+    #[test]
+    fn quantiles_are_of_the_samples() {
+        let times = Distribution::new((1..=1000).rev().collect()).expect("there are samples");
+        assert_eq!((times.count, times.p50, times.p99, times.p999, times.max), (1000, 501, 990, 999, 1000));
+        assert_eq!(times.bins.iter().map(|(_, count)| count).sum::<usize>(), 1000);
+        assert!(times.bins.windows(2).all(|pair| pair[0].0 < pair[1].0), "{:?}", times.bins);
+        assert!(Distribution::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_ratio_is_to_the_floor_of_the_same_case_only() {
+        let of = |library, case: &str, value| {
+            let name = Name { library, version: "", configuration: "", carries: Carries::Bytes };
+            Row::new(
+                "W1",
+                case.to_owned(),
+                "memory",
+                "round trip",
+                name,
+                Figure::Number { value, unit: "ns" },
+            )
+        };
+        let mut rows = [of("floor", "a", 10.0), of("us", "a", 15.0), of("us", "b", 15.0)];
+        let floor = rows[0].name;
+        set_ratios(&mut rows, &[floor]);
+        assert_eq!(rows.map(|row| row.ratio), [Some(1.0), Some(1.5), None]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Instructions, counted by callgrind: they repeat where times do not.
+
+use std::io::Read as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rescind_core::HandlerEnd;
+use rescind_core::dialect::ACP;
+
+use super::alone::PLACE;
+use super::field::{Place, enter, find};
+use super::figures::{Figure, Row};
+use super::{Results, Run};
+use crate::subject::{BURST, Competitor, Echo, Name, Pace, Subject, Told, set_pace};
+use crate::wires::one_thread;
+use crate::{steps, subjects};
+
+const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";
+/// Rounds of the two runs whose difference counts: what comes before and after them falls out of it.
+const FEW: usize = 3 * BURST;
+const MANY: usize = FEW + COUNTED;
+const COUNTED: usize = 1000;
+/// What counts for longer than this hangs.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// An echo nobody cancels.
+    Echo(Name),
+    /// A request and its cancel.
+    Pair(Name),
+    /// A step of the bare machine: a request comes.
+    Request,
+    /// Its handler answers and ends.
+    Settle,
+    /// A cancel of it comes instead.
+    Cancel,
+}
+
+impl Counted {
+    /// As the file of budgets calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Echo(_) => "echo",
+            Self::Pair(_) => "request and cancel",
+            Self::Request => "machine: receive a request",
+            Self::Settle => "machine: answer it and end",
+            Self::Cancel => "machine: receive a cancel",
+        }
+    }
+
+    /// The function counted in; all of the program for a whole request.
+    const fn function(self) -> Option<&'static str> {
+        match self {
+            Self::Echo(_) | Self::Pair(_) => None,
+            Self::Request => Some("rescind_benchmarks::steps::receive_request"),
+            Self::Settle => Some("rescind_benchmarks::steps::settle"),
+            Self::Cancel => Some("rescind_benchmarks::steps::receive_cancel"),
+        }
+    }
+
+    /// Instructions of each. `None` where there is no valgrind, or it does not count.
+    #[must_use]
+    pub fn instructions(self) -> Option<f64> {
+        self.least_instructions(1)
+    }
+
+    /// The same, by the least of so many counts: the seeds of the hash tables only ever add to it.
+    #[must_use]
+    pub fn least_instructions(self, times: usize) -> Option<f64> {
+        let least = |rounds| (0..times).map(|_| self.collected(rounds)).min().flatten();
+        let all = least(MANY)?.saturating_sub(least(FEW)?);
+        Some(all as f64 / COUNTED as f64)
+    }
+
+    /// What callgrind counts of this program with so many rounds in it.
+    fn collected(self, rounds: usize) -> Option<u64> {
+        let (Self::Echo(Name { library, configuration, .. })
+        | Self::Pair(Name { library, configuration, .. })) = self
+        else {
+            return self.asked(rounds, "", "");
+        };
+        self.asked(rounds, library, configuration)
+    }
+
+    fn asked(self, rounds: usize, library: &str, configuration: &str) -> Option<u64> {
+        let mut counting = Command::new("valgrind");
+        counting.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+        if let Some(function) = self.function() {
+            counting.arg(format!("--toggle-collect={function}*"));
+        }
+        let counting = counting
+            .arg(std::env::current_exe().ok()?)
+            .env(COUNTS, format!("{}\n{library}\n{configuration}\n{rounds}", self.name()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let told = told_in_time(counting)?;
+        let counted = told.lines().find_map(|line| line.split_once("Collected :"))?.1;
+        counted.trim().parse().ok()
+    }
+
+    /// Does it so many times, in the program that callgrind runs.
+    fn play(self, rounds: usize) {
+        match self {
+            Self::Echo(name) | Self::Pair(name) => {
+                let competitor = find(name.library, name.configuration).expect("one of ours");
+                one_thread().block_on(async {
+                    let mut entrant = enter(&competitor, Place::OneThread, 64.max(2 * BURST)).await;
+                    if let Some(subject) = &mut entrant.subject {
+                        self.ask(subject.as_mut(), rounds).await;
+                    }
+                });
+            }
+            Self::Request | Self::Settle | Self::Cancel => {
+                let (mut server, now) = (steps::session(&ACP), Instant::now());
+                for id in 0..rounds as i64 {
+                    let Some(key) = steps::receive_request(&mut server, now, id) else { continue };
+                    if self == Self::Cancel {
+                        steps::receive_cancel(&mut server, now, id);
+                    }
+                    let end = if self == Self::Cancel { HandlerEnd::Stopped } else { HandlerEnd::Value };
+                    steps::settle(&mut server, now, key, end);
+                }
+            }
+        }
+    }
+
+    async fn ask(self, subject: &mut dyn Subject, rounds: usize) {
+        if matches!(self, Self::Pair(_)) {
+            assert_eq!(subject.pairs(rounds).await, Told::Measured, "it cancels");
+        } else {
+            let mut took = Vec::with_capacity(MANY);
+            subject.echo(Echo { bytes: 64, in_flight: 1, count: rounds }, &mut took).await;
+        }
+    }
+}
+
+/// W5: instructions of an echo. Says so where there is no valgrind.
+pub(super) fn measure(run: &Run, competitors: &[Competitor], results: &mut Results) {
+    let ours = subjects::rescind::COMPETITOR;
+    let all: Vec<_> = if run.short {
+        vec![ours]
+    } else {
+        competitors.iter().copied().chain(subjects::variants()).collect()
+    };
+    run.begin("W5 instructions of an echo", all.len());
+    for Competitor { name, .. } in all {
+        let each = Counted::Echo(name).instructions();
+        let figure =
+            each.map_or(Figure::Said("not counted"), |value| Figure::Number { value, unit: "instructions" });
+        results.rows.push(Row::new("W5", "an echo".to_owned(), PLACE, "instructions", name, figure));
+        run.step();
+    }
+}
+
+/// What it says on stderr, if it ends well and in time: what ended otherwise counted nothing.
+fn told_in_time(mut counting: Child) -> Option<String> {
+    let mut stderr = counting.stderr.take()?;
+    let (ended, told) = mpsc::channel();
+    let reading = std::thread::spawn(move || {
+        let mut text = String::new();
+        // To its end, which the end of the process is.
+        let _ = stderr.read_to_string(&mut text);
+        let _ = ended.send(text);
+    });
+    let told = told.recv_timeout(LONGEST);
+    if told.is_err() {
+        let _ = counting.kill();
+    }
+    let ended = counting.wait();
+    let _ = reading.join();
+    ended.ok().filter(ExitStatus::success)?;
+    told.ok()
+}
+
+/// Counts and does not return, if this process was started to be counted.
+///
+/// # Panics
+/// If it is asked for what there is not.
+pub fn count_if_asked() {
+    let Ok(asked) = std::env::var(COUNTS) else { return };
+    let asked: Vec<_> = asked.split('\n').collect();
+    let [what, library, configuration, rounds] = asked[..] else {
+        panic!("what is counted is named by four lines");
+    };
+    let name = find(library, configuration).map_or(subjects::FLOOR.name, |competitor| competitor.name);
+    let all = [Counted::Echo(name), Counted::Pair(name), Counted::Request, Counted::Settle, Counted::Cancel];
+    let counted = all.into_iter().find(|counted| counted.name() == what).expect("something counted");
+    set_pace(Pace::Counted);
+    counted.play(rounds.parse().expect("a number"));
+    std::process::exit(0);
+}

@@ -1,0 +1,191 @@
+//! Turns: each competitor in order, then in the reverse order, round after round, so that a change of the machine's load meets
+//! all of them alike.
+
+use super::field::{Bound, Entrant, Place, attempt, enter};
+use super::figures::{Distribution, Figure, Row};
+use super::{Run, WARM};
+use crate::clock;
+use crate::subject::{BURST, CancelSamples, Competitor, Echo, Subject, Tree, Which};
+
+/// One case of a workload.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// W1 and W2.
+    Echo(Echo),
+    /// W3, so many cancels a turn.
+    Cancel(usize),
+    /// W4, so many a turn.
+    Saturate(Which, usize),
+    /// W6, so many a turn.
+    Pairs(usize),
+    /// W6, so many a turn.
+    UnknownCancels(usize),
+    /// W7.
+    Cascade(Tree),
+}
+
+/// What a case is called in the report.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// W1 to W9.
+    pub workload: &'static str,
+    /// Which.
+    pub name: String,
+    /// Handlers at once; see [`Setup`](crate::subject::Setup).
+    pub slots: usize,
+    /// What is done.
+    pub work: Work,
+}
+
+/// What a measure is called, and its samples.
+type Samples = Vec<(&'static str, Vec<u64>)>;
+
+impl Work {
+    /// What it measures, in the order of its samples.
+    const fn measures(self) -> &'static [&'static str] {
+        match self {
+            Self::Echo(Echo { in_flight: 1, .. }) => &["round trip"],
+            Self::Echo(_) => &["round trip", "a request, of all the time"],
+            Self::Cancel(_) => &["to handler", "to caller", "to answer"],
+            Self::Saturate(..) => &["to caller"],
+            Self::Pairs(_) => &["a pair, of all the time"],
+            Self::UnknownCancels(_) => &["a cancel, of all the time"],
+            Self::Cascade(_) => &["to last handler", "to caller"],
+        }
+    }
+
+    /// The same with no more than so many requests in a turn, where there are very many.
+    fn at_most(self, most: usize) -> Self {
+        match self {
+            Self::Pairs(count) => Self::Pairs(count.min(most).next_multiple_of(BURST)),
+            Self::UnknownCancels(count) => Self::UnknownCancels(count.min(most).max(1)),
+            Self::Echo(_) | Self::Cancel(_) | Self::Saturate(..) | Self::Cascade(_) => self,
+        }
+    }
+
+    /// The requests of a turn, where [`at_most`](Self::at_most) may lessen them.
+    const fn many(self) -> Option<usize> {
+        match self {
+            Self::Pairs(count) | Self::UnknownCancels(count) => Some(count),
+            Self::Echo(_) | Self::Cancel(_) | Self::Saturate(..) | Self::Cascade(_) => None,
+        }
+    }
+}
+
+/// So many nanoseconds a turn with very many requests may take: who is slower has fewer in the next.
+const TURN: u64 = 40_000_000;
+
+/// Someone in a case.
+struct Player {
+    entrant: Entrant,
+    samples: Samples,
+    /// Requests in the next turn at most.
+    most: usize,
+    /// Requests in the turns that count.
+    played: usize,
+}
+
+/// Plays a case with everyone and gives a row for each and each of its measures.
+#[must_use]
+pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) -> Vec<Row> {
+    run.begin(&format!("{} {}, {}", case.workload, case.name, place.name()), run.rounds + WARM);
+    let (run, case, competitors) = (run.clone(), case.clone(), competitors.to_vec());
+    place.run(async move {
+        let mut field = Vec::new();
+        for competitor in &competitors {
+            let samples = case.work.measures().iter().map(|measure| (*measure, Vec::new())).collect();
+            let entrant = enter(competitor, place, case.slots).await;
+            field.push(Player { entrant, samples, most: usize::MAX, played: 0 });
+        }
+        for round in 0..run.rounds + WARM {
+            if round == WARM {
+                for player in &mut field {
+                    player.samples.iter_mut().for_each(|(_, samples)| samples.clear());
+                    player.played = 0;
+                }
+            }
+            for place in (0..field.len()).chain((0..field.len()).rev()) {
+                turn(&mut field[place], case.work).await;
+            }
+            run.step();
+        }
+        field.into_iter().flat_map(|player| rows(&case, place, player)).collect()
+    })
+}
+
+fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
+    let Player { entrant, samples, played, .. } = player;
+    let row = |measure, figure| {
+        let figure = entrant.out.map_or(figure, Figure::Said);
+        Row::new(case.workload, case.name.clone(), place.name(), measure, entrant.name, figure)
+    };
+    let times = |samples| Distribution::new(samples).map_or(Figure::Said("none"), Figure::Times);
+    let mut rows: Vec<_> =
+        samples.into_iter().map(|(measure, samples)| row(measure, times(samples))).collect();
+    if case.work.many().is_some() {
+        rows.push(row("played in all", Figure::Number { value: played as f64, unit: "requests" }));
+    }
+    rows
+}
+
+async fn turn(player: &mut Player, work: Work) {
+    let Some(subject) = &mut player.entrant.subject else { return };
+    let work = work.at_most(player.most);
+    let out = match attempt(Bound::Turn, ask(subject.as_mut(), work, &mut player.samples)).await {
+        Ok(out) => out,
+        Err(out) => Some(out),
+    };
+    if out.is_some() {
+        player.entrant.out = out;
+        player.entrant.subject = None;
+    }
+    if let (Some(count), Some(each)) = (work.many(), player.samples[0].1.last()) {
+        player.played += count;
+        player.most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
+    }
+}
+
+/// One turn; what it says if it is out.
+async fn ask(subject: &mut dyn Subject, work: Work, samples: &mut Samples) -> Option<&'static str> {
+    let begin = clock();
+    let each = |count: usize| (clock() - begin) / count.max(1) as u64;
+    match work {
+        Work::Echo(echo) => {
+            subject.echo(echo, &mut samples[0].1).await;
+            if let Some((_, all)) = samples.get_mut(1) {
+                all.push(each(echo.count));
+            }
+            None
+        }
+        Work::Cancel(count) => {
+            let mut took = CancelSamples::default();
+            let told = subject.cancel(count, &mut took).await;
+            for ((_, samples), mut took) in
+                samples.iter_mut().zip([took.to_handler, took.to_caller, took.to_answer])
+            {
+                samples.append(&mut took);
+            }
+            told.said()
+        }
+        Work::Saturate(which, count) => subject.saturate(which, count, &mut samples[0].1).await.said(),
+        Work::Pairs(count) => {
+            let told = subject.pairs(count).await;
+            samples[0].1.push(each(count));
+            told.said()
+        }
+        Work::UnknownCancels(count) => {
+            let told = subject.unknown_cancels(count).await;
+            samples[0].1.push(each(count));
+            told.said()
+        }
+        Work::Cascade(tree) => {
+            let told = match subject.cascade(tree, false).await {
+                Ok(told) => told,
+                Err(told) => return told.said(),
+            };
+            samples[0].1.push(told.to_last);
+            samples[1].1.push(told.to_caller);
+            None
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The run: every workload with every competitor, and what came of it.
+
+mod alone;
+mod budgets;
+mod counted;
+mod field;
+mod figures;
+mod fit;
+mod instructions;
+mod interleave;
+mod scale;
+mod workloads;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::subject::{Name, Pace, set_pace};
+use crate::subjects;
+
+pub use budgets::{Verdict, judge};
+#[cfg(feature = "count")]
+pub use counted::allocations_of_ours;
+pub use field::{Bound, Entrant, Place, enter, find, serve_if_asked};
+pub use figures::{Distribution, Figure, Row, set_ratios};
+pub use fit::Fit;
+pub use instructions::{Counted, count_if_asked};
+pub use interleave::{Case, Work, play};
+
+/// Rounds that warm up and do not count.
+pub const WARM: usize = 2;
+
+/// What can be asked for.
+///
+/// `budget` is what the budgets are judged by, without the rest.
+pub const PARTS: [&str; 14] =
+    ["all", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "scale", "wires", "machine", "budget"];
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Rounds that count; each is two turns of everyone.
+    pub rounds: usize,
+    /// Only shows that all of it runs.
+    pub short: bool,
+    /// Where it stands, on stderr.
+    pub bar: ProgressBar,
+}
+
+impl Run {
+    /// A run with its progress on stderr.
+    ///
+    /// # Panics
+    /// Never: the template is ours.
+    #[must_use]
+    pub fn new(rounds: usize, short: bool) -> Self {
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("{elapsed_precise} [{bar:24}] {pos:>3}/{len:<3} {msg}");
+        bar.set_style(style.expect("the template is right").progress_chars("=> "));
+        if short {
+            set_pace(Pace::Short);
+        }
+        Self { rounds, short, bar }
+    }
+
+    /// Begins a case of so many steps. Where there is no terminal for the bar, it is a line.
+    pub fn begin(&self, what: &str, steps: usize) {
+        if self.bar.is_hidden() {
+            eprintln!("{what}");
+        }
+        self.bar.set_length(steps as u64);
+        self.bar.set_position(0);
+        self.bar.set_message(what.to_owned());
+    }
+
+    /// One step is done.
+    pub fn step(&self) {
+        self.bar.inc(1);
+    }
+
+    /// So many, or as few as do in a short run.
+    #[must_use]
+    pub const fn of(&self, full: usize, short: usize) -> usize {
+        if self.short { short } else { full }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Results {
+    /// Every figure.
+    pub rows: Vec<Row>,
+    /// How figures grow with what they grow with.
+    pub growth: Vec<Growth>,
+}
+
+/// How a figure of one competitor grows.
+#[derive(Clone, Debug)]
+pub struct Growth {
+    /// Of what: "bytes a request in flight".
+    pub what: &'static str,
+    /// With what: "requests in flight".
+    pub with: &'static str,
+    /// Nanoseconds or bytes.
+    pub unit: &'static str,
+    /// Who.
+    pub name: Name,
+    /// How many, and the figure of each one then.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Measures this part, or all of them.
+#[must_use]
+pub fn measure(run: &Run, part: &str) -> Results {
+    let mut results = Results::default();
+    let competitors = subjects::all();
+    let asked = |one: &str| match part {
+        "all" => !matches!(one, "all" | "budget"),
+        "budget" => !matches!(one, "all" | "budget" | "W9" | "scale"),
+        _ => one == part,
+    };
+    for one in PARTS.into_iter().filter(|one| asked(one)) {
+        match one {
+            "W5" => {
+                counted::allocations(run, &competitors, &mut results);
+                instructions::measure(run, &competitors, &mut results);
+            }
+            "W8" => counted::in_flight(run, &competitors, &mut results),
+            "scale" => scale::measure(run, &mut results),
+            "wires" => scale::wires(run, &mut results),
+            "machine" => counted::machine(run, &mut results),
+            "W1" | "W2" => {
+                let echoing: Vec<_> = competitors.iter().copied().chain([subjects::rescind::TYPED]).collect();
+                workloads::measure(run, one, &echoing, &mut results);
+            }
+            _ => workloads::measure(run, one, &competitors, &mut results),
+        }
+    }
+    set_ratios(&mut results.rows, &[subjects::FLOOR.name, subjects::channels::COMPETITOR.name]);
+    run.bar.finish_and_clear();
+    results
+}

@@ -1,0 +1,138 @@
+//! How cost grows with the number: in flight, of connections, of a cascade. And the wires beside their own floors.
+
+use super::alone::{Alone, PLACE};
+use super::field::{Bound, Place, enter};
+use super::figures::{Figure, Row};
+use super::{Growth, Results, Run};
+use crate::apart::{Wire, echoes};
+use crate::clock;
+use crate::heap::{self, Heap};
+use crate::subject::{Competitor, Echo, Tree};
+use crate::subjects;
+use crate::wires::one_thread;
+
+/// What it took to have so many: nanoseconds and bytes in all; nothing is 0.
+type Took = (f64, f64);
+
+/// Something there may be many of.
+struct Many {
+    with: &'static str,
+    /// What its time and its bytes are called.
+    what: [&'static str; 2],
+    /// At most, and in a short run.
+    last: [usize; 2],
+    measure: fn(&Competitor, usize) -> Took,
+}
+
+const ALL: [Many; 3] = [
+    Many {
+        with: "requests in flight",
+        what: ["to put in flight", "heap in flight"],
+        last: [1_000_000, 1000],
+        measure: in_flight,
+    },
+    Many {
+        with: "connections",
+        what: ["to open, with one echo", "heap open"],
+        last: [10_000, 100],
+        measure: connections,
+    },
+    Many {
+        with: "children",
+        what: ["to signal, from the root's cancel", "heap at most"],
+        last: [1_000_000, 1000],
+        measure: children,
+    },
+];
+
+/// Ours and the floor without a wire: in flight on one connection, connections, children of one root.
+pub(super) fn measure(run: &Run, results: &mut Results) {
+    let both = [subjects::channels::COMPETITOR, subjects::rescind::COMPETITOR];
+    run.begin("scale", both.len() * ALL.len());
+    for competitor in both {
+        for many in &ALL {
+            grow(run, &competitor, many, results);
+            run.step();
+        }
+    }
+}
+
+/// Powers of ten up to the last.
+fn grow(run: &Run, competitor: &Competitor, many: &Many, results: &mut Results) {
+    let [full, short] = many.last;
+    let counts = std::iter::successors(Some(1), |count: &usize| Some(count * 10));
+    let counts = counts.take_while(|count| *count <= run.of(full, short));
+    let took: Vec<_> = counts.map(|count| (count as f64, (many.measure)(competitor, count))).collect();
+    let (with, name) = (many.with, competitor.name);
+    for (place, (what, unit)) in many.what.into_iter().zip(["ns", "B"]).enumerate() {
+        let each = took.iter().map(|(count, took)| (*count, [took.0, took.1][place] / count));
+        let points: Vec<_> = each.filter(|(_, value)| *value > 0.0).collect();
+        for (count, value) in &points {
+            let (case, figure) = (format!("{count} {with}"), Figure::Number { value: *value, unit });
+            results.rows.push(Row::new("scale", case, PLACE, what, name, figure));
+        }
+        results.growth.push(Growth { what, with, unit, name, points });
+    }
+}
+
+fn in_flight(competitor: &Competitor, count: usize) -> Took {
+    let mut alone = Alone::new(competitor, count + 16);
+    let begin = clock();
+    let counted = alone.count_told(Bound::Long, |subject| subject.park(count));
+    let nanos = clock() - begin;
+    counted.map_or((0.0, 0.0), |heap| (nanos as f64, heap.map_or(0.0, |heap| heap.left)))
+}
+
+fn children(competitor: &Competitor, count: usize) -> Took {
+    let mut alone = Alone::new(competitor, count + 16);
+    let counted =
+        alone.count(Bound::Long, |subject| subject.cascade(Tree { depth: 1, fan_out: count }, false));
+    match counted {
+        Ok((Ok(told), heap)) => (told.to_last as f64, heap.map_or(0.0, |heap: Heap| heap.most)),
+        Ok((Err(_), _)) | Err(_) => (0.0, 0.0),
+    }
+}
+
+fn connections(competitor: &Competitor, count: usize) -> Took {
+    let runtime = one_thread();
+    let mut open = Vec::with_capacity(count);
+    let mut took = Vec::with_capacity(count);
+    let mut nanos = 0;
+    let counted = heap::measure(|| {
+        runtime.block_on(async {
+            let begin = clock();
+            for _ in 0..count {
+                let mut entrant = enter(competitor, Place::OneThread, 64).await;
+                if let Some(subject) = &mut entrant.subject {
+                    subject.echo(Echo { bytes: 64, in_flight: 1, count: 1 }, &mut took).await;
+                }
+                open.push(entrant);
+            }
+            nanos = clock() - begin;
+        });
+    });
+    let _entered = runtime.enter();
+    drop(open);
+    (nanos as f64, counted.map_or(0.0, |heap| heap.left))
+}
+
+/// Our wires between two processes on one core, each beside the same wire without us.
+pub(super) fn wires(run: &Run, results: &mut Results) {
+    run.begin("wires", Wire::ALL.len());
+    for wire in Wire::ALL {
+        let times = echoes::in_a_task(echoes::measure(wire, run.rounds, run.of(5, 1)));
+        let ours = subjects::rescind::COMPETITOR.name;
+        let floor = subjects::FLOOR.name;
+        let mut row = |name, measure, micros: f64| {
+            let figure = Figure::Number { value: micros * 1000.0, unit: "ns" };
+            results.rows.push(Row::new("wires", wire.name().to_owned(), "one core", measure, name, figure));
+        };
+        row(floor, "round trip", times.floor);
+        row(ours, "round trip", times.ours);
+        row(ours, "over the floor", times.over);
+        if let Some(cancel) = times.cancel {
+            row(ours, "to handler", cancel);
+        }
+        run.step();
+    }
+}

@@ -1,0 +1,156 @@
+//! jsonrpsee: its WebSocket client and server on the two ends of any stream (`WsTransportClientBuilder::build_with_stream` and
+//! `server::serve`), so without a socket. It cannot cancel a request: a caller that goes away leaves the handler running.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::jsonrpsee::client_transport::ws::{Url, WsTransportClientBuilder};
+use ::jsonrpsee::core::RpcResult;
+use ::jsonrpsee::core::client::{ClientBuilder, ClientT, Error, TransportReceiverT, TransportSenderT};
+use ::jsonrpsee::core::middleware::RpcServiceBuilder;
+use ::jsonrpsee::core::rpc_params;
+use ::jsonrpsee::server::{RpcModule, Server, ServerConfig, serve as serve_connection, stop_channel};
+use tokio::sync::Notify;
+
+use crate::driven::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, open, serve};
+use crate::subject::{BoxFuture, Carries, Competitor, Name};
+
+const fn name(configuration: &'static str) -> Name {
+    Name { library: "jsonrpsee", version: "0.26.1", configuration, carries: Carries::Bytes }
+}
+
+/// What its client takes when nothing is said.
+const DEFAULT_REQUESTS: usize = 256;
+
+/// As its example `core_client`: a client by `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder` sets the same),
+/// and a server of a `RpcModule`.
+pub const DEFAULT: Competitor = Competitor {
+    name: name("default"),
+    open: |setup| Box::pin(open(Default, setup)),
+    serve: Some(|setup| Box::pin(serve(Default, setup))),
+};
+
+/// As many requests and buffered messages as are needed, and no middleware that logs.
+pub const BEST: Competitor = Competitor {
+    name: name("best"),
+    open: |setup| Box::pin(open(Best, setup)),
+    serve: Some(|setup| Box::pin(serve(Best, setup))),
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Default;
+
+impl Halves for Default {
+    async fn serve<E: End>(self, end: E, _: usize, signals: Arc<Signals>) {
+        serving(ServerConfig::default(), end, signals).await;
+    }
+
+    async fn connect<E: End>(self, end: E, _: usize) -> (impl Library, Tasks) {
+        let (sender, receiver) = transport(end).await;
+        let client = ClientBuilder::default().build_with_tokio(sender, receiver);
+        (Connected { client: Arc::new(client), slots: DEFAULT_REQUESTS }, Tasks::default())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Best;
+
+impl Halves for Best {
+    async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
+        let buffer = u32::try_from(slots).expect("so many messages fit").max(1024);
+        serving(ServerConfig::builder().set_message_buffer_capacity(buffer).build(), end, signals).await;
+    }
+
+    async fn connect<E: End>(self, end: E, slots: usize) -> (impl Library, Tasks) {
+        let (sender, receiver) = transport(end).await;
+        let client = ClientBuilder::default()
+            .max_concurrent_requests(slots)
+            .request_timeout(Duration::from_secs(3600))
+            .set_rpc_middleware(RpcServiceBuilder::new())
+            .build_with_tokio(sender, receiver);
+        (Connected { client: Arc::new(client), slots }, Tasks::default())
+    }
+}
+
+async fn transport(near: impl End) -> (impl TransportSenderT + Send, impl TransportReceiverT + Send) {
+    let url = Url::parse("ws://localhost").expect("an address");
+    let transport = WsTransportClientBuilder::default().build_with_stream(url, near);
+    transport.await.expect("the server takes it")
+}
+
+async fn serving(config: ServerConfig, far: impl End, signals: Arc<Signals>) {
+    let shared = Arc::new(Shared { signals, let_go: Notify::new() });
+    let (stop, handle) = stop_channel();
+    let service = Server::builder().set_config(config).to_service_builder().build(methods(&shared), stop);
+    // It returns once the connection is a WebSocket.
+    let _ = serve_connection(far, service).await;
+    handle.stopped().await;
+}
+
+/// What the handlers share.
+struct Shared {
+    signals: Arc<Signals>,
+    let_go: Notify,
+}
+
+fn methods(shared: &Arc<Shared>) -> RpcModule<Shared> {
+    let mut module = RpcModule::from_arc(Arc::clone(shared));
+    module
+        .register_async_method("echo", |params, _, _| async move {
+            let (text,): (String,) = params.parse()?;
+            RpcResult::Ok(text)
+        })
+        .expect("the name is free");
+    module
+        .register_method("let go", |_, shared, _| shared.let_go.notify_waiters())
+        .expect("the name is free");
+    module
+        .register_async_method("park", |_, shared, _| async move {
+            let let_go = shared.let_go.notified();
+            let _waiting = shared.signals.wait();
+            let_go.await;
+            RpcResult::Ok(())
+        })
+        .expect("the name is free");
+    module
+}
+
+struct Connected<C> {
+    client: Arc<C>,
+    slots: usize,
+}
+
+impl<C: ClientT + Send + Sync + 'static> Library for Connected<C> {
+    type Text = &'static str;
+    type Parked = BoxFuture<'static, Result<(), Error>>;
+
+    const CANCELS: bool = false;
+
+    fn slots(&self) -> Slots {
+        Slots::Wait(self.slots)
+    }
+
+    async fn echo(&self, text: &'static str) -> usize {
+        let echoed: Result<String, Error> = self.client.request("echo", rpc_params![text]).await;
+        echoed.expect("the server echoes").len()
+    }
+
+    async fn park(&self) -> Self::Parked {
+        let client = Arc::clone(&self.client);
+        let call = async move { client.request("park", rpc_params!["x"]).await };
+        begun(Box::pin(call)).await
+    }
+
+    async fn cancel(&self, parked: Self::Parked) -> Returned {
+        drop(parked);
+        Returned::default()
+    }
+
+    async fn let_go(&self, parked: Vec<Self::Parked>) {
+        let let_go: Result<(), Error> = self.client.request("let go", rpc_params![]).await;
+        let_go.expect("the server answers");
+        for parked in parked {
+            parked.await.expect("the server answers");
+        }
+    }
+}

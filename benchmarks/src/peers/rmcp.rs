@@ -1,0 +1,127 @@
+//! rmcp: a tool call, its client and its server on the two ends of a duplex, as its docs connect them in one process. It has no
+//! limit of handlers.
+//!
+//! `RequestHandle::cancel` gives the caller back as soon as the notification is written; the server drops what the handler says
+//! after it, so no answer comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::rmcp::model::{
+    CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, CancelledNotification,
+    CancelledNotificationParam, ClientRequest, ContentBlock, JsonObject, NumberOrString, ServerCapabilities,
+    ServerConfig,
+};
+use ::rmcp::service::{PeerRequestOptions, RequestContext, RequestHandle, RunningService};
+use ::rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt as _};
+use serde_json::Value;
+
+use crate::driven::{Due, End, Halves, Library, Returned, Signals, Slots, Tasks, one_by_one, open, serve};
+use crate::subject::{Carries, Competitor, Name, Told};
+
+/// Its defaults: nothing that bears on this can be set. The tools are matched by hand in `ServerHandler::call_tool`, which spares
+/// what the router of its macros does for each call.
+pub const DEFAULT: Competitor = Competitor {
+    name: Name { library: "rmcp", version: "3.9.0", configuration: "default", carries: Carries::Bytes },
+    open: |setup| Box::pin(open(Default, setup)),
+    serve: Some(|setup| Box::pin(serve(Default, setup))),
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Default;
+
+impl Halves for Default {
+    async fn serve<E: End>(self, end: E, _: usize, signals: Arc<Signals>) {
+        let server = Tools(signals).serve(end.split()).await.expect("the server is initialized");
+        let _ = server.waiting().await;
+    }
+
+    async fn connect<E: End>(self, end: E, _: usize) -> (impl Library, Tasks) {
+        let client = ().serve(end.split()).await.expect("the client is initialized");
+        (Connected { client }, Tasks::default())
+    }
+}
+
+struct Tools(Arc<Signals>);
+
+impl ServerHandler for Tools {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        if request.name == "park" {
+            let waiting = self.0.wait();
+            context.ct.cancelled().await;
+            drop(waiting);
+            return Ok(CallToolResult::success(Vec::new()).into());
+        }
+        match request.arguments.and_then(|mut arguments| arguments.remove("text")) {
+            Some(Value::String(text)) => Ok(CallToolResult::success(vec![ContentBlock::text(text)]).into()),
+            _ => Err(ErrorData::invalid_params("a text is echoed", None)),
+        }
+    }
+}
+
+struct Connected {
+    client: RunningService<RoleClient, ()>,
+}
+
+fn call(tool: &'static str, text: &str) -> CallToolRequestParams {
+    let mut arguments = JsonObject::new();
+    arguments.insert("text".to_owned(), Value::from(text));
+    CallToolRequestParams::new(tool).with_arguments(arguments)
+}
+
+impl Library for Connected {
+    type Text = &'static str;
+    type Parked = RequestHandle<RoleClient>;
+
+    fn slots(&self) -> Slots {
+        Slots::Unlimited
+    }
+
+    async fn echo(&self, text: &'static str) -> usize {
+        let result = self.client.call_tool(call("echo", text)).await.expect("the server echoes");
+        result.content.first().and_then(ContentBlock::as_text).expect("an echo is a text").text.len()
+    }
+
+    async fn park(&self) -> Self::Parked {
+        self.parked(PeerRequestOptions::no_options()).await
+    }
+
+    async fn cancel(&self, parked: Self::Parked) -> Returned {
+        parked.cancel(None).await.expect("the loop runs");
+        Returned::default()
+    }
+
+    async fn unknown_cancels(&self, count: usize) -> Told {
+        one_by_one(self, count, || async {
+            let params = CancelledNotificationParam::new(Some(NumberOrString::Number(-1)), None);
+            let cancel = self.client.send_notification(CancelledNotification::new(params).into());
+            cancel.await.expect("the loop runs");
+        })
+        .await
+    }
+
+    fn deadline(&self, after: Duration) -> Option<impl Future<Output = Due> + Send> {
+        Some(async move {
+            let parked = self.parked(PeerRequestOptions::with_timeout(after)).await;
+            Due(Box::pin(async {
+                let answer = parked.await_response().await;
+                assert!(matches!(answer, Err(ServiceError::Timeout { .. })), "it is too late: {answer:?}");
+            }))
+        })
+    }
+}
+
+impl Connected {
+    async fn parked(&self, options: PeerRequestOptions) -> RequestHandle<RoleClient> {
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(call("park", "x")));
+        self.client.send_cancellable_request(request, options).await.expect("the loop runs")
+    }
+}

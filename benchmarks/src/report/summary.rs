@@ -1,0 +1,100 @@
+//! One line for each competitor: what most readers look for.
+
+use super::shown;
+use crate::harness::{Figure, Results, Row};
+use crate::subject::Name;
+use crate::subjects;
+
+/// A column: its head, and whose figures stand in it.
+type Column = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+const ONE: &str = "memory, one thread";
+const COLUMNS: [Column; 12] = [
+    ("echo 64 B", "W1", "64 B", ONE, "round trip"),
+    ("64 KiB", "W1", "64 KiB", ONE, "round trip"),
+    ("two workers", "W1", "64 B", "memory, two workers", "round trip"),
+    ("pipes", "W1", "64 B", "pipes, one core", "round trip"),
+    ("a request, 64 in flight", "W2", "64 in flight", ONE, "a request, of all the time"),
+    ("cancel to handler", "W3", "one at a time", ONE, "to handler"),
+    ("to caller", "W3", "one at a time", ONE, "to caller"),
+    ("slots taken, a running one", "W4", "of a running request", ONE, "to caller"),
+    ("a queued one", "W4", "of a queued request", ONE, "to caller"),
+    ("deadline, late by", "W9", "100000 deadlines at once", ONE, "late by"),
+    ("allocations an echo", "W5", "an echo", ONE, "allocations"),
+    ("heap in flight", "W8", "10000 in flight", ONE, "heap a request"),
+];
+
+/// The heads and the lines; columns of which the run has nothing are left out.
+pub(super) fn summary(results: &Results) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
+    let of = |column: &Column, row: &Row| {
+        (row.workload, row.case.as_str(), row.place, row.measure) == (column.1, column.2, column.3, column.4)
+    };
+    let columns: Vec<_> =
+        COLUMNS.iter().filter(|column| results.rows.iter().any(|row| of(column, row))).collect();
+    if columns.is_empty() {
+        return None;
+    }
+    let mut names: Vec<Name> = Vec::new();
+    for row in &results.rows {
+        if columns.iter().any(|column| of(column, row)) && !names.contains(&row.name) {
+            names.push(row.name);
+        }
+    }
+    let cell = |name: Name, column: &Column| {
+        let row = results.rows.iter().find(|row| row.name == name && of(column, row));
+        row.map_or("-".to_owned(), |row| match &row.figure {
+            Figure::Times(times) => shown(times.p50 as f64, "ns"),
+            Figure::Number { value, unit } => shown(*value, unit),
+            Figure::Said(said) => (*said).to_owned(),
+        })
+    };
+    let lines = names.into_iter().map(|name| {
+        let who = format!("{} {} ({})", name.library, name.version, name.configuration).replace("  ", " ");
+        let figures = columns.iter().map(|column| cell(name, column));
+        std::iter::once(who).chain(figures).chain([name.carries.note().to_owned()]).collect()
+    });
+    let heads =
+        std::iter::once("medians").chain(columns.iter().map(|column| column.0)).chain(["note"]).collect();
+    Some((heads, lines.collect()))
+}
+
+/// For each column, who did better there than we did.
+pub(super) fn better(results: &Results) -> Vec<String> {
+    let ours = [subjects::rescind::COMPETITOR.name, subjects::rescind::TYPED.name];
+    let mut told = Vec::new();
+    for (head, workload, case, place, measure) in COLUMNS {
+        let is_here = |row: &&Row| {
+            (row.workload, row.case.as_str(), row.place, row.measure) == (workload, case, place, measure)
+        };
+        let rows: Vec<_> = results.rows.iter().filter(is_here).collect();
+        let value = |name| rows.iter().find(|row| row.name == name)?.figure.value();
+        for (us, ours) in ours.into_iter().filter_map(|name| Some((name, value(name)?))) {
+            let is_other = |row: &&&Row| !subjects::all_of_ours().contains(&row.name);
+            let mut ahead: Vec<_> = rows
+                .iter()
+                .filter(is_other)
+                .filter_map(|row| Some((row.figure.value().filter(|value| *value < ours)?, row)))
+                .collect();
+            ahead.sort_by(|a, b| a.0.total_cmp(&b.0));
+            if ahead.is_empty() {
+                continue;
+            }
+            let unit = |row: &Row| match row.figure {
+                Figure::Number { unit, .. } => unit,
+                Figure::Times(_) | Figure::Said(_) => "ns",
+            };
+            let who: Vec<_> = ahead
+                .iter()
+                .map(|(value, row)| {
+                    let Name { library, configuration, carries, .. } = row.name;
+                    let note = carries.note();
+                    let note = if note.is_empty() { String::new() } else { format!(", {note}") };
+                    format!("{library} ({configuration}{note}) {}", shown(*value, unit(row)))
+                })
+                .collect();
+            let mine = format!("ours ({}) {}", us.configuration, shown(ours, unit(ahead[0].1)));
+            told.push(format!("{head}: {mine}; {}", who.join("; ")));
+        }
+    }
+    told
+}

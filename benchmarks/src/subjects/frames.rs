@@ -1,0 +1,241 @@
+//! The floor: the same frames on the same wire, their envelopes written and read by the codec, and nothing else.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::os::fd::OwnedFd;
+use std::task::{Poll, ready};
+
+use bytes::Bytes;
+use rescind_core::dialect::{ACP, CallFrame, ReplyTo};
+use rescind_core::{
+    AnswerBody, CallNumber, ExchangeId, FrameKind, Head, Incoming, Lane, Link, Outbound, RequestId,
+    Transport, TransportError, TransportEvent, memory_pair,
+};
+use rescind_stdio::Descriptors;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::subject::{BoxFuture, CancelSamples, Carries, Competitor, Echo, Ends, Name, Setup, Subject, Told};
+use crate::{clock, params};
+
+/// The floor.
+pub const COMPETITOR: Competitor = Competitor {
+    name: Name {
+        library: "floor",
+        version: "",
+        configuration: "the same frames without a library",
+        carries: Carries::Bytes,
+    },
+    open: |setup| Box::pin(open(setup)),
+    serve: Some(|setup| {
+        Box::pin(async move {
+            if let Ends::Pipes { input, output, .. } = setup.ends {
+                serve(link(input, output).await).await;
+            }
+        })
+    }),
+};
+
+async fn open(setup: Setup) -> Box<dyn Subject> {
+    let link = match setup.ends {
+        Ends::Memory => {
+            let (client, server) = memory_pair();
+            tokio::spawn(serve(server));
+            client
+        }
+        Ends::Pipes { input, output, .. } => link(input, output).await,
+    };
+    Box::new(Frames::new(link))
+}
+
+/// Pipes with our framing.
+pub(super) async fn link(input: OwnedFd, output: OwnedFd) -> Link {
+    Box::new(Descriptors::new(input, output)).open().await.expect("pipes open")
+}
+
+/// A client that writes and reads frames by hand.
+#[derive(Debug)]
+pub(super) struct Frames {
+    link: Link,
+    scratch: Vec<u8>,
+    next: u64,
+    /// Read while there was no room to send.
+    read: Option<Bytes>,
+}
+
+impl Frames {
+    pub(super) const fn new(link: Link) -> Self {
+        Self { link, scratch: Vec::new(), next: 0, read: None }
+    }
+
+    /// Sends a request and says its number.
+    pub(super) async fn ask(&mut self, method: &str, params: &RawValue) -> u64 {
+        self.next += 1;
+        self.scratch.clear();
+        let call = CallFrame::new(CallNumber(self.next), 0, method, Some(params));
+        ACP.codec().encode_request(ACP.rules(), &mut self.scratch, &call);
+        self.send(FrameKind::Request, self.next).await;
+        self.next
+    }
+
+    /// Sends a cancel of this request.
+    pub(super) async fn send_cancel(&mut self, number: u64) {
+        self.scratch.clear();
+        let call = CallNumber(number);
+        ACP.codec().encode_cancel(ACP.rules(), &mut self.scratch, call, call, 0, None);
+        self.send(FrameKind::Cancel, number).await;
+    }
+
+    async fn send(&mut self, kind: FrameKind, number: u64) {
+        let id = RequestId::number(number.cast_signed());
+        send(&mut self.link, &self.scratch, kind, id).await.expect("the wire is open");
+    }
+
+    /// Waits for room to send, `true`, or, where the server waits for us to read, for an answer to read.
+    async fn room_or_answer(&mut self) -> bool {
+        poll_fn(|cx| match self.link.tx.as_mut().poll_ready(Lane::Bulk, cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Pending if self.read.is_some() => Poll::Ready(false),
+            Poll::Pending => {
+                let event = ready!(self.link.rx.as_mut().poll_event(cx));
+                let Some(Ok(TransportEvent::Message(frame))) = event else { panic!("the server answers") };
+                self.read = Some(frame.body);
+                Poll::Ready(false)
+            }
+        })
+        .await
+    }
+
+    /// Sends so many cancels of what never was, and waits for an echo behind them.
+    pub(super) async fn unknown_cancels(&mut self, count: usize) {
+        for number in 0..count as u64 {
+            self.send_cancel(UNKNOWN + number).await;
+        }
+        let asked = self.ask("echo", &params(1)).await;
+        // Where a dialect answers cancels the answers come first; this one does not.
+        let (answered, _) = self.answer().await;
+        assert_eq!(answered, asked);
+    }
+
+    /// Reads the next answer: whose it is, and its value. Notifications are passed over.
+    pub(super) async fn answer(&mut self) -> (u64, Option<Box<RawValue>>) {
+        loop {
+            let frame = match self.read.take() {
+                Some(frame) => frame,
+                None => recv(&mut self.link).await.expect("the server answers"),
+            };
+            match ACP.codec().decode(&frame) {
+                Incoming::Answer { call: Some(call), body } => {
+                    let value = match body {
+                        AnswerBody::Value(value) => Some(value.to_owned()),
+                        _ => None,
+                    };
+                    return (call.0, value);
+                }
+                Incoming::Notification { .. } => {}
+                other => panic!("no answer: {other:?}"),
+            }
+        }
+    }
+}
+
+impl Subject for Frames {
+    fn echo<'a>(&'a mut self, echo: Echo, took: &'a mut Vec<u64>) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let params = params(echo.bytes);
+            let mut begun = HashMap::with_capacity(echo.in_flight);
+            let mut left = echo.count;
+            while left > 0 || !begun.is_empty() {
+                let wants_room = left > 0 && begun.len() < echo.in_flight;
+                if wants_room && self.room_or_answer().await {
+                    let begin = clock();
+                    begun.insert(self.ask("echo", &params).await, begin);
+                    left -= 1;
+                    continue;
+                }
+                let (number, echoed) = self.answer().await;
+                let echoed = echoed.expect("the server echoes");
+                assert_eq!(echoed.get().len(), params.get().len());
+                took.push(clock() - begun.remove(&number).expect("one of ours"));
+            }
+        })
+    }
+
+    fn cancel<'a>(&'a mut self, count: usize, took: &'a mut CancelSamples) -> BoxFuture<'a, Told> {
+        Box::pin(async move {
+            // Nothing is parked: the server answers a cancel with the time it came.
+            for _ in 0..count {
+                self.next += 1;
+                let begin = clock();
+                self.send_cancel(self.next).await;
+                let (_, signalled) = self.answer().await;
+                let end = clock() - begin;
+                let signalled: u64 =
+                    signalled.and_then(|value| value.get().parse().ok()).expect("the server says when");
+                took.to_handler.push(signalled - begin);
+                took.to_caller.push(end);
+                took.to_answer.push(end);
+            }
+            Told::Measured
+        })
+    }
+
+    fn unknown_cancels(&mut self, count: usize) -> BoxFuture<'_, Told> {
+        Box::pin(async move {
+            Self::unknown_cancels(self, count).await;
+            Told::Measured
+        })
+    }
+}
+
+/// Requests from this number on never were: their cancels are read and dropped.
+const UNKNOWN: u64 = 1 << 40;
+
+/// Echoes requests, and answers a cancel with the time it came, until the client is gone.
+async fn serve(mut link: Link) {
+    let mut out = Vec::new();
+    while let Some(frame) = recv(&mut link).await {
+        out.clear();
+        let id = match ACP.codec().decode(&frame) {
+            Incoming::Request(request) => {
+                let to = ReplyTo { id: &request.id, tag: request.tag, server_cancellable: false };
+                let params = request.params.expect("an echo has params");
+                ACP.codec().encode_value(ACP.rules(), &mut out, &to, params);
+                request.id
+            }
+            Incoming::Cancel(cancel) => {
+                let id = cancel.key.expect("a cancel names a request");
+                if id.as_number() >= Some(UNKNOWN.cast_signed()) {
+                    continue;
+                }
+                let time = to_raw_value(&clock()).expect("a number is JSON");
+                let to = ReplyTo { id: &id, tag: 0, server_cancellable: false };
+                ACP.codec().encode_value(ACP.rules(), &mut out, &to, &time);
+                id
+            }
+            other => panic!("nothing to echo: {other:?}"),
+        };
+        if send(&mut link, &out, FrameKind::Answer, id).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn send(link: &mut Link, frame: &[u8], kind: FrameKind, id: RequestId) -> Result<(), TransportError> {
+    let lane = Lane::Bulk;
+    poll_fn(|cx| link.tx.as_mut().poll_ready(lane, cx)).await?;
+    let head = Head { kind, id: Some(id), method: None };
+    let body = Bytes::copy_from_slice(frame);
+    let out = Outbound { body, exchange: ExchangeId::NONE, lane, head, last: false };
+    link.tx.as_mut().start_send(out)?;
+    poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
+}
+
+async fn recv(link: &mut Link) -> Option<Bytes> {
+    loop {
+        match poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await? {
+            Ok(TransportEvent::Message(inbound)) => return Some(inbound.body),
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Ours.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rescind_core::dialect::{ACP, Role};
+use rescind_core::{
+    Call, CallContext, CallError, Declaration, HandlerError, Limits, Link, Outcome, Peer, Router, memory_pair,
+};
+use serde_json::value::RawValue;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio_util::sync::CancellationToken;
+
+use super::frames::{self, Frames};
+use crate::driven::{Driven, Due, Library, Returned, Signals, Slots, Tasks, Text, Watch};
+use crate::subject::{Carries, Competitor, Ends, Name, Setup, Subject, Told, Tree};
+use crate::{clock, params};
+
+/// Ours, with default settings but for the limits a workload needs. Params go through as the JSON they are, as the floor's do.
+pub const COMPETITOR: Competitor = Competitor {
+    name: Name {
+        library: "rescind",
+        version: env!("CARGO_PKG_VERSION"),
+        configuration: "default",
+        carries: Carries::Bytes,
+    },
+    open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Declared, Tokens::Unused)),
+    serve: Some(|setup| Box::pin(serve(setup))),
+};
+
+/// The same, with texts that are written and parsed on both sides, as the other libraries' are.
+pub const TYPED: Competitor = Competitor {
+    name: Name { configuration: "typed texts", ..COMPETITOR.name },
+    open: |setup| Box::pin(open::<&'static str>(setup, Declaration::Declared, Tokens::Unused)),
+    ..COMPETITOR
+};
+
+/// Both sides declare that they do not handle cancels: what W5 measures ours against.
+pub const WITHHELD: Competitor = Competitor {
+    name: Name { configuration: "cancellation declared off", ..COMPETITOR.name },
+    open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Withheld, Tokens::Unused)),
+    serve: None,
+};
+
+/// Each call is tied to a token of its caller, and each handler takes its request's token; nobody cancels.
+pub const TOKENS: Competitor = Competitor {
+    name: Name { configuration: "a token on either side", ..COMPETITOR.name },
+    open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Declared, Tokens::Used)),
+    serve: None,
+};
+
+/// Whether callers and handlers have tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tokens {
+    Unused,
+    Used,
+}
+
+/// The client's side.
+struct Rescind<T> {
+    client: Peer,
+    slots: usize,
+    tokens: Tokens,
+    /// A client that writes frames by hand, to a server of its own, once it is needed: a connection is then not counted as two.
+    by_hand: Mutex<Option<Frames>>,
+    /// What that server is opened with. In memory only.
+    of_hand: Option<(Limits, Declaration, Arc<Signals>)>,
+    text: PhantomData<T>,
+}
+
+async fn open<T: Echoed>(setup: Setup, declare: Declaration, tokens: Tokens) -> Box<dyn Subject> {
+    let (limits, signals) = (limits(setup.slots), Arc::new(Signals::default()));
+    let (link, server) = match setup.ends {
+        Ends::Memory => {
+            let (client, server) = memory_pair();
+            serving(server, &limits, &signals, declare);
+            (client, None)
+        }
+        Ends::Pipes { input, output, server } => (frames::link(input, output).await, Some(server)),
+    };
+    // The client serves too: the children of a tree go to and fro.
+    let client = Peer::builder(ACP)
+        .limits(limits.clone())
+        .serve(router(&signals))
+        .role(Role::Client)
+        .declare_cancellation(declare)
+        .attach(link)
+        .expect("the runtime runs");
+    let of_hand = server.is_none().then(|| (limits, declare, Arc::clone(&signals)));
+    let (slots, by_hand, text) = (setup.slots, Mutex::new(None), PhantomData::<T>);
+    let rescind = Rescind { client, slots, tokens, by_hand, of_hand, text };
+    match server {
+        None => Driven::boxed(rescind, Watch::Here(signals), Tasks::default()),
+        Some(server) => Driven::of_far(rescind, server, Tasks::default()).await,
+    }
+}
+
+async fn serve(setup: Setup) {
+    if let Ends::Pipes { input, output, .. } = setup.ends {
+        let signals = Arc::new(Signals::default());
+        Arc::clone(&signals).answer();
+        let link = frames::link(input, output).await;
+        let _ = serving(link, &limits(setup.slots), &signals, Declaration::Declared).closed().await;
+    }
+}
+
+fn serving(link: Link, limits: &Limits, signals: &Arc<Signals>, declare: Declaration) -> Peer {
+    let serving = Peer::builder(ACP)
+        .limits(limits.clone())
+        .serve(router(signals))
+        .role(Role::Server)
+        .declare_cancellation(declare);
+    serving.attach(link).expect("the runtime runs")
+}
+
+/// Limits that let so many handlers run at once, and not one more.
+fn limits(slots: usize) -> Limits {
+    let mut limits = Limits::default();
+    limits.running = slots;
+    limits.calls = limits.calls.max(slots);
+    limits.outbox_frames = limits.outbox_frames.max(slots);
+    limits
+}
+
+/// What both sides serve.
+fn router(signals: &Arc<Signals>) -> Router {
+    let (parking, branching) = (Arc::clone(signals), Arc::clone(signals));
+    Router::new()
+        .method("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
+        .method("echo text", |_: CallContext, [text]: [String; 1]| async move { Ok(text) })
+        .method("echo with token", |context: CallContext, params: Box<RawValue>| async move {
+            let token = context.token();
+            assert!(!token.is_cancelled(), "nobody cancels");
+            Ok(params)
+        })
+        .method("park", move |context, _: Box<RawValue>| parked(context, Arc::clone(&parking)))
+        // `[depth, fan_out]`: as many children as asked, each with one level less below it.
+        .method("branch", move |context: CallContext, [depth, fan_out]: [usize; 2]| {
+            let signals = Arc::clone(&branching);
+            async move {
+                let children = if depth == 0 { 0 } else { fan_out };
+                let mut open: Vec<Call<()>> = Vec::with_capacity(children);
+                for number in 1..=children {
+                    let child = context.call("branch", &[depth - 1, fan_out]).start();
+                    open.push(child.map_err(too_many)?);
+                    if number % 64 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                parked(context, signals).await
+            }
+        })
+}
+
+/// No `async` block: what it is sized is what a request holds.
+async fn parked(context: CallContext, signals: Arc<Signals>) -> Result<(), HandlerError> {
+    let _waiting = signals.wait();
+    context.cancelled().await;
+    Ok(())
+}
+
+fn too_many(error: CallError) -> HandlerError {
+    panic!("a child starts: {error}")
+}
+
+/// What a call's params may be.
+trait Echoed: Text {
+    fn echo(self, client: &Peer, tokens: Tokens) -> impl Future<Output = usize> + Send;
+}
+
+impl Echoed for &'static RawValue {
+    async fn echo(self, client: &Peer, tokens: Tokens) -> usize {
+        let echoed: Result<Box<RawValue>, _> = match tokens {
+            Tokens::Unused => client.call("echo", self).await,
+            Tokens::Used => client.call("echo with token", self).cancel_on(CancellationToken::new()).await,
+        };
+        echoed.expect("the server echoes").get().len()
+    }
+}
+
+impl Echoed for &'static str {
+    async fn echo(self, client: &Peer, _: Tokens) -> usize {
+        client.call::<_, String>("echo text", &[self]).await.expect("the server echoes").len()
+    }
+}
+
+impl<T> Rescind<T> {
+    /// The client that writes by hand; in memory only.
+    async fn hand(&self) -> Option<MutexGuard<'_, Option<Frames>>> {
+        let (limits, declare, signals) = self.of_hand.as_ref()?;
+        let mut by_hand = self.by_hand.lock().await;
+        by_hand.get_or_insert_with(|| {
+            let (hand, server) = memory_pair();
+            serving(server, limits, signals, *declare);
+            Frames::new(hand)
+        });
+        Some(by_hand)
+    }
+}
+
+impl<T: Echoed> Library for Rescind<T> {
+    type Text = T;
+    type Parked = Call<()>;
+
+    fn slots(&self) -> Slots {
+        Slots::Wait(self.slots)
+    }
+
+    async fn echo(&self, text: T) -> usize {
+        text.echo(&self.client, self.tokens).await
+    }
+
+    async fn park(&self) -> Call<()> {
+        self.client.call("park", &[0]).start().expect("a call starts")
+    }
+
+    async fn cancel(&self, parked: Call<()>) -> Returned {
+        let _ = parked.canceller().cancel("");
+        ended(parked).await;
+        Returned::default()
+    }
+
+    async fn cancel_by_hand(&self) -> Option<u64> {
+        let params = params(1);
+        let mut by_hand = self.hand().await?;
+        let hand = by_hand.as_mut()?;
+        let parked = hand.ask("park", &params).await;
+        hand.ask("echo", &params).await;
+        hand.answer().await;
+        let begin = clock();
+        hand.send_cancel(parked).await;
+        let (answered, _) = hand.answer().await;
+        let took = clock() - begin;
+        assert_eq!(answered, parked);
+        Some(took)
+    }
+
+    async fn unknown_cancels(&self, count: usize) -> Told {
+        let mut by_hand = self.hand().await;
+        let Some(hand) = by_hand.as_deref_mut().and_then(Option::as_mut) else { return Told::None };
+        hand.unknown_cancels(count).await;
+        Told::Measured
+    }
+
+    fn root(&self, tree: Tree) -> Option<impl Future<Output = Call<()>> + Send> {
+        let root = self.client.call("branch", &[tree.depth, tree.fan_out]).start();
+        Some(std::future::ready(root.expect("a call starts")))
+    }
+
+    fn deadline(&self, after: Duration) -> Option<impl Future<Output = Due> + Send> {
+        let call = self.client.call("park", &[0]).timeout(after).start().expect("a call starts");
+        Some(std::future::ready(Due(Box::pin(ended(call)))))
+    }
+}
+
+/// Waits for a cancelled call, which ran or waited for its slot.
+async fn ended(call: Call<()>) {
+    let outcome = call.outcome().await;
+    assert!(matches!(outcome, Outcome::CompletedAfterCancel(()) | Outcome::Cancelled(_)), "{outcome:?}");
+}

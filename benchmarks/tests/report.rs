@@ -1,0 +1,80 @@
+//! The program that measures all, in short: what it writes has the parts it promises.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn run(part: &str, extra: &[&str]) -> (Value, String) {
+    let place = std::env::temp_dir().join(format!("rescind-report-{}-{part}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a folder");
+    let (json, html) = (place.join("report.json"), place.join("report.html"));
+    let ran = Command::new(env!("CARGO_BIN_EXE_report"))
+        .args([part, "--short"])
+        .args(extra)
+        .arg("--json")
+        .arg(&json)
+        .arg("--html")
+        .arg(&html)
+        .output()
+        .expect("it runs");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let read = |file| std::fs::read_to_string(file).expect("it was written");
+    let told = (serde_json::from_str(&read(json)).expect("it is JSON"), read(html));
+    std::fs::remove_dir_all(&place).expect("it is ours");
+    told
+}
+
+fn rows<'a>(told: &'a Value, library: &str) -> Vec<&'a Value> {
+    let rows = told["results"].as_array().expect("results are a list").iter();
+    rows.filter(|row| row["library"] == library).collect()
+}
+
+#[test]
+fn cancels_are_measured_of_us_and_of_the_floor() {
+    let (told, page) = run("W3", &[]);
+    for library in ["rescind", "floor"] {
+        let rows = rows(&told, library);
+        let measured = rows.iter().filter(|row| row["nanoseconds"]["p50"].as_u64() > Some(0)).count();
+        // Three measures in memory, on one thread and on two; two or three over pipes.
+        assert!(measured >= 8, "{library}: {rows:#?}");
+    }
+    assert!(page.contains("<svg") && !page.contains("http://") && !page.contains("https://"), "{page}");
+}
+
+#[test]
+fn a_cancel_is_answered_with_every_slot_taken_on_every_wire() {
+    let (told, _) = run("W4", &[]);
+    let ours = rows(&told, "rescind");
+    assert_eq!(ours.len(), 6, "running and queued, in three places: {ours:#?}");
+    assert!(ours.iter().all(|row| row["nanoseconds"]["count"].as_u64() > Some(0)), "{ours:#?}");
+    assert_eq!(rows(&told, "channels")[0]["said"], "no limit");
+}
+
+#[test]
+fn budgets_say_what_was_measured_and_what_was_asked() {
+    let (told, _) = run("machine", &[]);
+    let budgets = told["budgets"].as_array().expect("budgets are a list");
+    assert_eq!(budgets.len(), 4, "{budgets:#?}");
+    for budget in budgets {
+        let met = budget["value"].as_f64() <= budget["limit"].as_f64();
+        assert_eq!(budget["met"], met, "{budget}");
+        assert!(budget["name"].is_string() && budget["value"].as_f64() >= Some(0.0), "{budget}");
+    }
+}
+
+#[cfg(feature = "peers")]
+#[test]
+fn who_speaks_over_any_stream_is_measured_over_pipes_to_a_child_process() {
+    for (part, cancels) in [("W1", false), ("W3", true)] {
+        let (told, _) = run(part, &[]);
+        for library in
+            ["rmcp", "agent-client-protocol", "async-lsp", "tower-lsp-server", "jsonrpsee", "tarpc"]
+        {
+            let rows = rows(&told, library);
+            let piped = rows.iter().filter(|row| row["place"] == "pipes, one core");
+            let measured = piped.filter(|row| row["nanoseconds"]["p50"].as_u64() > Some(0)).count();
+            let expected = !cancels || library != "jsonrpsee";
+            assert_eq!(measured > 0, expected, "{part} of {library}: {rows:#?}");
+        }
+    }
+}
