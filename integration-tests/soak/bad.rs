@@ -20,8 +20,10 @@ use crate::wires::{AGENT, Connect, Place, Wire};
 
 /// No attack takes longer.
 const LONGEST: Duration = Duration::from_secs(3);
-/// Pairs of request and cancel in one flood.
+/// Pairs of request and cancel in one flood. Over HTTP/1.1 each is a connection, with both its ends in this process: four such floods
+/// and the good peers stay under the 1,024 descriptors that a process is commonly allowed.
 const PAIRS: u64 = 500;
+const PAIRS_OF_CONNECTIONS: u64 = 40;
 
 /// One attack after another.
 pub(crate) async fn attack(wire: Wire, connect: Connect, place: Place, tally: Arc<Tally>, seed: u64) {
@@ -45,7 +47,8 @@ pub(crate) async fn attack(wire: Wire, connect: Connect, place: Place, tally: Ar
 /// Pairs of request and cancel, of handlers that ignore the cancel, whose answers nobody reads.
 async fn flood(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
     let mut link = open(wire, connect).await?;
-    for n in 0..PAIRS {
+    let pairs = if wire.has_a_connection_each() { PAIRS_OF_CONNECTIONS } else { PAIRS };
+    for n in 0..pairs {
         write(&mut link, wire, n, "deaf").await?;
         let key = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": n}});
         send(&mut link, key, FrameKind::Answer, ExchangeId::NONE, None).await?;

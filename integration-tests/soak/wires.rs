@@ -80,6 +80,11 @@ impl Wire {
         self != Self::Stateless
     }
 
+    /// Whether each request in flight has a connection of its own.
+    pub(crate) const fn has_a_connection_each(self) -> bool {
+        matches!(self, Self::Streamable | Self::Stateless | Self::Acp)
+    }
+
     /// Params with what each request of this wire's protocol carries.
     pub(crate) fn params(self, params: Value) -> Value {
         if self != Self::Stateless {
