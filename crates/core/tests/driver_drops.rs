@@ -4,12 +4,12 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use rescind_core::dialect::ABP;
-use rescind_core::{Peer, memory_pair};
+use rescind_core::dialect::{ABP, ACP, Role};
+use rescind_core::{CallContext, Peer, Router, memory_pair};
 use serde_json::{Value, json};
 
 /// Looks at the connection when it is dropped.
@@ -63,4 +63,43 @@ fn a_waker_that_is_replaced_is_dropped_without_the_lock() {
             assert!(acknowledged.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
     });
+}
+
+/// What handlers of a program have in common: here the contexts of all requests, each a handle of its connection.
+type Kept = Arc<Mutex<Vec<CallContext>>>;
+
+/// Serves one request whose context is kept by what its handler holds.
+async fn serve_and_keep() -> (Peer, Peer, Weak<Mutex<Vec<CallContext>>>) {
+    let kept = Kept::default();
+    let watched = Arc::downgrade(&kept);
+    let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
+        kept.lock().unwrap().push(ctx);
+        async { Ok(Value::Null) }
+    });
+    let (near, far) = memory_pair();
+    let server = Peer::builder(ACP).role(Role::Server).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    client.call::<_, Value>("work", &json!({})).await.unwrap();
+    (client, server, watched)
+}
+
+#[test]
+fn handlers_that_hold_their_connection_are_let_go_with_it() {
+    within_ten_seconds(|| async {
+        let (client, server, watched) = serve_and_keep().await;
+        assert!(watched.upgrade().is_some(), "the connection is open");
+        client.shutdown(Duration::ZERO).await;
+        let _ = server.closed().await;
+        while watched.upgrade().is_some() {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn handlers_that_hold_their_connection_are_let_go_with_its_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (_client, _server, watched) = runtime.block_on(serve_and_keep());
+    drop(runtime);
+    assert!(watched.upgrade().is_none(), "the runtime is gone");
 }

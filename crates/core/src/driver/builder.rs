@@ -197,7 +197,6 @@ impl PeerBuilder {
         let parts = Parts {
             dialect,
             role,
-            router: self.router.unwrap_or_default(),
             registry: self.registry,
             session_id: self.session.unwrap_or_else(next_session),
             admission: self.admission.unwrap_or_else(|| Arc::new(Admission::unbounded())),
@@ -210,7 +209,8 @@ impl PeerBuilder {
         };
         let shared = Arc::new(Shared::new(parts, Session::new(config)));
         let peer = Peer::new(&shared);
-        runtime.spawn(Driver::new(shared, link, pending, place));
+        let router = self.router.unwrap_or_default();
+        runtime.spawn(Driver::new(shared, router, link, pending, place));
         Ok(peer)
     }
 }

@@ -33,7 +33,6 @@ use super::notices::Notices;
 use super::notifiers::Notifiers;
 use super::outbox::{Answer, Outbox};
 use super::request::{InboundSlot, Waiting};
-use super::router::Router;
 use super::slots::{SideTable, Slots, Ticket};
 use crate::dialect::{Dialect, Role};
 use crate::error::ConnectionError;
@@ -52,7 +51,6 @@ pub(super) struct Shared {
     core: Mutex<Core>,
     pub(super) dialect: Dialect,
     pub(super) role: Role,
-    pub(super) router: Arc<Router>,
     pub(super) registry: Registry,
     pub(super) session_id: SessionId,
     pub(super) admission: Arc<Admission>,
@@ -81,7 +79,6 @@ pub(super) struct Shared {
 pub(super) struct Parts {
     pub(super) dialect: Dialect,
     pub(super) role: Role,
-    pub(super) router: Arc<Router>,
     pub(super) registry: Registry,
     pub(super) session_id: SessionId,
     pub(super) admission: Arc<Admission>,
@@ -162,7 +159,6 @@ impl Shared {
             }),
             dialect: parts.dialect,
             role: parts.role,
-            router: parts.router,
             registry: parts.registry,
             session_id: parts.session_id,
             admission: parts.admission,

@@ -25,6 +25,7 @@ use tokio::time::Sleep;
 
 use super::admission::Admission;
 use super::idle::Idle;
+use super::router::Router;
 use super::shared::Shared;
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::machine::{CloseCause, Lost};
@@ -41,6 +42,8 @@ const ROUNDS: usize = 16;
 /// The driver of one connection.
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
+    /// The driver's alone: what handlers hold is let go with the connection, even if that is a handle of it.
+    pub(super) router: Arc<Router>,
     pub(super) rx: Option<Pin<Box<dyn Receiver>>>,
     pub(super) tx: Option<Pin<Box<dyn Sender>>>,
     /// Members of a batch that are still to be read, and what was read before the dialect was known.
@@ -95,6 +98,7 @@ impl Drop for SessionPlace {
 impl Driver {
     pub(super) fn new(
         shared: Arc<Shared>,
+        router: Arc<Router>,
         link: Link,
         pending: VecDeque<Inbound>,
         place: Option<SessionPlace>,
@@ -103,6 +107,7 @@ impl Driver {
         let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
         Self {
             shared,
+            router,
             rx: Some(link.rx),
             tx: Some(link.tx),
             pending,
