@@ -48,10 +48,17 @@ use libtest_mimic::Arguments;
 
 use self::trial::{alone, in_time, trial, until};
 
+/// Over HTTP/1.1 each of 2,048 requests in flight has a connection, and both its ends are here.
+const OPEN_FILES: u64 = 8192;
+
 fn main() -> ExitCode {
     #[cfg(unix)]
     if std::env::var_os(losses::AGENT).is_some() {
         return losses::serve();
+    }
+    if let Err(error) = rescind_testkit::allow_open_files(OPEN_FILES) {
+        eprintln!("threats: {error}");
+        return ExitCode::FAILURE;
     }
     let arguments = Arguments::from_args();
     let threats = [

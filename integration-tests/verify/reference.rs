@@ -228,7 +228,11 @@ const CASES_WITH_BUG: u32 = 4000;
 fn config() -> ProptestConfig {
     // What a planted bug breaks is no regression.
     if std::env::var_os("RESCIND_PLANT").is_some() {
-        return ProptestConfig { cases: CASES_WITH_BUG, failure_persistence: None, ..ProptestConfig::default() };
+        return ProptestConfig {
+            cases: CASES_WITH_BUG,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
     }
     let kept = FileFailurePersistence::WithSource("regressions");
     ProptestConfig { cases: CASES, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }

@@ -224,6 +224,8 @@ async fn a_pipe_that_is_not_there_is_named() {
 #[tokio::test]
 async fn a_thousand_connections_are_open_at_once() {
     const MANY: usize = 1_000;
+    // Both ends of each are here.
+    rescind_testkit::allow_open_files(2 * MANY as u64 + 100).unwrap();
     let place = Place::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     let address = place.address();

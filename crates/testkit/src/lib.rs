@@ -6,6 +6,7 @@ mod asks;
 mod bare;
 pub mod conformance;
 pub mod exchanges;
+mod files;
 pub mod fixture;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -27,6 +28,7 @@ pub mod wires;
 
 pub use asks::Asks;
 pub use bare::BareMachine;
+pub use files::allow_open_files;
 pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };

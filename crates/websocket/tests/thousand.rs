@@ -29,6 +29,8 @@ async fn exchange(client: &mut Link, server: &mut Link, number: usize) {
 
 #[tokio::test]
 async fn a_thousand_idle_connections_keep_to_their_memory() {
+    // Both ends of each are here.
+    rescind_testkit::allow_open_files(2 * CONNECTIONS as u64 + 100).unwrap();
     let mut listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
     let mut links: Vec<(Link, Link)> = Vec::with_capacity(CONNECTIONS);
