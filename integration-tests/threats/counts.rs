@@ -13,9 +13,9 @@ use crate::wires::{Kind, Wire};
 /// cores.
 pub(crate) fn million_over(wire: &Wire) -> usize {
     match (cfg!(debug_assertions), wire.kind) {
-        (true, _) => 5_000,
+        (true, _) => 5_120,
         (false, Kind::Connection) => 1_000_000,
-        (false, Kind::Conversation) => 40_000,
+        (false, Kind::Conversation) => 40_960,
     }
 }
 

@@ -16,7 +16,7 @@ struct Row {
 
 const ROWS: [Row; 18] = [
     Row {
-        attack: "1,000,000 pairs of request and cancel on each wire, 40,000 over HTTP, handlers ignore the cancel",
+        attack: "1,000,000 pairs of request and cancel on each wire, 40,960 over HTTP, handlers ignore the cancel",
         must_hold: "live handlers never over the limit; memory +16 MiB at most; a second connection's p99 under 5 times what it is beside two \
                     busy threads, or beside the same flood served without us, whichever is more",
         // Where leaving is the cancel a million of them would use up the ports of the machine: ten thousand.
@@ -29,7 +29,7 @@ const ROWS: [Row; 18] = [
         ],
     },
     Row {
-        attack: "1,000,000 cancels for unknown ids, 40,000 over HTTP, some of them strings of 1 KB",
+        attack: "1,000,000 cancels for unknown ids, 40,960 over HTTP, some of them strings of 1 KB",
         must_hold: "below 1 MiB, no table entry",
         tests: &[
             ("integration-tests/threats/floods.rs", &["floods::cancels_for_unknown_ids::"]),
@@ -37,7 +37,7 @@ const ROWS: [Row; 18] = [
         ],
     },
     Row {
-        attack: "40,000 early cancels over HTTP, then one request",
+        attack: "40,960 early cancels over HTTP, then one request",
         must_hold: "it runs; the table has at most 256",
         tests: &[
             ("integration-tests/threats/floods.rs", &["floods::early_cancels_then_one_request::"]),
@@ -45,7 +45,7 @@ const ROWS: [Row; 18] = [
         ],
     },
     Row {
-        attack: "64 sessions with the same ids, 1,000,000 cancels across, 40,000 over HTTP",
+        attack: "64 sessions with the same ids, 1,000,000 cancels across, 40,960 over HTTP",
         must_hold: "none hits another's request",
         tests: &[
             ("integration-tests/threats/floods.rs", &["floods::cross_cancels_between_64_sessions::"]),
