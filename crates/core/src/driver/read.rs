@@ -94,7 +94,7 @@ impl Driver {
 
     fn recv_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
         let shared = &self.shared;
-        let routed = self.router.route(&request.method);
+        let routed = self.own.router.route(&request.method);
         let codec = shared.dialect.codec();
         let said = (shared.dialect.rules().handshake == Some(&*request.method))
             .then_some(request.params)
@@ -203,7 +203,7 @@ impl Driver {
                 return;
             }
         }
-        if let Some((method, handler)) = self.router.route_notification(method) {
+        if let Some((method, handler)) = self.own.router.route_notification(method) {
             shared.notice(Notice::new(handler, method, params));
         }
     }

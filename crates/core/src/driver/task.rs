@@ -42,8 +42,8 @@ const ROUNDS: usize = 16;
 /// The driver of one connection.
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
-    /// The driver's alone: what handlers hold is let go with the connection, even if that is a handle of it.
-    pub(super) router: Arc<Router>,
+    /// The driver's alone, and seldom looked at.
+    pub(super) own: Box<Own>,
     pub(super) rx: Option<Pin<Box<dyn Receiver>>>,
     pub(super) tx: Option<Pin<Box<dyn Sender>>>,
     /// Members of a batch that are still to be read, and what was read before the dialect was known.
@@ -59,6 +59,12 @@ pub(super) struct Driver {
     /// The one timer. It may fire earlier than needed, never later.
     timer: Option<Pin<Box<Sleep>>>,
     armed: Option<Instant>,
+}
+
+/// What a driver has for as long as it lives, apart: its task is no larger for it.
+pub(super) struct Own {
+    /// What handlers hold is let go with the connection, even if that is a handle of it.
+    pub(super) router: Arc<Router>,
     /// The connection's place among those of its server.
     _place: Option<SessionPlace>,
 }
@@ -107,7 +113,7 @@ impl Driver {
         let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
         Self {
             shared,
-            router,
+            own: Box::new(Own { router, _place: place }),
             rx: Some(link.rx),
             tx: Some(link.tx),
             pending,
@@ -118,7 +124,6 @@ impl Driver {
             phase: Phase::Open,
             timer: None,
             armed: None,
-            _place: place,
         }
     }
 
