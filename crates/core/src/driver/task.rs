@@ -42,7 +42,7 @@ const ROUNDS: usize = 16;
 /// The driver of one connection.
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
-    /// The driver's alone, and seldom looked at.
+    /// What is the driver's alone.
     pub(super) own: Box<Own>,
     pub(super) rx: Option<Pin<Box<dyn Receiver>>>,
     pub(super) tx: Option<Pin<Box<dyn Sender>>>,
