@@ -43,7 +43,6 @@ impl Session {
                 refused(Refusal::Overloaded("draining"))
             };
         }
-        self.note_highest(arrival);
         let cancel_name = cancel_name(arrival);
         if let (CancelKey::Named(_), Some(name)) = (&arrival.cancel_key, &cancel_name) {
             let holder = self.cancel_keys.get(name).and_then(|key| self.requests.get(key.0));
@@ -103,12 +102,6 @@ impl Session {
             Reach::NoMessage
         } else {
             Reach::All
-        }
-    }
-
-    fn note_highest(&mut self, arrival: &Arrival<'_>) {
-        if let (CancelKey::SameAsId, Some(number)) = (&arrival.cancel_key, arrival.id.as_number()) {
-            self.highest_id = Some(self.highest_id.map_or(number, |highest| highest.max(number)));
         }
     }
 

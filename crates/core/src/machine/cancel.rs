@@ -212,16 +212,11 @@ impl Session {
         self.acknowledge_settled(ack, id, settled);
     }
 
-    /// Where the memory of settled ids has overflowed, only an id above all seen can be one still to come.
+    /// Where settled ids had to be forgotten before their time, only one above them all can be one still to come.
     fn may_be_early(&self, now: Instant, id: &RequestId) -> bool {
-        if self.memory.is_complete(now) {
-            return true;
-        }
-        match (id.as_number(), self.highest_id) {
-            (Some(number), Some(highest)) => number > highest,
-            (Some(_), None) => true,
-            (None, _) => false,
-        }
+        self.memory.forgotten(now).is_none_or(|forgotten| {
+            id.as_number().is_some_and(|number| forgotten.highest.is_none_or(|highest| number > highest))
+        })
     }
 
     /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).

@@ -39,10 +39,8 @@ pub struct Inspection {
     pub parked: Vec<(Scope, RequestId, Option<Principal>, Duration)>,
     /// Settled keys that are remembered, eldest first: whether it was cancelled, and its age, likewise.
     pub remembered: Vec<(Scope, RequestId, Option<bool>, Duration)>,
-    /// How long the memory is incomplete.
-    pub incomplete: Option<Duration>,
-    /// The highest numeric id seen.
-    pub highest_id: Option<i64>,
+    /// That settled keys were forgotten before their time: the highest that is a number, and how long that counts.
+    pub forgotten: Option<(Option<i64>, Duration)>,
     /// The requests whose children a cascade walks, in order.
     pub cascades: Vec<InboundKey>,
     /// The children on other connections.
@@ -251,8 +249,10 @@ impl Session {
                     (*scope, id.clone(), cancelled, age(at).min(self.config.limits.remembered_time))
                 })
                 .collect(),
-            incomplete: self.memory.incomplete_until().map(until).filter(|left| !left.is_zero()),
-            highest_id: self.highest_id,
+            forgotten: self
+                .memory
+                .forgotten(now)
+                .map(|forgotten| (forgotten.highest, until(forgotten.until))),
             cascades: self.tree.inspect().collect(),
             foreign: self.tree.inspect_foreign().collect(),
             exchanges: self.exchanges.iter().copied().collect(),

@@ -28,8 +28,17 @@ pub(super) struct Memory {
     order: VecDeque<Recorded>,
     /// How many were ever recorded.
     recorded: u64,
-    /// Until then something younger than `longest` is missing.
-    incomplete_until: Option<Instant>,
+    /// What of the last `longest` had to make room.
+    forgotten: Option<Forgotten>,
+}
+
+/// Keys that were forgotten before their time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forgotten {
+    /// The highest of those that are numbers.
+    pub(super) highest: Option<i64>,
+    /// Until then one of them may still be asked for.
+    pub(super) until: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -48,14 +57,7 @@ struct Recorded {
 
 impl Memory {
     pub(super) fn new(most: usize, longest: Duration) -> Self {
-        Self {
-            most,
-            longest,
-            known: HashMap::new(),
-            order: VecDeque::new(),
-            recorded: 0,
-            incomplete_until: None,
-        }
+        Self { most, longest, known: HashMap::new(), order: VecDeque::new(), recorded: 0, forgotten: None }
     }
 
     pub(super) fn record(
@@ -71,9 +73,16 @@ impl Memory {
         self.known.insert(name.clone(), Known { settled, principal, number });
         self.order.push_back(Recorded { name, number, at: now });
         while self.order.len() > self.most {
-            self.forget_first();
-            self.incomplete_until = Some(later(now, self.longest));
+            if let Some((_, id)) = self.forget_first() {
+                self.note_forgotten(now, &id);
+            }
         }
+    }
+
+    fn note_forgotten(&mut self, now: Instant, id: &RequestId) {
+        let highest = self.forgotten(now).and_then(|forgotten| forgotten.highest);
+        self.forgotten =
+            Some(Forgotten { highest: highest.max(id.as_number()), until: later(now, self.longest) });
     }
 
     /// What became of a key, for the principal whose it was: to others it is unknown (I4).
@@ -94,9 +103,9 @@ impl Memory {
         self.known.contains_key(name)
     }
 
-    /// Whether every key settled within the memory's time is still known.
-    pub(super) fn is_complete(&self, now: Instant) -> bool {
-        self.incomplete_until.is_none_or(|until| until <= now)
+    /// What was settled within the memory's time and is not known any more.
+    pub(super) fn forgotten(&self, now: Instant) -> Option<Forgotten> {
+        self.forgotten.filter(|forgotten| now < forgotten.until)
     }
 
     /// What is remembered, the eldest first; without an end where a younger entry has taken its place.
@@ -108,11 +117,6 @@ impl Memory {
         })
     }
 
-    #[cfg(feature = "verify")]
-    pub(super) const fn incomplete_until(&self) -> Option<Instant> {
-        self.incomplete_until
-    }
-
     fn forget_old(&mut self, now: Instant) {
         while self.order.front().is_some_and(|first| now.saturating_duration_since(first.at) >= self.longest)
         {
@@ -120,14 +124,13 @@ impl Memory {
         }
     }
 
-    fn forget_first(&mut self) {
-        if let Some(Recorded { name, number, .. }) = self.order.pop_front() {
-            // A key settled again since has a younger entry of its own.
-            if let Entry::Occupied(known) = self.known.entry(name)
-                && known.get().number == number
-            {
-                known.remove();
-            }
+    /// The first entry goes, and its key with it: that is what is returned. A key settled again since has a younger entry of
+    /// its own, and stays.
+    fn forget_first(&mut self) -> Option<Name> {
+        let Recorded { name, number, .. } = self.order.pop_front()?;
+        match self.known.entry(name) {
+            Entry::Occupied(known) if known.get().number == number => Some(known.remove_entry().0),
+            _ => None,
         }
     }
 }
@@ -140,20 +143,24 @@ mod tests {
         (Scope::Session, RequestId::number(id))
     }
 
+    fn highest_forgotten(memory: &Memory, now: Instant) -> Option<i64> {
+        memory.forgotten(now).expect("something was forgotten").highest
+    }
+
     #[test]
     fn memory_is_bounded_in_number_and_age_and_says_when_it_overflowed() {
         let start = Instant::now();
         let mut memory = Memory::new(2, Duration::from_secs(60));
         memory.record(start, name(1), None, Settled::Completed);
         memory.record(start, name(2), None, Settled::Cancelled);
-        assert!(memory.is_complete(start));
+        assert!(memory.forgotten(start).is_none());
         memory.record(start, name(3), None, Settled::Completed);
         assert_eq!(memory.recall(start, &name(1), None), None);
         assert_eq!(memory.recall(start, &name(2), None), Some(Settled::Cancelled));
-        assert!(!memory.is_complete(start));
+        assert_eq!(highest_forgotten(&memory, start), Some(1));
         let later = start + Duration::from_secs(60);
         assert_eq!(memory.recall(later, &name(2), None), None);
-        assert!(memory.is_complete(later));
+        assert!(memory.forgotten(later).is_none());
         assert!(memory.known.is_empty() && memory.order.is_empty());
     }
 
@@ -175,5 +182,25 @@ mod tests {
             memory.record(start, name(id), None, Settled::Completed);
         }
         assert_eq!(memory.recall(start, &name(1), None), Some(Settled::Completed));
+        assert!(memory.forgotten(start).is_none(), "nothing is missing");
+    }
+
+    #[test]
+    fn the_highest_that_was_forgotten_is_kept_while_it_counts() {
+        let start = Instant::now();
+        let mut memory = Memory::new(1, Duration::from_secs(60));
+        for id in [7, 3, 4] {
+            memory.record(start, name(id), None, Settled::Completed);
+        }
+        assert_eq!(highest_forgotten(&memory, start), Some(7));
+        let text = (Scope::Session, RequestId::text("a").unwrap());
+        memory.record(start, text, None, Settled::Completed);
+        memory.record(start, name(1), None, Settled::Completed);
+        assert_eq!(highest_forgotten(&memory, start), Some(7), "words have no order");
+        let later = start + Duration::from_secs(60);
+        memory.record(later, name(2), None, Settled::Completed);
+        assert!(memory.forgotten(later).is_none(), "what is too old was not forgotten before its time");
+        memory.record(later, name(1), None, Settled::Completed);
+        assert_eq!(highest_forgotten(&memory, later), Some(2));
     }
 }

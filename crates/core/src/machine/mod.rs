@@ -127,7 +127,6 @@ pub struct Session {
     parked: parked::Parked,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
-    highest_id: Option<i64>,
     calls: table::Table<call::Call>,
     /// How many of them are not settled.
     open_calls: usize,
@@ -162,7 +161,6 @@ impl Session {
             memory: memory::Memory::new(limits.remembered, limits.remembered_time),
             parked: parked::Parked::new(limits.parked, limits.parked_time),
             held_acks: 0,
-            highest_id: None,
             calls: table::Table::new(),
             open_calls: 0,
             numbers: Index::default(),

@@ -374,7 +374,7 @@ fn parked_cancels_are_bounded_and_expire() {
 }
 
 #[test]
-fn when_the_memory_overflowed_only_higher_ids_are_parked() {
+fn when_settled_ids_were_forgotten_only_ids_above_them_are_parked() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
     for id in 1..=10 {
         let key = bench.running(id);
@@ -382,5 +382,37 @@ fn when_the_memory_overflowed_only_higher_ids_are_parked() {
         let _ = bench.ended(key);
     }
     assert_eq!(bench.cancel(3), [Output::Event(Event::UnknownCancel)]);
+    assert_eq!(bench.cancel(7), [Output::Event(Event::UnknownCancel)], "it is remembered");
     assert_eq!(bench.cancel(11), [Output::Event(Event::ParkedCancel)]);
+}
+
+#[test]
+fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgotten() {
+    // Separate POSTs: 12 has overtaken 11's cancel, and 11's cancel its request.
+    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
+    for id in 1..=10 {
+        let key = bench.running(id);
+        let _ = bench.answer(key, HandlerEnd::Value);
+        let _ = bench.ended(key);
+    }
+    let _runs = bench.running(12);
+    assert_eq!(bench.cancel(11), [Output::Event(Event::ParkedCancel)]);
+    let key = bench.session.recv_request(bench.now, Bench::arrival(11, "tools/call"));
+    assert_eq!(key, None, "its cancel was lost");
+}
+
+#[test]
+fn words_are_not_parked_while_a_settled_id_is_forgotten() {
+    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 1);
+    for id in 1..=2 {
+        let key = bench.running(id);
+        let _ = bench.answer(key, HandlerEnd::Value);
+        let _ = bench.ended(key);
+    }
+    let mut early = |id: RequestId| {
+        bench.session.recv_cancel(bench.now, Some(id), None, None, &Origin::STREAM);
+        bench.outputs()
+    };
+    assert_eq!(early(RequestId::text("a").unwrap()), [Output::Event(Event::UnknownCancel)]);
+    assert_eq!(early(RequestId::number(3)), [Output::Event(Event::ParkedCancel)]);
 }

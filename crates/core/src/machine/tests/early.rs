@@ -80,7 +80,7 @@ fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
 }
 
 #[test]
-fn a_memory_of_nothing_parks_only_ids_above_all_seen() {
+fn a_memory_of_nothing_parks_only_ids_above_all_settled() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
     let key = bench.running(5);
     let _ = bench.answer(key, HandlerEnd::Value);
@@ -90,7 +90,7 @@ fn a_memory_of_nothing_parks_only_ids_above_all_seen() {
 }
 
 #[test]
-fn a_refused_id_counts_among_the_highest_seen() {
+fn a_refused_id_counts_among_the_forgotten() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
     let refused = Arrival { admission: Err("server"), ..Bench::arrival(5, "tools/call") };
     assert_eq!(bench.arrive(refused).0, None);
