@@ -10,7 +10,7 @@ use crate::alone;
 use crate::wires::{Kind, Wire};
 
 /// The million of the table. Over HTTP, where each frame is a POST with a response of its own, it is as many as take about 40 s of two
-/// cores.
+/// cores. Whole turns of `floods::TOGETHER`, all of them.
 pub(crate) fn million_over(wire: &Wire) -> usize {
     match (cfg!(debug_assertions), wire.kind) {
         (true, _) => 5_120,

@@ -33,6 +33,8 @@ const RUNNING: usize = 32;
 const SESSIONS: usize = 64;
 /// Each of them has so many requests.
 const SAME_IDS: usize = 2;
+/// So many cancels of one session are, before it waits until they have arrived.
+const ON_THE_WAY: usize = 16;
 const ECHOES: usize = 2000;
 const WHILE: Duration = Duration::from_secs(3);
 /// So many times of echoes are kept.
@@ -417,6 +419,10 @@ async fn cross(wire: Wire) {
             for n in 0..each {
                 let id = n / 2 % SAME_IDS;
                 stranger.cancel(&if n % 2 == 0 { json!(id) } else { json!(id.to_string()) }).await;
+                // Over HTTP/1.1 each on its way has a connection.
+                if n % ON_THE_WAY == 0 {
+                    stranger.flush().await;
+                }
             }
             stranger.flush().await;
             (stranger, server)
