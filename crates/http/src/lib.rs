@@ -55,6 +55,7 @@
 mod acp;
 mod client;
 mod doze;
+mod fits;
 mod given;
 mod intake;
 mod names;

@@ -1,19 +1,21 @@
 //! The driver's two halves of a connection on the serving side.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Finish, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender,
-    TransportError, TransportErrorKind, TransportEvent,
+    CloseReason, ExchangeId, Finish, Lane, Link, LinkTraits, Meta, Outbound, Sender, TransportError,
+    TransportErrorKind,
 };
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::connection::Connection;
-use crate::doze::Doze;
-use crate::intake::IntakeReceiver;
+use crate::fits::fits;
+use crate::intake::Intake;
+use crate::server::Settings;
+use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::patience::Patience;
 
 /// The link of a connection.
 pub(super) fn link(connection: &Arc<Connection>) -> Link {
@@ -26,56 +28,34 @@ pub(super) fn link(connection: &Arc<Connection>) -> Link {
         batches: false,
         max_frame: connection.settings.max_frame,
     };
-    let receiver = ConnectionReceiver {
-        intake: IntakeReceiver(Arc::clone(&connection.intake)),
-        connection: Arc::clone(connection),
-        idle: None,
-    };
-    let sender = ConnectionSender { connection: Arc::clone(connection), stalled: None };
+    let receiver = IdlingReceiver::new(connection);
+    let sender = ConnectionSender { connection: Arc::clone(connection), patience: Patience::default() };
     let mut meta = Meta::default();
     meta.principal.clone_from(&connection.principal);
     Link::new(receiver, sender, traits, meta)
 }
 
-struct ConnectionReceiver {
-    intake: IntakeReceiver,
-    connection: Arc<Connection>,
-    /// When to look whether the connection is idle.
-    idle: Option<Doze>,
-}
+impl Idles for Connection {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
 
-impl Receiver for ConnectionReceiver {
-    fn poll_event(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        if let Poll::Ready(event) = Pin::new(&mut self.intake).poll_event(cx) {
-            return Poll::Ready(event);
-        }
-        let this = &mut *self;
-        let wait = this.connection.settings.session_idle;
-        let idle = this.idle.get_or_insert_with(|| Doze::new(wait));
-        while idle.poll(cx).is_ready() {
-            let now = Instant::now();
-            match this.connection.idle_at() {
-                Some(at) if at <= now => {
-                    this.connection.settings.counts.session_idled();
-                    tracing::debug!("an idle connection is ended");
-                    this.connection.end();
-                    return Poll::Ready(None);
-                }
-                Some(at) => idle.reset(at),
-                None => idle.reset(now + wait),
-            }
-        }
-        Poll::Pending
+    fn intake(&self) -> &Arc<Intake> {
+        &self.intake
+    }
+
+    fn idle_at(&self) -> Option<Instant> {
+        Self::idle_at(self)
+    }
+
+    fn idled(&self) {
+        self.end();
     }
 }
 
 struct ConnectionSender {
     connection: Arc<Connection>,
-    /// When the wire has taken no bulk for too long.
-    stalled: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
 }
 
 impl ConnectionSender {
@@ -97,27 +77,19 @@ impl Sender for ConnectionSender {
         loop {
             this.checked()?;
             if lane == Lane::Control || this.connection.has_room(cx) {
-                this.stalled = None;
+                if lane == Lane::Bulk {
+                    this.patience.renew();
+                }
                 return Poll::Ready(Ok(()));
             }
-            let wait = this.connection.settings.stall_timeout;
-            let due = this.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
-            if due.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            this.stalled = None;
+            ready!(this.patience.poll_end(this.connection.settings.stall_timeout, cx));
             this.connection.cut_stalled();
         }
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
         self.checked()?;
-        let limit = self.connection.settings.max_frame;
-        if out.body.len() > limit {
-            let text = format!("the frame is larger than {limit} bytes and was not sent");
-            let error = TransportError::new(TransportErrorKind::TooLarge, text);
-            return Err(TransportError { exchange: Some(out.exchange), ..error });
-        }
+        fits(&out, self.connection.settings.max_frame)?;
         self.connection.send(out)
     }
 

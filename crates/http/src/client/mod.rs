@@ -1,6 +1,7 @@
 //! The calling side that all bindings share.
 
 mod connector;
+mod event_stream;
 pub(crate) mod events;
 mod lines;
 mod media;
@@ -10,12 +11,14 @@ mod requester;
 mod resets;
 
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use rescind_core::{TransportError, TransportErrorKind};
+use rescind_core::{Meta, TransportError, TransportErrorKind};
 
 use self::connector::Connector;
+pub(crate) use event_stream::EventStream;
 pub(crate) use media::{Media, media_of};
 pub(crate) use refusal::refusal;
 pub(crate) use reply::Reply;
@@ -120,9 +123,13 @@ impl HttpClient {
 }
 
 impl HttpClient {
-    /// Whether the server can be reached at all: a connection is opened, TLS included, and closed again.
-    pub(crate) async fn reach(&self) -> std::io::Result<()> {
-        Connector::new(self).open().await.map(drop)
+    /// Whether the server can be reached at all: a connection is opened, TLS included, and closed again. Gives what a link
+    /// says of its peer.
+    pub(crate) async fn reach(&self) -> Result<Meta, TransportError> {
+        let peer = self.uri.authority().map_or("", |authority| authority.as_str());
+        let opened = Connector::new(self).open().await;
+        opened.map_err(|error| refused(io::Error::new(error.kind(), format!("{peer}: {error}"))))?;
+        Ok(Meta::of_peer(peer))
     }
 }
 

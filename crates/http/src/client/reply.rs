@@ -8,9 +8,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
+use rescind_core::{BadFrame, ExchangeId, TransportError, TransportErrorKind, TransportEvent};
 
+use super::Failed;
 use super::lines::Lines;
 use super::requester::Posted;
+use crate::intake::Intake;
+use crate::whole::{NotWhole, whole};
 
 /// A response's body. Dropped before its end it gives the exchange up.
 pub(crate) struct Reply {
@@ -42,6 +46,21 @@ impl Reply {
         }
         let held = Held { lines: Arc::clone(lines), sender, goes_on };
         Self { body, ended: false, held: Some(held) }
+    }
+
+    /// The whole of it, as its message. That it is over the limit, in bytes, is told to the driver beside.
+    pub(crate) async fn message(self, limit: usize, intake: &Intake) -> Result<Bytes, Failed> {
+        whole(self, limit).await.map_err(|error| {
+            let error = match error {
+                NotWhole::TooLarge => {
+                    let why = BadFrame::TooLarge { limit };
+                    intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                    TransportError::new(TransportErrorKind::Io, "the response is over the limit")
+                }
+                NotWhole::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
+            };
+            Failed { sent: true, error }
+        })
     }
 
     fn end(&mut self) {

@@ -1,18 +1,18 @@
 //! The driver's sending half on the serving side.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use rescind_core::{
     CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Meta, Outbound, Sender, TransportError,
     TransportErrorKind,
 };
-use tokio::time::Sleep;
 
 use super::hub::Hub;
+use crate::fits::fits;
 use crate::intake::IntakeReceiver;
+use crate::server::patience::Patience;
 
 /// The one link of a listener (N1).
 pub(super) fn link(hub: &Arc<Hub>) -> Link {
@@ -25,18 +25,13 @@ pub(super) fn link(hub: &Arc<Hub>) -> Link {
         batches: false,
         max_frame: hub.settings.max_frame,
     };
-    let sender = HubSender { hub: Arc::clone(hub), stalled: None };
+    let sender = HubSender { hub: Arc::clone(hub), patience: Patience::default() };
     Link::new(IntakeReceiver(Arc::clone(&hub.intake)), sender, traits, Meta::default())
 }
 
 struct HubSender {
     hub: Arc<Hub>,
-    /// When the wire has taken no bulk for too long.
-    stalled: Option<Pin<Box<Sleep>>>,
-}
-
-fn of_exchange(kind: TransportErrorKind, exchange: ExchangeId, text: String) -> TransportError {
-    TransportError { exchange: Some(exchange), ..TransportError::new(kind, text) }
+    patience: Patience,
 }
 
 impl HubSender {
@@ -58,31 +53,26 @@ impl Sender for HubSender {
         loop {
             this.checked()?;
             if lane == Lane::Control || this.hub.has_room(cx) {
-                this.stalled = None;
+                if lane == Lane::Bulk {
+                    this.patience.renew();
+                }
                 return Poll::Ready(Ok(()));
             }
-            let wait = this.hub.settings.stall_timeout;
-            let due = this.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(wait)));
-            if due.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            this.stalled = None;
+            ready!(this.patience.poll_end(this.hub.settings.stall_timeout, cx));
             this.hub.cut_slowest();
         }
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
         self.checked()?;
-        let (exchange, limit) = (out.exchange, self.hub.settings.max_frame);
-        if out.body.len() > limit {
-            let text = format!("the frame is larger than {limit} bytes and was not sent");
-            return Err(of_exchange(TransportErrorKind::TooLarge, exchange, text));
-        }
+        fits(&out, self.hub.settings.max_frame)?;
+        let exchange = out.exchange;
         if self.hub.send(out) {
             return Ok(());
         }
-        let text = "a server says nothing here but on a request of its client's".to_owned();
-        Err(of_exchange(TransportErrorKind::Closed, exchange, text))
+        let text = "a server says nothing here but on a request of its client's";
+        let error = TransportError::new(TransportErrorKind::Closed, text);
+        Err(TransportError { exchange: Some(exchange), ..error })
     }
 
     /// What is taken is there for the connections to write; how much that is, readiness bounds.

@@ -1,20 +1,22 @@
 //! The driver's two halves of a session on the serving side.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use rescind_core::plant::{self, Plant};
 use rescind_core::{
-    CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender,
-    TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Meta, Outbound, Sender, TransportError,
+    TransportErrorKind, Unsupported,
 };
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::conversation::Conversation;
-use crate::doze::Doze;
-use crate::intake::IntakeReceiver;
+use crate::fits::fits;
+use crate::intake::Intake;
+use crate::server::Settings;
+use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::patience::Patience;
 
 /// The link of a session.
 pub(super) fn link(conversation: &Arc<Conversation>) -> Link {
@@ -28,55 +30,30 @@ pub(super) fn link(conversation: &Arc<Conversation>) -> Link {
         batches: false,
         max_frame: conversation.settings.max_frame,
     };
-    let receiver = ServerReceiver {
-        intake: IntakeReceiver(Arc::clone(&conversation.intake)),
-        conversation: Arc::clone(conversation),
-        idle: None,
-    };
-    let sender = ServerSender { conversation: Arc::clone(conversation), stalled: None };
+    let receiver = IdlingReceiver::new(conversation);
+    let sender = ServerSender { conversation: Arc::clone(conversation), patience: Patience::default() };
     let mut meta = Meta::default();
     meta.principal.clone_from(&conversation.principal);
     Link::new(receiver, sender, traits, meta)
 }
 
-struct ServerReceiver {
-    intake: IntakeReceiver,
-    conversation: Arc<Conversation>,
-    /// When to look whether the session is idle.
-    idle: Option<Doze>,
-}
+impl Idles for Conversation {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
 
-impl Receiver for ServerReceiver {
-    fn poll_event(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        if let Poll::Ready(event) = Pin::new(&mut self.intake).poll_event(cx) {
-            return Poll::Ready(event);
-        }
-        let this = &mut *self;
-        let wait = this.conversation.settings.session_idle;
-        let idle = this.idle.get_or_insert_with(|| Doze::new(wait));
-        while idle.poll(cx).is_ready() {
-            let now = Instant::now();
-            match this.conversation.idle_at() {
-                Some(at) if at <= now => {
-                    this.conversation.settings.counts.session_idled();
-                    tracing::debug!("an idle session is ended");
-                    return Poll::Ready(None);
-                }
-                Some(at) => idle.reset(at),
-                None => idle.reset(now + wait),
-            }
-        }
-        Poll::Pending
+    fn intake(&self) -> &Arc<Intake> {
+        &self.intake
+    }
+
+    fn idle_at(&self) -> Option<Instant> {
+        Self::idle_at(self)
     }
 }
 
 struct ServerSender {
     conversation: Arc<Conversation>,
-    /// Since when the wire takes no bulk, and when that has been so for too long.
-    stalled: Option<(Instant, Pin<Box<Sleep>>)>,
+    patience: Patience,
 }
 
 fn closed() -> TransportError {
@@ -96,28 +73,17 @@ impl Sender for ServerSender {
             }
             if lane == Lane::Control || this.conversation.has_room(cx) {
                 if lane == Lane::Bulk {
-                    this.stalled = None;
+                    this.patience.renew();
                 }
                 return Poll::Ready(Ok(()));
             }
-            let wait = this.conversation.settings.stall_timeout;
-            let (since, due) =
-                this.stalled.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(wait))));
-            if due.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            this.conversation.cut_stalled(*since);
-            this.stalled = None;
+            let since = ready!(this.patience.poll_end(this.conversation.settings.stall_timeout, cx));
+            this.conversation.cut_stalled(since);
         }
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
-        let limit = self.conversation.settings.max_frame;
-        if out.body.len() > limit {
-            let text = format!("the frame is larger than {limit} bytes and was not sent");
-            let error = TransportError::new(TransportErrorKind::TooLarge, text);
-            return Err(TransportError { exchange: Some(out.exchange), ..error });
-        }
+        fits(&out, self.conversation.settings.max_frame)?;
         self.conversation.send(out)
     }
 

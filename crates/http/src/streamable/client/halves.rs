@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::flight;
 use super::state::{Client, EVENTS, Standing, abort};
+use crate::fits::fits;
 use crate::intake::IntakeReceiver;
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
@@ -70,12 +71,7 @@ impl Sender for ClientSender {
         if self.is_closed {
             return Err(closed());
         }
-        let limit = self.client.settings.max_frame;
-        if out.body.len() > limit {
-            let text = format!("the frame is larger than {limit} bytes and was not sent");
-            let error = TransportError::new(TransportErrorKind::TooLarge, text);
-            return Err(TransportError { exchange: Some(out.exchange), ..error });
-        }
+        fits(&out, self.client.settings.max_frame)?;
         flight::start(&self.client, out);
         Ok(())
     }

@@ -18,7 +18,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::{BoxFuture, Link, LinkTraits, Meta, Transport, TransportError, TransportErrorKind};
+use rescind_core::{BoxFuture, Link, LinkTraits, Transport, TransportError};
 
 use self::state::Client;
 use crate::client::HttpClient;
@@ -107,11 +107,7 @@ impl Transport for StreamableTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let host = self.client.uri.host().unwrap_or_default().to_owned();
-            self.client.reach().await.map_err(|error| {
-                let error = std::io::Error::new(error.kind(), format!("{host}: {error}"));
-                TransportError::new(TransportErrorKind::Open, error)
-            })?;
+            let meta = self.client.reach().await?;
             let traits = LinkTraits {
                 ordered: false,
                 exchanges_abortable: true,
@@ -123,7 +119,7 @@ impl Transport for StreamableTransport {
             };
             let client = Client::new(&self.client, self.settings);
             let (receiver, sender) = halves::halves(Arc::new(client));
-            Ok(Link::new(receiver, sender, traits, Meta::of_peer(&host)))
+            Ok(Link::new(receiver, sender, traits, meta))
         })
     }
 }

@@ -5,21 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
-use http_body_util::BodyExt;
-use rescind_core::{BadFrame, ExchangeId, TransportError, TransportErrorKind, TransportEvent};
+use rescind_core::{ExchangeId, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 
 use super::flight;
 use super::state::{Client, EVENTS};
-use crate::client::events::{Events, Read};
-use crate::client::{Failed, Media, Reply, media_of};
+use crate::client::{EventStream, Failed, Media, Reply, media_of};
 use crate::names::LAST_EVENT_ID;
 use crate::streamable::peek;
 
 /// A server that could not be reached so many times on end is gone.
 pub(super) const UNREACHED: usize = 3;
-/// After its answer a stream has so long to end, so that its connection can be used again.
-const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
 /// Where a stream stands, over all its connections.
 #[derive(Debug)]
@@ -37,46 +33,26 @@ impl Reading {
     }
 
     /// Reads until the connection ends, well or not. `each` is called with each message.
-    pub(super) async fn drain<F>(
-        &mut self,
-        client: &Client,
-        mut body: Reply,
-        mut each: impl FnMut(Bytes) -> F,
-    ) where
+    pub(super) async fn drain<F>(&mut self, client: &Client, body: Reply, mut each: impl FnMut(Bytes) -> F)
+    where
         F: Future<Output = ()>,
     {
-        let mut events = Events::new(client.settings.max_frame);
-        loop {
-            let frame = body.frame();
-            let frame = if self.answered {
-                tokio::time::timeout(AFTER_ANSWER, frame).await.unwrap_or_default()
-            } else {
-                frame.await
-            };
-            let Some(Ok(frame)) = frame else { return };
-            let Ok(data) = frame.into_data() else { continue };
-            events.push(&data);
-            while let Some(read) = events.next() {
-                self.fresh = true;
-                match read {
-                    Read::TooLarge => {
-                        let why = BadFrame::TooLarge { limit: client.settings.max_frame };
-                        client.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
-                    }
-                    Read::Event(event) => {
-                        if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
-                            self.last = Some(id);
-                        }
-                        if let Some(retry) = event.retry {
-                            self.retry = retry.min(client.settings.give_up_after);
-                        }
-                        let is_message = event.name.as_deref().is_none_or(|name| name == "message");
-                        if is_message && !event.data.is_empty() {
-                            self.answered |= peek::answers(&event.data);
-                            each(event.data).await;
-                        }
-                    }
-                }
+        let mut events = EventStream::new(body, client.settings.max_frame, &client.intake);
+        while let Some(event) = events.next().await {
+            self.fresh = true;
+            if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
+                self.last = Some(id);
+            }
+            if let Some(retry) = event.retry {
+                self.retry = retry.min(client.settings.give_up_after);
+            }
+            let is_message = event.name.as_deref().is_none_or(|name| name == "message");
+            if is_message && !event.data.is_empty() {
+                self.answered |= peek::answers(&event.data);
+                each(event.data).await;
+            }
+            if self.answered {
+                events.answered();
             }
         }
     }

@@ -1,0 +1,71 @@
+//! The calling side: POSTs in their order, and an event stream for the connection and for each session.
+//!
+//! - B1 POSTs go one at a time, each once the one before it was taken: so messages keep their order. A cancel goes beside
+//!   them, as soon as the request it names was taken, and cannot overtake it.
+//! - B2 A stream that ends is asked for again; what waited meanwhile waits at the server.
+//! - B3 Cookies are kept for the connection and sent with each request.
+//! - B4 With the link's sending half everything ends: tasks, streams, and by DELETE the connection.
+
+mod posting;
+mod sender;
+mod state;
+mod streams;
+
+use std::sync::Arc;
+
+use rescind_core::{BoxFuture, Link, LinkTraits, Transport, TransportError};
+use tokio::sync::mpsc;
+
+use self::sender::ClientSender;
+use self::state::Client;
+use crate::client::HttpClient;
+use crate::intake::IntakeReceiver;
+
+/// POSTs that wait for the one before them.
+const WAITING: usize = 64;
+
+/// The calling side of the binding `acp`: a transport to one URL, over HTTP/2.
+#[derive(Clone, Debug)]
+#[must_use = "a transport does nothing until it is opened"]
+pub struct AcpTransport {
+    client: HttpClient,
+}
+
+impl AcpTransport {
+    /// A transport that goes where this client goes, in HTTP/2 as ACP's draft requires.
+    pub const fn new(client: HttpClient) -> Self {
+        Self { client: client.http2() }
+    }
+
+    /// Speaks HTTP/1.1, to servers that have nothing else.
+    pub const fn http1(mut self) -> Self {
+        self.client.http2 = false;
+        self
+    }
+}
+
+impl Transport for AcpTransport {
+    fn name(&self) -> &'static str {
+        "http-acp"
+    }
+
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(async move {
+            let meta = self.client.reach().await?;
+            let (queue, frames) = mpsc::channel(WAITING);
+            let client = Arc::new(Client::new(&self.client));
+            let posting = tokio::spawn(Arc::clone(&client).post_all(frames));
+            let traits = LinkTraits {
+                ordered: false,
+                exchanges_abortable: true,
+                exchange_scoped: false,
+                peer_can_request: true,
+                resumable: false,
+                batches: false,
+                max_frame: client.max_frame,
+            };
+            let receiver = IntakeReceiver(Arc::clone(&client.intake));
+            Ok(Link::new(receiver, ClientSender::new(client, queue, posting), traits, meta))
+        })
+    }
+}

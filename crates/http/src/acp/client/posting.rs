@@ -1,0 +1,141 @@
+//! Posting frames: in their order, but for cancels (B1).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use rescind_core::{
+    FrameKind, Inbound, Outbound, RequestId, TransportError, TransportErrorKind, TransportEvent,
+};
+use tokio::sync::mpsc;
+
+use super::state::Client;
+use crate::acp::peek::Message;
+use crate::client::{Failed, refusal};
+use crate::names::{ACP_CONNECTION_ID, BOTH, JSON};
+use crate::whole::whole;
+
+impl Client {
+    /// Posts one frame after another (B1).
+    pub(super) async fn post_all(self: Arc<Self>, mut frames: mpsc::Receiver<Outbound>) {
+        while let Some(out) = frames.recv().await {
+            self.wake_driver();
+            let id = out.head.id.clone().filter(|_| out.head.kind == FrameKind::Request);
+            self.post(out).await;
+            if let Some(id) = id {
+                if let Some(asked) = self.state().asked.get_mut(&id) {
+                    asked.is_taken = true;
+                }
+                self.moved.notify_waiters();
+            }
+        }
+    }
+
+    /// Posts a frame; done when the server has taken it. What could not be taken fails its call.
+    async fn post(self: &Arc<Self>, out: Outbound) {
+        let session = self.session_of(&out);
+        if let Some(session) = &session {
+            self.listen(Some(session));
+        }
+        let (exchange, asks, id) = (out.exchange, out.head.kind == FrameKind::Request, out.head.id.clone());
+        let mut headers = self.headers(session.as_deref());
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+        match self.posted(out.head.kind, headers, out.body).await {
+            Ok(()) => {}
+            Err(Failed { sent, error }) if asks => {
+                if let Some(id) = id {
+                    self.forget(&id);
+                }
+                self.intake.tell(TransportEvent::ExchangeFailed { exchange, sent, error });
+            }
+            Err(Failed { error, .. }) => tracing::debug!(%error, "a message was not taken"),
+        }
+    }
+
+    pub(super) fn forget(&self, id: &RequestId) {
+        self.state().asked.remove(id);
+        self.moved.notify_waiters();
+    }
+
+    async fn posted(
+        self: &Arc<Self>,
+        kind: FrameKind,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(), Failed> {
+        let response = self.requester.post(kind, headers, body, None).await?;
+        self.state().cookies.take(response.headers());
+        let status = response.status();
+        if status == StatusCode::ACCEPTED {
+            return Ok(());
+        }
+        if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
+            let text = "the server does not know the connection any more";
+            self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
+        }
+        let (head, body) = response.into_parts();
+        let connection = head.headers.get(ACP_CONNECTION_ID).cloned();
+        let body = whole(body, self.max_frame).await.unwrap_or_default();
+        let opens = status == StatusCode::OK && connection.is_some();
+        if opens {
+            self.state().connection = connection;
+            self.listen(None);
+        }
+        let message = Message::of(&body);
+        let answers = status == StatusCode::OK && message.is_answer();
+        if message.is_answer() {
+            let _ = self.intake.put(Inbound::new(body)).await;
+        }
+        if answers {
+            return Ok(());
+        }
+        let text = refusal(status, &head.headers);
+        let error = TransportError::new(TransportErrorKind::Io, text);
+        Err(Failed { sent: status.is_server_error(), error })
+    }
+
+    /// The session a frame belongs to, by its own params or by those of the request it is about.
+    fn session_of(&self, out: &Outbound) -> Option<String> {
+        let named = Message::of(&out.body).session().map(std::borrow::Cow::into_owned);
+        let mut state = self.state();
+        match (out.head.kind, &out.head.id) {
+            (FrameKind::Request, Some(id)) => {
+                if let (Some(named), Some(asked)) = (&named, state.asked.get_mut(id)) {
+                    asked.session = Some(named.clone());
+                }
+                named
+            }
+            (FrameKind::Cancel, Some(id)) => state.asked.get(id)?.session.clone(),
+            (FrameKind::Answer, Some(id)) => state.asked_in.remove(id),
+            (FrameKind::Answer, None) => None,
+            (_, _) => named,
+        }
+    }
+
+    /// Sends a cancel beside the queue, once its request was taken.
+    pub(super) fn cancel(self: &Arc<Self>, out: Outbound) {
+        let mut state = self.state();
+        let client = Arc::clone(self);
+        while state.cancels.try_join_next().is_some() {}
+        state.cancels.spawn(async move {
+            if let Some(id) = &out.head.id {
+                client.until_taken(id).await;
+            }
+            client.post(out).await;
+            client.wake_driver();
+        });
+    }
+
+    /// Waits until the request of this id was taken, or failed, or has its answer.
+    async fn until_taken(&self, id: &RequestId) {
+        loop {
+            let moved = self.moved.notified();
+            if self.state().asked.get(id).is_none_or(|asked| asked.is_taken) {
+                return;
+            }
+            moved.await;
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The driver's sending half.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rescind_core::{
+    CloseReason, ExchangeId, FrameKind, Lane, Outbound, Sender, TransportError, TransportErrorKind,
+    Unsupported,
+};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::state::{Asked, Client};
+use crate::fits::fits;
+
+pub(super) struct ClientSender {
+    client: Arc<Client>,
+    /// `None` once the link closes.
+    queue: Option<mpsc::Sender<Outbound>>,
+    posting: Option<JoinHandle<()>>,
+    farewell: Option<JoinHandle<()>>,
+}
+
+impl ClientSender {
+    pub(super) const fn new(
+        client: Arc<Client>,
+        queue: mpsc::Sender<Outbound>,
+        posting: JoinHandle<()>,
+    ) -> Self {
+        Self { client, queue: Some(queue), posting: Some(posting), farewell: None }
+    }
+}
+
+fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "the link is closed")
+}
+
+impl Sender for ClientSender {
+    fn poll_ready(
+        self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let Some(queue) = &self.queue else { return Poll::Ready(Err(closed())) };
+        if queue.is_closed() {
+            return Poll::Ready(Err(closed()));
+        }
+        // A place is always kept for a control frame that has to keep its order.
+        let least = if lane == Lane::Bulk { 2 } else { 1 };
+        if queue.capacity() >= least {
+            return Poll::Ready(Ok(()));
+        }
+        self.client.state().driver = Some(cx.waker().clone());
+        if queue.capacity() >= least { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        fits(&out, self.client.max_frame)?;
+        // A cancel whose request is not on its way has nothing to go beside, and keeps its place among the others.
+        let beside = out.head.kind == FrameKind::Cancel
+            && out.head.id.as_ref().is_some_and(|id| self.client.state().asked.contains_key(id));
+        if beside {
+            self.client.cancel(out);
+            return Ok(());
+        }
+        let Some(queue) = &self.queue else { return Err(closed()) };
+        if let (FrameKind::Request, Some(id)) = (out.head.kind, &out.head.id) {
+            self.client.state().asked.insert(id.clone(), Asked::default());
+        }
+        queue.try_send(out).map_err(|_| closed())
+    }
+
+    /// What is taken is on its way.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
+        Err(Unsupported)
+    }
+
+    /// Posts what waits, tells the server of the end, then ends.
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        self.queue = None;
+        if let Some(posting) = &mut self.posting {
+            ready!(Pin::new(posting).poll(cx)).ok();
+            self.posting = None;
+        }
+        {
+            let mut state = self.client.state();
+            while state.cancels.try_join_next().is_some() {}
+            if !state.cancels.is_empty() {
+                state.driver = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        if self.farewell.is_none() {
+            self.farewell = Some(tokio::spawn(Arc::clone(&self.client).say_farewell()));
+        }
+        if let Some(farewell) = &mut self.farewell {
+            ready!(Pin::new(farewell).poll(cx)).ok();
+        }
+        self.client.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for ClientSender {
+    fn drop(&mut self) {
+        if let Some(posting) = self.posting.take() {
+            posting.abort();
+        }
+        self.client.close();
+        // Dropped without being closed, it still tells the server, which else would wait for it to come back.
+        if let (None, Ok(runtime)) = (&self.farewell, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(Arc::clone(&self.client).say_farewell());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The event streams: of the connection, and of each session (B2).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::ACCEPT;
+use http::{HeaderValue, Method, StatusCode};
+use rescind_core::{Inbound, TransportError, TransportErrorKind};
+
+use super::state::Client;
+use crate::acp::peek::Message;
+use crate::client::{EventStream, Reply};
+use crate::names::EVENT_STREAM;
+
+/// Sessions with a stream of their own.
+const STREAMS: usize = 1024;
+/// Requests of the server's whose session is remembered.
+const ASKED: usize = 65_536;
+/// Before a stream that ended is asked for again.
+const RETRY: Duration = Duration::from_millis(50);
+/// The longest wait before a stream that was refused is asked for again.
+const REFUSED: Duration = Duration::from_secs(2);
+/// After so many attempts in a row that reached nobody the connection counts as lost.
+const ATTEMPTS: usize = 20;
+
+impl Client {
+    /// Opens the stream of a session, or of the connection, if it is not open.
+    pub(super) fn listen(self: &Arc<Self>, session: Option<&str>) {
+        let mut state = self.state();
+        let name = session.unwrap_or_default();
+        if state.closed || state.sessions.len() >= STREAMS || !state.sessions.insert(name.to_owned()) {
+            return;
+        }
+        let (client, session) = (Arc::clone(self), session.map(ToOwned::to_owned));
+        state.streams.spawn(async move { client.read_stream(session).await });
+    }
+
+    /// Reads a stream until the connection ends (B2).
+    async fn read_stream(self: Arc<Self>, session: Option<String>) {
+        let mut failed_attempts = 0;
+        let mut refused_wait = RETRY;
+        loop {
+            let mut headers = self.headers(session.as_deref());
+            headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+            match self.send(Method::GET, headers, Bytes::new()).await {
+                Ok(response) if response.status() == StatusCode::OK => {
+                    failed_attempts = 0;
+                    refused_wait = RETRY;
+                    self.read(response.into_body(), session.as_deref()).await;
+                }
+                // Of a session's stream it may mean that the server knows the session only once it was loaded; that the
+                // connection is gone, the connection's own stream tells.
+                Ok(response) if response.status() == StatusCode::NOT_FOUND && session.is_none() => {
+                    let text = "the server does not know the connection any more";
+                    self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
+                    return;
+                }
+                Ok(response) => {
+                    tracing::debug!(status = %response.status(), "a stream was refused");
+                    tokio::time::sleep(refused_wait).await;
+                    refused_wait = (refused_wait * 2).min(REFUSED);
+                }
+                Err(failed) => {
+                    tracing::debug!(error = %failed.error, "a stream could not be opened");
+                    failed_attempts += 1;
+                    if failed_attempts >= ATTEMPTS {
+                        self.intake.fail(failed.error);
+                        return;
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn read(self: &Arc<Self>, body: Reply, session: Option<&str>) {
+        let mut events = EventStream::new(body, self.max_frame, &self.intake);
+        while let Some(event) = events.next().await {
+            if !event.data.is_empty() {
+                self.take(event.data, session).await;
+            }
+        }
+    }
+
+    /// Takes in a message that came on the stream of this session.
+    async fn take(self: &Arc<Self>, body: Bytes, session: Option<&str>) {
+        let message = Message::of(&body);
+        if let (true, Some(session), Some(id)) = (message.is_request(), session, message.id()) {
+            let mut state = self.state();
+            if state.asked_in.len() < ASKED {
+                state.asked_in.insert(id, session.to_owned());
+            }
+        }
+        if message.is_answer() {
+            if let Some(id) = message.id() {
+                self.forget(&id);
+            }
+            if let Some(made) = message.made() {
+                self.listen(Some(&made));
+            }
+        }
+        let _ = self.intake.put(Inbound::new(body)).await;
+    }
+}

@@ -1,0 +1,62 @@
+//! The events of a response, as they come.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use rescind_core::{BadFrame, ExchangeId, TransportEvent};
+
+use super::Reply;
+use super::events::{Event, Events, Read};
+use crate::intake::Intake;
+
+/// After its answer a stream has so long to end, so that its connection can be used again.
+const AFTER_ANSWER: Duration = Duration::from_secs(1);
+
+/// A response that is an event stream.
+pub(crate) struct EventStream<'a> {
+    body: Reply,
+    events: Events,
+    /// In bytes.
+    limit: usize,
+    intake: &'a Intake,
+    is_answered: bool,
+}
+
+impl<'a> EventStream<'a> {
+    /// A stream of events with at most so many bytes of data each.
+    pub(crate) fn new(body: Reply, limit: usize, intake: &'a Intake) -> Self {
+        Self { body, events: Events::new(limit), limit, intake, is_answered: false }
+    }
+
+    /// What was asked for has come: the stream may end now, and is left if it does not.
+    pub(crate) const fn answered(&mut self) {
+        self.is_answered = true;
+    }
+
+    /// The next event; `None` once the stream has ended, well or not. That one was over the limit is told to the driver.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        loop {
+            while let Some(read) = self.events.next() {
+                match read {
+                    Read::Event(event) => return Some(event),
+                    Read::TooLarge => {
+                        let why = BadFrame::TooLarge { limit: self.limit };
+                        self.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                    }
+                }
+            }
+            let frame = self.body.frame();
+            let frame = if self.is_answered {
+                tokio::time::timeout(AFTER_ANSWER, frame).await.unwrap_or_default()
+            } else {
+                frame.await
+            };
+            if let Ok(data) = frame?.ok()?.into_data() {
+                self.events.push(&data);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The receiving half of a link whose session ends when nobody has used it for long.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rescind_core::{Receiver, TransportError, TransportEvent};
+use tokio::time::Instant;
+
+use super::Settings;
+use crate::doze::Doze;
+use crate::intake::{Intake, IntakeReceiver};
+
+/// A session, as far as its idling goes.
+pub(crate) trait Idles: Send + Sync + 'static {
+    fn settings(&self) -> &Settings;
+    fn intake(&self) -> &Arc<Intake>;
+    /// When it may be ended, if nobody uses it until then. `None`: it is in use.
+    fn idle_at(&self) -> Option<Instant>;
+    /// It is ended. Its link ends by itself.
+    fn idled(&self) {}
+}
+
+/// What came in, until the session has idled for too long.
+pub(crate) struct IdlingReceiver<T> {
+    intake: IntakeReceiver,
+    session: Arc<T>,
+    /// When to look whether the session is idle.
+    idle: Option<Doze>,
+}
+
+impl<T: Idles> IdlingReceiver<T> {
+    pub(crate) fn new(session: &Arc<T>) -> Self {
+        let intake = IntakeReceiver(Arc::clone(session.intake()));
+        Self { intake, session: Arc::clone(session), idle: None }
+    }
+}
+
+impl<T: Idles> Receiver for IdlingReceiver<T> {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        if let Poll::Ready(event) = Pin::new(&mut self.intake).poll_event(cx) {
+            return Poll::Ready(event);
+        }
+        let this = &mut *self;
+        let wait = this.session.settings().session_idle;
+        let idle = this.idle.get_or_insert_with(|| Doze::new(wait));
+        while idle.poll(cx).is_ready() {
+            let now = Instant::now();
+            match this.session.idle_at() {
+                Some(at) if at <= now => {
+                    this.session.settings().counts.session_idled();
+                    tracing::debug!("an idle session is ended");
+                    this.session.idled();
+                    return Poll::Ready(None);
+                }
+                Some(at) => idle.reset(at),
+                None => idle.reset(now + wait),
+            }
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,96 @@
+//! The driver's sending half.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rescind_core::{
+    CloseReason, ExchangeId, FrameKind, Lane, Outbound, Sender, TransportError, TransportErrorKind,
+    Unsupported,
+};
+
+use super::state::Client;
+use crate::fits::fits;
+
+/// Requests in flight at a time; more wait in the outbox.
+const FLIGHTS: usize = 1024;
+
+pub(super) struct ClientSender(pub(super) Arc<Client>);
+
+impl Sender for ClientSender {
+    fn poll_ready(
+        self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let mut state = self.0.state();
+        if state.closed {
+            return Poll::Ready(Err(TransportError::new(TransportErrorKind::Closed, "the link is closed")));
+        }
+        if lane == Lane::Bulk && (state.requests >= FLIGHTS || state.leaving > 0) {
+            state.driver = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        fits(&out, self.0.max_frame)?;
+        if out.head.kind == FrameKind::Answer {
+            let error = TransportError::new(TransportErrorKind::Closed, "a client posts no answers here");
+            return Err(TransportError { exchange: Some(out.exchange), ..error });
+        }
+        self.0.start(out);
+        Ok(())
+    }
+
+    /// Each POST is on its way once it is taken.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        let mut state = self.0.state();
+        let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
+        flight.given_up.give_up();
+        // Without a head it may take a while; nothing is held up for that.
+        let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
+        state.leaving += usize::from(leaves);
+        Ok(())
+    }
+
+    /// Requests are given up; what is owed nothing is let arrive.
+    fn poll_close(
+        self: Pin<&mut Self>,
+        _: &CloseReason,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let told = {
+            let mut state = self.0.state();
+            let mut requests = 0;
+            state.flights.retain(|_, flight| {
+                let stays = flight.has_to_arrive();
+                if stays {
+                    requests += usize::from(flight.asks);
+                } else {
+                    flight.task.abort();
+                }
+                stays
+            });
+            state.requests = requests;
+            state.driver = Some(cx.waker().clone());
+            state.flights.len()
+        };
+        if told > 0 {
+            return Poll::Pending;
+        }
+        self.0.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for ClientSender {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
