@@ -6,6 +6,7 @@ mod exchanges;
 mod halves;
 pub(crate) mod peek;
 mod server;
+mod speaking;
 pub(crate) mod table;
 
 use std::sync::Arc;

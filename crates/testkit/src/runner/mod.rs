@@ -6,6 +6,7 @@
 mod affairs;
 mod calling;
 mod exchange;
+mod frames;
 mod lines;
 mod link;
 mod opening;

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::frames::{Next, closed};
 use super::lines::{Closed, LineState};
-use super::play::{Next, Play, Stop, closed};
+use super::play::{Play, Stop};
 use super::subject::{Ended, Subject};
 use crate::pattern::matches;
 use crate::speech::Shape;

@@ -2,11 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rescind_core::dialect::{CancelledReply, Refusal};
-use rescind_core::{
-    AckStatus, CallNumber, Cause, CauseKind, InboundKey, OutboundKey, Output, Reply, ReplyBody, RequestId,
-    Session, Settlement,
-};
+use rescind_core::{AckStatus, CallNumber, CauseKind, InboundKey, OutboundKey, RequestId};
 
 use super::invariants::{Broken, holds};
 
@@ -34,12 +30,12 @@ pub struct Served {
     pub first: Option<CauseKind>,
     /// Its stream is lost, and may be taken up again.
     pub detached: bool,
-    signalled: bool,
+    pub(super) signalled: bool,
     /// Its cancel was acknowledged so, in this step: its end has to be of that kind.
     pub(super) told: Option<AckStatus>,
     /// A cancel counted while it was in a critical section.
     held: bool,
-    settled: Option<Settled>,
+    pub(super) settled: Option<Settled>,
 }
 
 /// What a request is known by.
@@ -97,7 +93,7 @@ pub struct Ending {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Settled {
+pub(super) enum Settled {
     /// It was answered with what its handler returned.
     ByHandler,
     /// It was answered by the machine.
@@ -228,231 +224,15 @@ impl Ledger {
         }
     }
 
-    fn of(&mut self, key: InboundKey) -> Result<&mut Served, Broken> {
+    pub(super) fn of(&mut self, key: InboundKey) -> Result<&mut Served, Broken> {
         self.served
             .get_mut(&key)
             .ok_or_else(|| Broken { invariant: "I14", what: format!("an output for {key:?}, which is gone") })
     }
 
-    fn of_call(&mut self, key: OutboundKey) -> Result<&mut Made, Broken> {
+    pub(super) fn of_call(&mut self, key: OutboundKey) -> Result<&mut Made, Broken> {
         self.made
             .get_mut(&key)
             .ok_or_else(|| Broken { invariant: "I14", what: format!("an output for {key:?}, which is gone") })
     }
-
-    /// Takes in one output.
-    ///
-    /// # Errors
-    /// It breaks an invariant.
-    pub fn take(&mut self, session: &Session, output: &Output) -> Result<(), Broken> {
-        match output {
-            Output::Start(key) => {
-                let request = self.of(*key)?;
-                let fresh = !request.started && !request.is_settled();
-                request.started = true;
-                holds(fresh, "I1", || format!("{key:?} was started twice, or when it was settled"))
-            }
-            Output::Signal { key, cause } => self.take_signal(*key, cause),
-            Output::Abort(key) => {
-                let request = self.of(*key)?;
-                let (started, fresh) = (request.started, !request.aborted);
-                request.aborted = true;
-                holds(started && fresh, "L1", || {
-                    format!("{key:?} was aborted twice, or before it was started")
-                })
-            }
-            Output::Reply(reply) => self.take_reply(session, reply),
-            Output::Silence { key, .. } => self.take_silence(session, *key),
-            Output::Gone(key) => self.take_gone(session, *key),
-            Output::SendCancel { call, number, cancel, .. } => {
-                let made = self.of_call(*call)?;
-                let (fresh, written) = (made.cancel.is_none(), made.written);
-                made.cancel = Some((*cancel, false));
-                holds(written, "I12", || format!("the cancel of {call:?} goes before its request"))?;
-                holds(fresh, "I5", || format!("{call:?} was cancelled twice"))?;
-                holds(made.number == *number, "I4", || format!("the cancel of {call:?} names {number:?}"))
-            }
-            Output::TakeBack(call) => {
-                let made = self.of_call(*call)?;
-                holds(!made.written, "I12", || format!("{call:?} was taken back after it was written"))
-            }
-            Output::Acked { call, .. } => {
-                let made = self.of_call(*call)?;
-                let fresh = !made.acked && made.cancel.is_some();
-                made.acked = true;
-                holds(fresh, "I7", || format!("the cancel of {call:?} was acknowledged twice, or never sent"))
-            }
-            Output::Settle { call, settlement } => self.take_settle(session, *call, settlement),
-            Output::CancelForeign(child) => {
-                let known = self.foreign.remove(&child.0).is_some();
-                holds(known, "I5", || format!("the child {child:?} elsewhere was cancelled twice"))
-            }
-            Output::Ack { ack, key, status, .. } => self.take_ack(ack, key.as_ref(), *status),
-            Output::Close(_) => {
-                let fresh = !self.closed;
-                self.closed = true;
-                holds(fresh, "I13", || "the connection was closed twice".to_owned())
-            }
-            // What an input is refused with, and which exchanges it ends, is held against the input.
-            Output::Refuse { .. }
-            | Output::RefuseCancelled { .. }
-            | Output::Finish { .. }
-            | Output::Event(_) => Ok(()),
-            other => holds(false, "I1", || format!("the account knows nothing of {other:?}")),
-        }
-    }
-
-    fn take_ack(
-        &mut self,
-        ack: &RequestId,
-        key: Option<&RequestId>,
-        status: AckStatus,
-    ) -> Result<(), Broken> {
-        let fits = |owed: &OwedAck| {
-            let says = match owed.says {
-                Says::Now(owed) => owed == status,
-                Says::End(_) => matches!(status, AckStatus::Cancelled | AckStatus::AlreadyCompleted),
-            };
-            owed.ack == *ack && owed.key.as_ref() == key && says
-        };
-        let Some(place) = self.acks.iter().position(fits) else {
-            let owed = &self.acks;
-            return holds(false, "I7", || {
-                format!("{ack:?} was acknowledged of {key:?} with {status:?}, and owed is {owed:?}")
-            });
-        };
-        if let Says::End(request) = self.acks.swap_remove(place).says {
-            let request = self.of(request)?;
-            let same = request.told.is_none_or(|told| told == status);
-            request.told = Some(status);
-            holds(same, "I7", || format!("two cancels of one request were told two ends: {status:?}"))?;
-        }
-        Ok(())
-    }
-
-    fn take_signal(&mut self, key: InboundKey, cause: &Cause) -> Result<(), Broken> {
-        self.take_cause(key, cause.kind())?;
-        let request = self.of(key)?;
-        let (fresh, started) = (!request.signalled, request.started);
-        let late = request.settled == Some(Settled::ByHandler);
-        request.signalled = true;
-        holds(fresh, "I5", || format!("{key:?} was signalled twice"))?;
-        holds(started, "I5", || format!("{key:?} was signalled before it was started"))?;
-        holds(!late, "I6", || format!("{key:?} was signalled after its answer"))
-    }
-
-    /// What the session says a request was cancelled for. Who did it first is known here, but for the ends of all: of those the
-    /// session knows when.
-    pub(super) fn take_cause(&mut self, key: InboundKey, cause: CauseKind) -> Result<(), Broken> {
-        let Ending { half_closed, shutdown } = self.ending;
-        let ends = self.lost || half_closed;
-        let request = self.of(key)?;
-        let ends_all = matches!(cause, CauseKind::Shutdown | CauseKind::Disconnected);
-        let spared = request.kind == Kind::Handshake && !ends_all;
-        holds(!spared, "I9", || format!("the handshake was cancelled: {cause:?}"))?;
-        let may_be = match cause {
-            CauseKind::Shutdown => shutdown,
-            CauseKind::Disconnected => ends || request.detached,
-            _ => false,
-        };
-        if request.first.is_none() && may_be {
-            request.first = Some(cause);
-        }
-        let first = request.first;
-        holds(first == Some(cause), "I7", || {
-            format!("{key:?} is said to be cancelled by {cause:?}, and first was {first:?}")
-        })
-    }
-
-    fn take_reply(&mut self, session: &Session, reply: &Reply) -> Result<(), Broken> {
-        let (lost, key) = (self.lost, reply.key);
-        if let ReplyBody::Cancelled(cause) = &reply.body {
-            // One that was never cancelled may stop by itself.
-            let stopped = self.of(key)?.first.is_none() && cause.kind() == CauseKind::Local;
-            if !stopped {
-                self.take_cause(key, cause.kind())?;
-            }
-        }
-        let request = self.of(key)?;
-        let (fresh, offered, first) = (!request.is_settled(), request.offered, request.first);
-        let by_handler = matches!(reply.body, ReplyBody::Handler);
-        request.settled = Some(if by_handler { Settled::ByHandler } else { Settled::ByMachine });
-        let told = request.told.take();
-        let ended = offered || request.ended;
-        let started = request.started;
-        holds(fresh, "I1", || format!("{key:?} was answered twice"))?;
-        holds(!lost, "I1", || format!("{key:?} was answered on a lost connection"))?;
-        let silence = owes_silence(session) && first == Some(CauseKind::Peer) && !by_handler;
-        holds(!silence, "I1", || format!("{key:?} is owed silence, and was answered"))?;
-        holds(request.name.as_ref().is_some_and(|name| name.id == reply.id), "I4", || {
-            format!("{key:?} was answered as {:?}", reply.id)
-        })?;
-        let has_cause = match &reply.body {
-            ReplyBody::Handler => offered,
-            ReplyBody::Cancelled(_) => first.is_some() || offered,
-            ReplyBody::Graceful(_) => first != Some(CauseKind::Peer) && (first.is_some() || offered),
-            ReplyBody::Refused(Refusal::Internal) => ended && first.is_none(),
-            ReplyBody::Refused(_) => !started && first.is_none(),
-        };
-        holds(has_cause, "I6", || format!("{key:?} had no cause for {:?}", reply.body))?;
-        let completed = matches!(reply.body, ReplyBody::Handler | ReplyBody::Refused(_));
-        let status = if completed { AckStatus::AlreadyCompleted } else { AckStatus::Cancelled };
-        holds(told.is_none_or(|told| told == status), "I7", || {
-            format!("a cancel of {key:?} was told {told:?}, and it ends with {:?}", reply.body)
-        })?;
-        holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, behind its answer"))
-    }
-
-    fn take_silence(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
-        let owed = owes_silence(session);
-        let lost = self.lost;
-        let request = self.of(key)?;
-        let (fresh, first) = (!request.is_settled(), request.first);
-        request.settled = Some(Settled::Silenced);
-        let told = request.told.take();
-        holds(fresh, "I1", || format!("{key:?} was silenced after its answer"))?;
-        holds(owed && first == Some(CauseKind::Peer) && !lost, "I1", || {
-            format!("{key:?} is owed an answer, and was silenced; first it was cancelled by {first:?}")
-        })?;
-        holds(told != Some(AckStatus::AlreadyCompleted), "I7", || {
-            format!("a cancel of {key:?} was told that it had ended, and it is silenced")
-        })?;
-        holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, though it is silenced"))
-    }
-
-    fn take_gone(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
-        let lost = self.lost;
-        let request = self.of(key)?;
-        let (settled, runs) = (request.is_settled(), request.started && !request.ended);
-        self.served.remove(&key);
-        holds(!runs, "I3", || format!("{key:?} is gone while its task runs"))?;
-        holds(lost || settled, "I1", || format!("{key:?} is gone without an answer"))?;
-        let unknown = session.request_cause(key).is_none() && !session.may_notify(key);
-        holds(unknown, "I3", || format!("{key:?} is gone and still known"))
-    }
-
-    fn take_settle(
-        &mut self,
-        session: &Session,
-        call: OutboundKey,
-        settlement: &Settlement,
-    ) -> Result<(), Broken> {
-        let made = self.of_call(call)?;
-        let (fresh, written) = (!made.settled, made.written);
-        made.settled = true;
-        holds(fresh, "I13", || format!("{call:?} was settled twice"))?;
-        let answered = matches!(settlement, Settlement::Answered { .. });
-        holds(!answered || written, "I12", || format!("{call:?} was answered before it was written"))?;
-        let by_peer = answered || matches!(settlement, Settlement::Cancelled { confirmed: true, .. });
-        holds(!by_peer || !session.wants_cancel(call), "I2", || {
-            format!("{call:?} is answered, and its cancel is still to be written")
-        })?;
-        let may_have_run = matches!(settlement, Settlement::Disconnected { may_have_run: true });
-        holds(!may_have_run || written, "I13", || format!("{call:?} was never written, and may have run"))
-    }
-}
-
-/// A peer that cancelled is owed silence.
-fn owes_silence(session: &Session) -> bool {
-    session.dialect().rules().peer_cancelled == CancelledReply::Silence
 }

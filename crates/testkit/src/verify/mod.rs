@@ -8,6 +8,7 @@ mod input;
 mod invariants;
 mod ledger;
 mod number;
+mod outputs;
 mod owed;
 pub mod page;
 mod reach;

@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rescind_core::dialect::{CancelledReply, Dialect};
-use rescind_core::{CallContext, CallError, CancelResult, CauseKind, ErrorObject, Limits, Outcome};
-use serde_json::Value;
+use rescind_core::{CallContext, CauseKind, ErrorObject, Limits};
 use tokio::time::Instant;
 
 use super::both::{Both, Side};
-use super::plan::{Caller, Job, Work};
+use super::plan::{Job, Work};
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use crate::speech::Speech;
 use crate::verify::Broken;
 
 /// How late a timer may be, in milliseconds: the clock's step, and a turn of each task on the way.
-const LATE: u64 = 20;
+pub(super) const LATE: u64 = 20;
 /// Lines of a trace that are kept; a run has far fewer.
 const LINES: usize = 20_000;
 
@@ -34,7 +33,7 @@ pub(super) struct State {
     pub(super) ordered: bool,
     /// The wire may bring a frame twice.
     pub(super) repeats: bool,
-    limits: Both<Limits>,
+    pub(super) limits: Both<Limits>,
     pub(super) calls: BTreeMap<u64, CallSeen>,
     pub(super) works: BTreeMap<u64, WorkSeen>,
     pub(super) written: Both<Written>,
@@ -51,7 +50,7 @@ pub(super) struct State {
     pub(super) is_open: bool,
     trace: Vec<String>,
     pub(super) broken: Option<Broken>,
-    cancels: u64,
+    pub(super) cancels: u64,
 }
 
 impl Judge {
@@ -178,147 +177,6 @@ impl Judge {
     }
 
     // ---- callers
-
-    pub(super) fn begins(&self, side: Side, job: &Job, parent: Option<u64>, stillborn: bool) {
-        let mut state = self.state();
-        let begun = state.now();
-        let asked = job.caller.cancels_after().map(|ms| begun + ms);
-        state
-            .note(|| format!("{side} calls {}: {:?}, {:?} ({} ms)", job.nonce, job.work, job.caller, job.ms));
-        let call = CallSeen {
-            side,
-            caller: job.caller,
-            parent,
-            begun,
-            asked,
-            result: None,
-            left: false,
-            returned: false,
-            not_run: false,
-            stillborn,
-        };
-        state.calls.insert(job.nonce, call);
-    }
-
-    /// The call was not taken.
-    pub(super) fn refused(&self, nonce: u64, error: &CallError) {
-        let mut state = self.state();
-        state.calls.remove(&nonce);
-        let expected = matches!(error, CallError::Ended | CallError::TooMany { .. });
-        state.holds(expected, "I13", || format!("the call {nonce} did not begin: {error}"));
-        state.note(|| format!("{nonce} did not begin: {error}"));
-    }
-
-    pub(super) fn cancels(&self, nonce: u64, result: CancelResult) {
-        let mut state = self.state();
-        state.cancels += 1;
-        state.note(|| format!("{nonce} is cancelled: {result:?}"));
-        let Some(call) = state.calls.get_mut(&nonce) else { return };
-        let second = call.result.is_some();
-        call.result.get_or_insert(result);
-        let quiet = !second || result == CancelResult::AlreadySettled;
-        state.holds(quiet, "I7", || format!("{nonce} was cancelled twice, and then {result:?}"));
-    }
-
-    /// Nobody waits for the call any more.
-    pub(super) fn leaves_call(&self, nonce: u64, how: &str) {
-        let mut state = self.state();
-        state.cancels += 1;
-        state.note(|| format!("{nonce} is {how}"));
-        if let Some(call) = state.calls.get_mut(&nonce) {
-            call.left = true;
-        }
-    }
-
-    pub(super) fn returns(&self, nonce: u64, outcome: &Outcome<Value>) {
-        let mut state = self.state();
-        state.note(|| format!("{nonce} returns {}", short(outcome)));
-        let (now, silence) = (state.now(), state.silence);
-        let written = state.request_of(nonce).is_some();
-        let answered = state.request_of(nonce).is_some_and(|request| request.answer_received);
-        let Some(call) = state.calls.get_mut(&nonce) else { return };
-        call.not_run = matches!(outcome, Outcome::Disconnected { may_have_run: false });
-        let again = std::mem::replace(&mut call.returned, true);
-        let (side, caller, result, begun, asked) =
-            (call.side, call.caller, call.result, call.begun, call.asked);
-        let parent = call.parent;
-        state.holds(!again, "I13", || format!("{nonce} returned twice"));
-        let wait = u64::try_from(state.limits.of(side).peer_wait.as_millis()).unwrap_or(u64::MAX);
-        // Its peer said that it is not cancelled, and so its answer is waited for.
-        let goes_on = state.is_acknowledged_as_not_cancelled(side, nonce);
-        let late = !goes_on && asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);
-        state.holds(!late, "I13", || format!("{nonce} returned {now}, was cancelled {asked:?}"));
-        let answer = |value: &Value| value.get("nonce").and_then(Value::as_u64);
-        let was_asked = asked.is_some_and(|asked| now >= asked);
-        match outcome {
-            Outcome::Completed(value) => {
-                state.holds(answer(value) == Some(nonce), "I4", || format!("{nonce} was answered {value}"));
-                let quiet = matches!(result, None | Some(CancelResult::AlreadySettled));
-                state.holds(quiet, "I13", || {
-                    format!("{nonce} completed as if no cancel was asked: {result:?}")
-                });
-            }
-            Outcome::CompletedAfterCancel(value) => {
-                state.holds(answer(value) == Some(nonce), "I4", || format!("{nonce} was answered {value}"));
-                let because = was_asked || parent.is_some() || *state.shut.of(side);
-                state.holds(because, "I13", || format!("{nonce} completed after a cancel nobody asked"));
-                let possible = result != Some(CancelResult::TakenBack);
-                state.holds(possible, "I13", || format!("{nonce} was taken back, and completed"));
-            }
-            Outcome::Cancelled(cancelled) => {
-                let kind = cancelled.cause.kind();
-                let because = match kind {
-                    CauseKind::Caller => was_asked,
-                    CauseKind::Deadline => was_asked && matches!(caller, Caller::Deadline(_)),
-                    CauseKind::Parent => parent.is_some(),
-                    CauseKind::Shutdown => *state.shut.of(side),
-                    CauseKind::Peer => answered && state.peer_may_cancel(nonce, side),
-                    CauseKind::Disconnected | CauseKind::Dropped | CauseKind::Limit | CauseKind::Local => {
-                        parent.is_some()
-                    }
-                    _ => false,
-                };
-                state.holds(because, "I13", || format!("{nonce} was cancelled by {kind:?}, began {begun}"));
-                let confirmed = cancelled.confirmed;
-                let known = !confirmed || answered || !written || silence;
-                state.holds(known, "I13", || format!("{nonce} is confirmed, and no answer came"));
-                let honest = confirmed || written;
-                state.holds(honest, "I13", || format!("{nonce} never was on the wire, and is not confirmed"));
-            }
-            Outcome::Failed(error) => {
-                let because = state.may_fail(nonce, side, error);
-                state.holds(because, "I4", || format!("{nonce} failed, and its handler did not: {error}"));
-            }
-            Outcome::Disconnected { may_have_run } => {
-                // Over HTTP there is no session then, and posts are refused.
-                let because = state.is_going() || !state.is_open || state.repeats;
-                state.holds(because, "I13", || format!("{nonce} is disconnected, and nothing was lost"));
-                // A wire of posts knows of some that they never left.
-                let honest = *may_have_run || !written || !state.ordered;
-                state.holds(honest, "I13", || {
-                    format!("{nonce} may have run: {may_have_run}, and was written")
-                });
-            }
-            other => state.holds(false, "I13", || format!("{nonce} returned {other:?}")),
-        }
-        let born = state.calls.get(&nonce).is_some_and(|call| call.stillborn);
-        let cancelled = matches!(outcome, Outcome::Cancelled(_) | Outcome::Disconnected { .. });
-        state.holds(!born || cancelled, "I5", || format!("{nonce} is a child of a cancelled request"));
-    }
-
-    /// The connection of this side has closed: each of its callers has been told (I13).
-    pub(super) fn all_returned(&self, side: Side) {
-        let mut state = self.state();
-        let waiting: Vec<u64> = state
-            .calls
-            .iter()
-            .filter(|(_, call)| call.side == side && !call.returned && !call.left)
-            .map(|(nonce, _)| *nonce)
-            .collect();
-        state.holds(waiting.is_empty(), "I13", || {
-            format!("the connection is closed, and these calls of the {side} wait: {waiting:?}")
-        });
-    }
 }
 
 impl State {
@@ -332,7 +190,7 @@ impl State {
     }
 
     /// The peer of this side acknowledged the cancel of this call, and said that it comes too late or too early.
-    fn is_acknowledged_as_not_cancelled(&self, side: Side, nonce: u64) -> bool {
+    pub(super) fn is_acknowledged_as_not_cancelled(&self, side: Side, nonce: u64) -> bool {
         let id = self.written.of(side).by_nonce.get(&nonce);
         id.is_some_and(|id| self.written.of(side.other()).acked.get(id) == Some(&false))
     }
@@ -379,7 +237,7 @@ impl State {
     }
 
     /// Whether the call of this side may be told that its peer cancelled it.
-    fn peer_may_cancel(&self, nonce: u64, side: Side) -> bool {
+    pub(super) fn peer_may_cancel(&self, nonce: u64, side: Side) -> bool {
         // What ran twice is known by its second run.
         if *self.shut.of(side.other()) || self.lost || self.repeats {
             return true;
@@ -390,7 +248,7 @@ impl State {
     }
 
     /// Whether the call of this side may fail so.
-    fn may_fail(&self, nonce: u64, side: Side, error: &ErrorObject) -> bool {
+    pub(super) fn may_fail(&self, nonce: u64, side: Side, error: &ErrorObject) -> bool {
         if self.repeats {
             return true;
         }
@@ -435,13 +293,5 @@ impl State {
         }
         let told = found.map(|(nonce, then, now)| format!("{nonce} ended with {then:?} and now has {now:?}"));
         self.holds(told.is_none(), "I6", || told.unwrap_or_default());
-    }
-}
-
-fn short(outcome: &Outcome<Value>) -> String {
-    match outcome {
-        Outcome::Completed(_) => "Completed".to_owned(),
-        Outcome::CompletedAfterCancel(_) => "CompletedAfterCancel".to_owned(),
-        other => format!("{other:?}"),
     }
 }

@@ -7,6 +7,7 @@
 
 mod both;
 mod bytes;
+mod callers;
 mod calls;
 mod frames;
 mod judge;

@@ -1,0 +1,54 @@
+//! Why a wire failed.
+
+use std::sync::Arc;
+
+use crate::id::ExchangeId;
+
+/// What went wrong with a wire.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{kind}: {source}")]
+pub struct TransportError {
+    /// What kind of thing went wrong.
+    pub kind: TransportErrorKind,
+    /// The exchange it is about; `None`: the whole connection.
+    pub exchange: Option<ExchangeId>,
+    /// The cause, shared by everyone who waits for it.
+    pub source: Arc<dyn std::error::Error + Send + Sync>,
+}
+
+impl TransportError {
+    /// An error of the whole connection.
+    pub fn new(
+        kind: TransportErrorKind,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { kind, exchange: None, source: Arc::from(source.into()) }
+    }
+}
+
+impl From<std::io::Error> for TransportError {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(TransportErrorKind::Io, error)
+    }
+}
+
+/// The kinds of [`TransportError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportErrorKind {
+    /// The connection could not be opened.
+    #[error("could not open the connection")]
+    Open,
+    /// Reading or writing failed.
+    #[error("the connection broke")]
+    Io,
+    /// The peer sent what the wire cannot go on after.
+    #[error("the peer broke the framing")]
+    Framing,
+    /// The frame is over the wire's limit.
+    #[error("the frame is too large")]
+    TooLarge,
+    /// The wire is closed.
+    #[error("the connection is closed")]
+    Closed,
+}

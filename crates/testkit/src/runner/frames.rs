@@ -1,0 +1,154 @@
+//! Frames of a play: what is sent, and what comes.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::play::{Play, Stop};
+use super::subject::{Seen, Subject};
+use super::translate::without_what_is_null;
+use super::verdict::{Direction, TraceLine};
+use crate::speech::Shape;
+
+/// A play with more frames than this is a flood.
+const MOST_FRAMES: usize = 10_000;
+
+impl<S: Subject> Play<'_, S> {
+    pub(crate) async fn send(&mut self, frames: Vec<Value>) -> Result<(), Stop> {
+        let texts = frames.iter().map(Value::to_string).collect();
+        self.send_text(texts).await
+    }
+
+    pub(crate) async fn send_text(&mut self, texts: Vec<String>) -> Result<(), Stop> {
+        let line = self.line()?.line;
+        let closes = self.subject.abilities().exchange_scoped;
+        for text in &texts {
+            self.trace.push(TraceLine::new(Direction::Sent, text.clone()));
+            let Ok(frame) = serde_json::from_str(text) else { continue };
+            let (Some(speech), Some(on)) = (self.speech, self.lines.get_mut(self.current)) else { continue };
+            self.outcomes.sent(&on.name, speech, &frame);
+            match speech.shape(&frame) {
+                Shape::Cancel { key } => self.silenced.push(key),
+                // It is asked anew.
+                Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
+                Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
+            }
+            if let (true, Shape::Cancel { key }) = (closes, speech.shape(&frame)) {
+                let said = format!("(stream closed: that is how the cancel of {key} is said here)");
+                self.trace.push(TraceLine::new(Direction::Sent, said));
+                self.outcomes.gave_up(&on.name, &key);
+            }
+        }
+        Ok(self.subject.send(line, texts).await?)
+    }
+
+    /// The next frame that came, kept or new. Those awaited are the requests without whose answers `what` cannot come.
+    pub(crate) async fn next(&mut self, what: &str, awaited: &[Value]) -> Result<Next, Stop> {
+        if let Some(frame) = self.line_mut()?.inbox.pop_front() {
+            return Ok(Next::Frame(frame));
+        }
+        loop {
+            self.can_come(what, awaited)?;
+            match self.receive(self.until).await? {
+                Next::Silence => {}
+                next => return Ok(next),
+            }
+        }
+    }
+
+    /// One deadline bounds a whole step, however much else comes meanwhile.
+    async fn receive(&mut self, until: Instant) -> Result<Next, Stop> {
+        let within = until.saturating_duration_since(self.subject.now());
+        if within.is_zero() {
+            return Ok(Next::Nothing);
+        }
+        if self.trace.len() >= MOST_FRAMES {
+            return Err(Stop::Broke(format!("{MOST_FRAMES} frames went over the wire, and no end is seen")));
+        }
+        let line = self.line()?.line;
+        let seen = self.subject.recv(line, within).await;
+        let text = match seen {
+            Seen::Frame(text) => text,
+            Seen::Unanswered { id, why } => {
+                let told = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                let text = format!("(stream closed: that of {id} ended without an answer{told})");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                self.line_mut()?.unanswered.extend(why.map(|why| (id, why)));
+                return Ok(Next::Silence);
+            }
+            Seen::GivenUp(id) => {
+                let text = format!("(stream closed: that of {id} was given up)");
+                self.trace.push(TraceLine::new(Direction::Received, text));
+                if !self.subject.abilities().exchange_scoped {
+                    return Ok(Next::Silence);
+                }
+                let cancel = self.speech()?.cancel(&id);
+                if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+                    self.outcomes.received(&on.name, speech, &cancel);
+                }
+                return Ok(Next::Frame(cancel));
+            }
+            Seen::Noise(what) => {
+                self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
+                return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
+            }
+            Seen::Closed(how) => return Ok(Next::Closed(how)),
+            Seen::Nothing => return Ok(Next::Nothing),
+        };
+        self.trace.push(TraceLine::new(Direction::Received, text.clone()));
+        let mut frame: Value = serde_json::from_str(&text)
+            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        if self.is_foreign() {
+            without_what_is_null(&mut frame);
+        }
+        if let (Some(speech), Some(on)) = (self.speech, self.lines.get(self.current)) {
+            self.outcomes.received(&on.name, speech, &frame);
+        }
+        if self.spells_silence(&frame)? {
+            return Ok(Next::Silence);
+        }
+        Ok(Next::Frame(frame))
+    }
+
+    /// Waits for one frame and keeps the others. Those awaited are as in [`Self::next`].
+    pub(super) async fn wait_for(
+        &mut self,
+        what: &str,
+        awaited: &[Value],
+        is_it: impl Fn(&Value) -> bool,
+    ) -> Result<Value, Stop> {
+        let until = self.subject.now() + self.settings.deadline;
+        loop {
+            self.can_come(what, awaited)?;
+            match self.receive(until).await? {
+                Next::Silence => {}
+                Next::Frame(frame) if is_it(&frame) => return Ok(frame),
+                Next::Frame(frame) => self.keep(frame).await?,
+                Next::Closed(how) => return Err(closed(what, how)),
+                Next::Nothing => return Err(self.timed_out(what)),
+            }
+        }
+    }
+
+    async fn keep(&mut self, frame: Value) -> Result<(), Stop> {
+        if !self.is_the_peers_own_affair(&frame).await? {
+            self.line_mut()?.inbox.push_back(frame);
+        }
+        Ok(())
+    }
+}
+
+/// What came next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Frame(Value),
+    Closed(Option<String>),
+    /// Something went on that is no frame.
+    Silence,
+    Nothing,
+}
+
+pub(crate) fn closed(what: &str, how: Option<String>) -> Stop {
+    let how = how.map_or_else(String::new, |how| format!(" ({how})"));
+    Stop::Broke(format!("waited for {what}, and the connection was closed{how}"))
+}
