@@ -107,7 +107,8 @@ impl PeerBuilder {
     }
 
     /// Is called for each of the connection's events, after the step that had it, on the task or thread it happened on.
-    /// It must not block.
+    /// It must not block. It lives as long as its connection: one that holds a [`Peer`] of that same connection keeps both for
+    /// ever.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(hook));
         self
