@@ -89,6 +89,18 @@ fn over_the_running_limit_a_request_waits_and_over_the_queue_it_is_refused() {
 }
 
 #[test]
+fn without_a_queue_what_finds_no_permit_is_refused() {
+    // I10, I11
+    let mut bench = Bench::with(ACP, |config| {
+        config.limits.running = 1;
+        config.limits.queued = 0;
+    });
+    let _running = bench.running(1);
+    assert!(bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).is_none());
+    assert_eq!(bench.outputs().first(), Some(&Output::Event(Event::LimitReached("queued"))));
+}
+
+#[test]
 fn a_queued_request_is_refused_when_its_time_is_over() {
     let mut bench = Bench::with(ACP, |config| config.limits.running = 1);
     let _running = bench.running(1);
