@@ -41,6 +41,22 @@ fn a_staged_call_is_taken_back_and_nothing_is_sent() {
 }
 
 #[test]
+fn a_task_is_not_cancelled_by_a_message_where_the_peer_declared_tasks_for_its_method() {
+    // MCP 2025-11-25, "Tasks": receivers ignore what they did not declare for the request's type
+    let mut bench = Bench::client(MCP);
+    let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
+    bench.session.handshake(HandshakePart::Params, &Handshake::default());
+    bench.session.handshake(HandshakePart::Result, &declared);
+    for (method, is_told) in [("tools/call", false), ("tools/list", true)] {
+        let task = CallSpec { exempt: Exempt::FromCancelMessages, ..CallSpec::new(method) };
+        let call = bench.written(&task);
+        let (_, outputs) = bench.cancel_ours(call);
+        let told = outputs.iter().any(|output| matches!(output, Output::SendCancel { .. }));
+        assert_eq!(told, is_told, "{method}: {outputs:?}");
+    }
+}
+
+#[test]
 fn a_written_call_is_cancelled_by_one_message_and_settled_by_the_answer() {
     // I7, I12, I13
     let mut bench = Bench::client(ACP);
