@@ -244,7 +244,12 @@ impl Conversation {
             let kept = self.settings.mailbox.1;
             let Some(open) = state.exchanges.get_mut(&stream) else { return };
             match open.head {
-                Head::Undecided(_) | Head::Decided(_) => open.head = Head::Gone,
+                Head::Undecided(_) | Head::Decided(Verdict::Stream) => open.head = Head::Gone,
+                // It is answered, and nobody is there to take the answer: the driver is done with it.
+                Head::Decided(_) => {
+                    state.exchanges.remove(&stream);
+                    return;
+                }
                 Head::Stream | Head::Gone => {}
             }
             if ended {
@@ -274,5 +279,35 @@ impl Conversation {
 impl std::fmt::Debug for Conversation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Conversation").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rescind_core::{Finish, FrameKind, Lane, Outbound, RequestId};
+
+    use super::*;
+
+    fn answer(exchange: ExchangeId) -> Outbound {
+        let head =
+            rescind_core::Head { kind: FrameKind::Answer, id: Some(RequestId::number(1)), method: None };
+        Outbound { body: Bytes::from_static(b"{}"), exchange, lane: Lane::Bulk, head, last: true }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_while_it_is_answered_leaves_nothing_behind() {
+        let answers: [fn(&Conversation, ExchangeId); 3] = [
+            |session, exchange| session.send(answer(exchange)).unwrap(),
+            |session, exchange| session.finish(exchange, Finish::Accepted),
+            |session, exchange| session.finish(exchange, Finish::Refused),
+        ];
+        for answer in answers {
+            let session = Conversation::new("session".into(), None, &Arc::default(), Weak::new());
+            let (exchange, token) = session.post(Bytes::from_static(b"{}")).unwrap();
+            answer(&session, exchange);
+            session.left(exchange.0, token);
+            assert!(session.state().exchanges.is_empty());
+            assert!(session.idle_at().is_some(), "the session would never idle");
+        }
     }
 }
