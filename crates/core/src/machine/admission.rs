@@ -106,7 +106,8 @@ impl Session {
     }
 
     pub(super) fn refuse(&mut self, now: Instant, arrival: Arrival<'_>, why: NotAdmitted) {
-        // A refusal is an answer too: a cancel that comes after it is late. A key in use keeps its own story.
+        // A refusal is an answer too: a cancel that comes after it is late. The key of an open request keeps its own story; one
+        // whose handler only drains is remembered anew.
         let settled = match &why {
             NotAdmitted::Lost | NotAdmitted::DuplicateId => None,
             NotAdmitted::Refused(_) => Some(Settled::Completed),
@@ -114,7 +115,9 @@ impl Session {
         };
         let name = cancel_name(&arrival).filter(|name| match &arrival.cancel_key {
             CancelKey::Named(_) => !self.cancel_keys.contains_key(name),
-            CancelKey::SameAsId | CancelKey::None => self.request_named(name.0, &name.1).is_none(),
+            CancelKey::SameAsId | CancelKey::None => {
+                self.request_named(name.0, &name.1).is_none_or(|(_, first)| !first.state.is_open())
+            }
         });
         if let Some(settled) = settled {
             self.remember_at(now, name, arrival.origin.principal.clone(), settled);

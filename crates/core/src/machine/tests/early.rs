@@ -72,6 +72,24 @@ fn a_late_cancel_of_a_refused_request_does_not_hit_its_retry() {
 }
 
 #[test]
+fn a_late_cancel_of_a_request_refused_under_a_draining_id_does_not_hit_its_retry() {
+    // I14: the first is forgotten when the cancel comes, the refusal is not
+    let mut bench = Bench::with(MCP, |config| {
+        config.limits.peer_wait = Duration::MAX;
+        config.limits.cancel_grace = Duration::MAX;
+    });
+    let first = bench.running(9);
+    let _ = bench.cancel(9);
+    let _ = bench.pass(Duration::from_secs(50));
+    assert_eq!(bench.arrive(Bench::arrival(9, "tools/call")).0, None);
+    let _ = bench.pass(Duration::from_secs(9));
+    let _ = bench.ended(first);
+    let _ = bench.pass(Duration::from_secs(3));
+    assert_eq!(bench.cancel(9), [Output::Event(Event::UnknownCancel)]);
+    let _runs = bench.running(9);
+}
+
+#[test]
 fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
     let mut bench = Bench::with(ACP, |config| config.ordered = false);
     assert_eq!(bench.cancel(1), [Output::Event(Event::ParkedCancel)]);
