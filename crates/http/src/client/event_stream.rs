@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use rescind_core::{BadFrame, ExchangeId, TransportEvent};
+use tokio::time::Instant;
 
 use super::Reply;
 use super::events::{Event, Events, Read};
@@ -19,18 +20,19 @@ pub(crate) struct EventStream<'a> {
     /// In bytes.
     limit: usize,
     intake: &'a Intake,
-    is_answered: bool,
+    /// It is left then.
+    ends_by: Option<Instant>,
 }
 
 impl<'a> EventStream<'a> {
     /// A stream of events with at most so many bytes of data each.
     pub(crate) fn new(body: Reply, limit: usize, intake: &'a Intake) -> Self {
-        Self { body, events: Events::new(limit), limit, intake, is_answered: false }
+        Self { body, events: Events::new(limit), limit, intake, ends_by: None }
     }
 
     /// What was asked for has come: the stream may end now, and is left if it does not.
-    pub(crate) const fn answered(&mut self) {
-        self.is_answered = true;
+    pub(crate) fn answered(&mut self) {
+        self.ends_by.get_or_insert_with(|| Instant::now() + AFTER_ANSWER);
     }
 
     /// The next event; `None` once the stream has ended, well or not. That one was over the limit is told to the driver.
@@ -49,10 +51,9 @@ impl<'a> EventStream<'a> {
                 }
             }
             let frame = self.body.frame();
-            let frame = if self.is_answered {
-                tokio::time::timeout(AFTER_ANSWER, frame).await.unwrap_or_default()
-            } else {
-                frame.await
+            let frame = match self.ends_by {
+                Some(by) => tokio::time::timeout_at(by, frame).await.unwrap_or_default(),
+                None => frame.await,
             };
             if let Ok(data) = frame?.ok()?.into_data() {
                 self.events.push(&data);

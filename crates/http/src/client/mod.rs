@@ -126,10 +126,12 @@ impl HttpClient {
     /// Whether the server can be reached at all: a connection is opened, TLS included, and closed again. Gives what a link
     /// says of its peer.
     pub(crate) async fn reach(&self) -> Result<Meta, TransportError> {
-        let peer = self.uri.authority().map_or("", |authority| authority.as_str());
+        // Without what a URL may say of its user, which is no name for logs.
+        let host = self.uri.host().unwrap_or_default();
+        let peer = self.uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let opened = Connector::new(self).open().await;
         opened.map_err(|error| refused(io::Error::new(error.kind(), format!("{peer}: {error}"))))?;
-        Ok(Meta::of_peer(peer))
+        Ok(Meta::of_peer(&peer))
     }
 }
 

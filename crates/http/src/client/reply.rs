@@ -8,13 +8,12 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use rescind_core::{BadFrame, ExchangeId, TransportError, TransportErrorKind, TransportEvent};
+use rescind_core::{TransportError, TransportErrorKind};
 
 use super::Failed;
 use super::lines::Lines;
 use super::requester::Posted;
-use crate::intake::Intake;
-use crate::whole::{NotWhole, whole};
+use crate::whole::NotWhole;
 
 /// A response's body. Dropped before its end it gives the exchange up.
 pub(crate) struct Reply {
@@ -46,21 +45,6 @@ impl Reply {
         }
         let held = Held { lines: Arc::clone(lines), sender, goes_on };
         Self { body, ended: false, held: Some(held) }
-    }
-
-    /// The whole of it, as its message. That it is over the limit, in bytes, is told to the driver beside.
-    pub(crate) async fn message(self, limit: usize, intake: &Intake) -> Result<Bytes, Failed> {
-        whole(self, limit).await.map_err(|error| {
-            let error = match error {
-                NotWhole::TooLarge => {
-                    let why = BadFrame::TooLarge { limit };
-                    intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
-                    TransportError::new(TransportErrorKind::Io, "the response is over the limit")
-                }
-                NotWhole::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
-            };
-            Failed { sent: true, error }
-        })
     }
 
     fn end(&mut self) {
@@ -103,5 +87,18 @@ impl Body for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// There was a response, and no message in it.
+impl From<NotWhole<hyper::Error>> for Failed {
+    fn from(error: NotWhole<hyper::Error>) -> Self {
+        let error = match error {
+            NotWhole::TooLarge => {
+                TransportError::new(TransportErrorKind::Io, "the response is over the limit")
+            }
+            NotWhole::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
+        };
+        Self { sent: true, error }
     }
 }

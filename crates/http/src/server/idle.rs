@@ -17,7 +17,7 @@ pub(crate) trait Idles: Send + Sync + 'static {
     fn intake(&self) -> &Arc<Intake>;
     /// When it may be ended, if nobody uses it until then. `None`: it is in use.
     fn idle_at(&self) -> Option<Instant>;
-    /// It is ended. Its link ends by itself.
+    /// It has idled for too long. Its link ends by itself; what else has to end does so here.
     fn idled(&self) {}
 }
 

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// Who waits is woken at the end and looks soon after. Who looks later than this has not waited.
+/// Who waits is woken by the end and looks at once. Who looks later than this had no bulk to send meanwhile, or its runtime stood
+/// still, which is not the client's fault: the wait begins anew.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Since when a link has no room for bulk, and when that has been so for too long.
+/// Since when bulk finds no room, and when that has been so for too long. Room that nobody asked for is not seen.
 #[derive(Debug, Default)]
 pub(crate) struct Patience(Option<(Instant, Pin<Box<Sleep>>)>);
 
 impl Patience {
-    /// There is room for bulk.
+    /// Bulk finds room.
     pub(crate) fn renew(&mut self) {
         self.0 = None;
     }

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::COOKIE;
@@ -17,9 +16,6 @@ use crate::acp::jar::Jar;
 use crate::client::{Failed, HttpClient, Reply, Requester};
 use crate::intake::Intake;
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
-
-/// The server has so long to hear of the end.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 pub(super) struct Client {
     pub(super) requester: Requester,
@@ -103,31 +99,6 @@ impl Client {
         let response = self.requester.send(method, headers, body).await?;
         self.state().cookies.take(response.headers());
         Ok(response)
-    }
-
-    /// Ends all tasks but the one that posts.
-    pub(super) fn close(&self) {
-        let tasks = {
-            let mut state = self.state();
-            state.closed = true;
-            (std::mem::take(&mut state.streams), std::mem::take(&mut state.cancels))
-        };
-        drop(tasks);
-        self.intake.end();
-    }
-
-    /// Tells the server that the connection ends.
-    pub(super) async fn say_farewell(self: Arc<Self>) {
-        if self.state().connection.is_none() {
-            return;
-        }
-        let headers = self.headers(None);
-        let end = self.send(Method::DELETE, headers, Bytes::new());
-        match tokio::time::timeout(FAREWELL, end).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(Failed { error, .. })) => tracing::debug!(%error, "the server did not hear of the end"),
-            Err(_) => tracing::debug!("the server did not hear of the end in time"),
-        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::client::{EventStream, Failed, Media, Reply, media_of, refusal};
 use crate::names::{BOTH, JSON};
 use crate::stateless::envelope::Envelope;
 use crate::streamable::peek;
+use crate::whole::whole;
 
 /// A request that is given up has so long to get its response's head.
 const FOR_THE_HEAD: Duration = Duration::from_millis(250);
@@ -159,7 +160,7 @@ impl Client {
     }
 
     async fn read_one(&self, exchange: ExchangeId, body: Reply) -> Result<bool, Failed> {
-        let body = body.message(self.max_frame, &self.intake).await?;
+        let body = whole(body, self.max_frame).await?;
         Ok(!body.is_empty() && self.take(exchange, body).await)
     }
 

@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use rescind_core::{
-    ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
+    BadFrame, ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
 };
 
 use super::state::{Client, Flight, Standing, State};
@@ -17,6 +17,7 @@ use super::{Order, listen};
 use crate::client::{Failed, Media, Reply, media_of, refusal};
 use crate::names::MCP_SESSION_ID;
 use crate::streamable::peek;
+use crate::whole::{NotWhole, whole};
 
 /// The first revision that has the header `MCP-Protocol-Version`.
 const HEADER_SINCE: &str = "2025-06-18";
@@ -217,7 +218,7 @@ async fn take(
             Box::pin(stream::read(client, place.number, exchange, body, opens, asked)).await
         }
         (StatusCode::OK, Some(Media::Json)) => {
-            let body = body.message(client.settings.max_frame, &client.intake).await?;
+            let body = read_whole(client, body).await?;
             recv(client, place.number, exchange, body, opens).await;
             Ok(())
         }
@@ -232,7 +233,7 @@ async fn take(
         (status, media) => {
             // What was wrong is the driver's to read; under no id it answers no call.
             if media == Some(Media::Json) {
-                let body = body.message(client.settings.max_frame, &client.intake).await?;
+                let body = read_whole(client, body).await?;
                 let ends = peek::answers_one(&body);
                 if peek::answers(&body) {
                     recv(client, place.number, exchange, body, opens).await;
@@ -274,6 +275,18 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
         }
     }
     let _ = client.intake.put(Inbound { body, exchange, principal: None }).await;
+}
+
+/// That a message is over the limit is told to the driver, too.
+async fn read_whole(client: &Client, body: Reply) -> Result<Bytes, Failed> {
+    let limit = client.settings.max_frame;
+    whole(body, limit).await.map_err(|error| {
+        if matches!(error, NotWhole::TooLarge) {
+            let why = BadFrame::TooLarge { limit };
+            client.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+        }
+        error.into()
+    })
 }
 
 fn refused(head: &Parts, sent: bool) -> Failed {

@@ -51,7 +51,7 @@ fn launch(state: &mut State, task: impl Future<Output = ()> + Send + 'static) {
 }
 
 async fn listen(client: Arc<Client>) {
-    let mut reading = Reading::new(client.settings.retry);
+    let mut reading = Reading::of_session(client.settings.retry);
     let mut failing: Option<Instant> = None;
     let mut unreached = 0;
     loop {

@@ -22,14 +22,22 @@ pub(super) const UNREACHED: usize = 3;
 pub(super) struct Reading {
     pub(super) last: Option<HeaderValue>,
     pub(super) retry: Duration,
+    /// It is read for the answer of a request.
+    awaits_answer: bool,
     answered: bool,
     /// Something came since it was last cut.
     pub(super) fresh: bool,
 }
 
 impl Reading {
-    pub(super) const fn new(retry: Duration) -> Self {
-        Self { last: None, retry, answered: false, fresh: false }
+    /// The stream that answers a request.
+    const fn of_request(retry: Duration) -> Self {
+        Self { last: None, retry, awaits_answer: true, answered: false, fresh: false }
+    }
+
+    /// The stream for what the server says of itself.
+    pub(super) const fn of_session(retry: Duration) -> Self {
+        Self { last: None, retry, awaits_answer: false, answered: false, fresh: false }
     }
 
     /// Reads until the connection ends, well or not. `each` is called with each message.
@@ -48,7 +56,7 @@ impl Reading {
             }
             let is_message = event.name.as_deref().is_none_or(|name| name == "message");
             if is_message && !event.data.is_empty() {
-                self.answered |= peek::answers(&event.data);
+                self.answered |= self.awaits_answer && peek::answers(&event.data);
                 each(event.data).await;
             }
             if self.answered {
@@ -108,7 +116,7 @@ pub(super) async fn read(
     opens: bool,
     asked: bool,
 ) -> Result<(), Failed> {
-    let mut reading = Reading::new(client.settings.retry);
+    let mut reading = Reading::of_request(client.settings.retry);
     let mut body = Some(body);
     let mut cut_at = Instant::now();
     let mut unreached = 0;
