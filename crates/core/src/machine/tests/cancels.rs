@@ -223,6 +223,23 @@ fn a_handshake_is_not_cancelled_by_the_end_of_its_stream() {
 }
 
 #[test]
+fn a_stream_that_is_lost_twice_has_one_grace() {
+    let mut bench = Bench::new(MCP);
+    let exchange = ExchangeId(2);
+    let arrival = Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
+    let key = bench.session.recv_request(bench.now, arrival).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    let _ = bench.pass(Duration::from_secs(20));
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    let outputs = bench.pass(Duration::from_secs(10));
+    let cause = Cause::new(CauseKind::Disconnected);
+    assert!(outputs.contains(&Output::Signal { key, cause }), "{outputs:?}");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
 fn a_lost_stream_detaches_and_cancels_after_its_grace_unless_it_is_taken_up_again() {
     let mut bench = Bench::with(ACP, |config| config.ordered = false);
     let exchange = ExchangeId(5);

@@ -53,6 +53,25 @@ fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
 }
 
 #[test]
+fn a_strangers_cancel_of_an_id_in_use_does_not_wait_for_anything() {
+    // I4, I8
+    let mut bench = Bench::new(MCP);
+    let alices = Arrival { origin: principal("alice"), ..Bench::arrival(1, "tools/call") };
+    assert!(bench.arrive(alices).0.is_some());
+    assert_eq!(bench.cancel_as(1, "mallory"), [Output::Event(Event::UnknownCancel)]);
+}
+
+#[test]
+fn a_call_is_not_cancelled_by_the_id_of_its_request() {
+    // 004-25: a cancel names the call by its callId
+    let mut bench = abp();
+    let _runs = bench.running_call(1, "c1");
+    bench.session.recv_cancel(bench.now, Some(1.into()), None, Some(9.into()), &Origin::STREAM);
+    let outputs = bench.outputs();
+    assert_eq!((signals(&outputs), ack(&outputs)), (0, Some(AckStatus::NotFound)), "{outputs:?}");
+}
+
+#[test]
 fn a_strangers_early_cancel_waits_for_the_strangers_request_only() {
     // I4
     let mut bench = Bench::new(MCP);
