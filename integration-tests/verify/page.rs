@@ -67,6 +67,7 @@ fn the_search_checks_the_invariants_it_claims() {
         include_str!("../../crates/testkit/src/verify/act.rs"),
         include_str!("../../crates/testkit/src/verify/invariants.rs"),
         include_str!("../../crates/testkit/src/verify/ledger.rs"),
+        include_str!("../../crates/testkit/src/verify/outputs.rs"),
         include_str!("../../crates/testkit/src/verify/owed.rs"),
         include_str!("../../crates/testkit/src/verify/reach.rs"),
         include_str!("../../crates/testkit/src/verify/verdict.rs"),

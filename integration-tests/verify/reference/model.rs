@@ -207,8 +207,13 @@ impl Reference {
     }
 
     fn ask(&mut self, id: u8) {
-        if self.occupied(id).is_some() {
+        if let Some(number) = self.occupied(id) {
             self.seen.push(Seen::Refused(id));
+            // Its handler only drains: what became of it is known from now on for as long again.
+            if self.asked[number].settled {
+                let was_cancelled = self.became_of(id) == AckStatus::Cancelled;
+                self.settled.insert(id, (self.now, was_cancelled));
+            }
             return;
         }
         if self.early.remove(&id).is_some_and(|since| self.now.saturating_sub(since) < EARLY) {

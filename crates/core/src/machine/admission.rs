@@ -106,8 +106,8 @@ impl Session {
     }
 
     pub(super) fn refuse(&mut self, now: Instant, arrival: Arrival<'_>, why: NotAdmitted) {
-        // A refusal is an answer too: a cancel that comes after it is late. The key of an open request keeps its own story; one
-        // whose handler only drains is remembered anew.
+        // A refusal is an answer too: a cancel that comes after it is late. The key of an open request keeps its own story; what
+        // became of one whose handler only drains is remembered anew (I7).
         let settled = match &why {
             NotAdmitted::Lost | NotAdmitted::DuplicateId => None,
             NotAdmitted::Refused(_) => Some(Settled::Completed),
@@ -119,8 +119,12 @@ impl Session {
                 self.request_named(name.0, &name.1).is_none_or(|(_, first)| !first.state.is_open())
             }
         });
-        if let Some(settled) = settled {
-            self.remember_at(now, name, arrival.origin.principal.clone(), settled);
+        if let Some(mut settled) = settled {
+            let principal = arrival.origin.principal.clone();
+            if let Some(name) = name.as_ref().filter(|name| self.request_named(name.0, &name.1).is_some()) {
+                settled = self.memory.recall(now, name, principal.as_ref()).unwrap_or(settled);
+            }
+            self.remember_at(now, name, principal, settled);
         }
         let exchange = arrival.origin.exchange;
         let to = Some((arrival.id.clone(), arrival.tag));
