@@ -113,18 +113,19 @@ impl Session {
             NotAdmitted::Refused(_) => Some(Settled::Completed),
             NotAdmitted::Cancelled(_) => Some(Settled::Cancelled),
         };
-        let name = cancel_name(&arrival).filter(|name| match &arrival.cancel_key {
-            CancelKey::Named(_) => !self.cancel_keys.contains_key(name),
-            CancelKey::SameAsId | CancelKey::None => {
-                self.request_named(name.0, &name.1).is_none_or(|(_, first)| !first.state.is_open())
+        let name = cancel_name(&arrival);
+        let (free, drains) = match (&name, &arrival.cancel_key) {
+            (None, _) => (false, false),
+            (Some(name), CancelKey::Named(_)) => (!self.cancel_keys.contains_key(name), false),
+            (Some(name), CancelKey::SameAsId | CancelKey::None) => {
+                let first = self.request_named(name.0, &name.1);
+                (first.is_none(), first.is_some_and(|(_, first)| !first.state.is_open()))
             }
-        });
-        if let Some(mut settled) = settled {
+        };
+        if let (Some(settled), Some(name), true) = (settled, name, free || drains) {
             let principal = arrival.origin.principal.clone();
-            if let Some(name) = name.as_ref().filter(|name| self.request_named(name.0, &name.1).is_some()) {
-                settled = self.memory.recall(now, name, principal.as_ref()).unwrap_or(settled);
-            }
-            self.remember_at(now, name, principal, settled);
+            let known = self.memory.recall(now, &name, principal.as_ref()).filter(|_| drains);
+            self.remember_at(now, Some(name), principal, known.unwrap_or(settled));
         }
         let exchange = arrival.origin.exchange;
         let to = Some((arrival.id.clone(), arrival.tag));
