@@ -106,26 +106,10 @@ impl Session {
     }
 
     pub(super) fn refuse(&mut self, now: Instant, arrival: Arrival<'_>, why: NotAdmitted) {
-        // A refusal is an answer too: a cancel that comes after it is late. The key of an open request keeps its own story; what
-        // became of one whose handler only drains is remembered anew (I7).
-        let settled = match &why {
-            NotAdmitted::Lost | NotAdmitted::DuplicateId => None,
-            NotAdmitted::Refused(_) => Some(Settled::Completed),
-            NotAdmitted::Cancelled(_) => Some(Settled::Cancelled),
-        };
-        let name = cancel_name(&arrival);
-        let (free, drains) = match (&name, &arrival.cancel_key) {
-            (None, _) => (false, false),
-            (Some(name), CancelKey::Named(_)) => (!self.cancel_keys.contains_key(name), false),
-            (Some(name), CancelKey::SameAsId | CancelKey::None) => {
-                let first = self.request_named(name.0, &name.1);
-                (first.is_none(), first.is_some_and(|(_, first)| !first.state.is_open()))
-            }
-        };
-        if let (Some(settled), Some(name), true) = (settled, name, free || drains) {
-            let principal = arrival.origin.principal.clone();
-            let known = self.memory.recall(now, &name, principal.as_ref()).filter(|_| drains);
-            self.remember_at(now, Some(name), principal, known.unwrap_or(settled));
+        if let Some(name) = cancel_name(&arrival)
+            && let Some(settled) = self.settled_by_refusal(now, &arrival, &name, &why)
+        {
+            self.remember_at(now, Some(name), arrival.origin.principal.clone(), settled);
         }
         let exchange = arrival.origin.exchange;
         let to = Some((arrival.id.clone(), arrival.tag));
@@ -153,6 +137,31 @@ impl Session {
                     self.push(Output::Finish { exchange, silent: true });
                 }
             }
+        }
+    }
+
+    /// What the key of a refused request is remembered as: a refusal is an answer too, and a cancel that comes after it is
+    /// late. `None`: the key tells of another request.
+    fn settled_by_refusal(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        name: &Name,
+        why: &NotAdmitted,
+    ) -> Option<Settled> {
+        let settled = match why {
+            NotAdmitted::Lost | NotAdmitted::DuplicateId => return None,
+            NotAdmitted::Refused(_) => Settled::Completed,
+            NotAdmitted::Cancelled(_) => Settled::Cancelled,
+        };
+        match arrival.cancel_key {
+            CancelKey::Named(_) if self.cancel_keys.contains_key(name) => None,
+            // Its handler only drains: what became of it is remembered anew (I7).
+            CancelKey::SameAsId if self.request_named(name.0, &name.1).is_some() => {
+                let known = self.memory.recall(now, name, arrival.origin.principal.as_ref());
+                Some(known.unwrap_or(settled))
+            }
+            CancelKey::Named(_) | CancelKey::SameAsId | CancelKey::None => Some(settled),
         }
     }
 
