@@ -26,10 +26,8 @@ impl Bucket {
         let since = *self.since.get_or_insert(now);
         let refilled = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
         let refilled = u32::try_from(refilled).unwrap_or(u32::MAX);
-        if refilled > 0 {
-            self.spent = self.spent.saturating_sub(refilled);
-            self.since = Some(since + REFILL.saturating_mul(refilled));
-        }
+        self.spent = self.spent.saturating_sub(refilled);
+        self.since = Some(since + REFILL.saturating_mul(refilled));
         if self.spent >= MOST {
             return false;
         }

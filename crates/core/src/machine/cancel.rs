@@ -307,7 +307,8 @@ impl Session {
         let Some(request) = self.requests.get(key.0) else { return };
         let signalled = match request.state {
             State::Cancelling => true,
-            State::Draining { owes_signal } => !owes_signal && request.cause().is_some(),
+            // One that is still owed its signal is shielded.
+            State::Draining { .. } => request.cause().is_some(),
             State::Queued | State::Running | State::Held | State::Ended => false,
         };
         if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {

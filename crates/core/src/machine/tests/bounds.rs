@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cause::CauseKind;
-use crate::dialect::{ABP, ACP, MCP};
+use crate::dialect::{ABP, ACP, MCP, Refusal};
 use crate::message::BadMessage;
 
 #[test]
@@ -132,4 +132,40 @@ fn a_grace_as_long_as_a_duration_can_be_does_not_end() {
     let _ = bench.cancel(1);
     assert_eq!(bench.pass(Duration::from_secs(10 * 365 * 86_400)), []);
     assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+}
+
+#[test]
+fn a_request_that_cannot_be_read_is_refused_under_its_id_unless_that_is_in_use() {
+    // I4
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let why = || Refusal::Bad(BadMessage::NotJson);
+    let exchange = ExchangeId::NONE;
+    for (id, to) in [(1, None), (2, Some((RequestId::number(2), 0)))] {
+        bench.session.recv_bad_request(id.into(), 0, BadMessage::NotJson, &Origin::STREAM);
+        let expected = [Output::Event(Event::BadFrame), Output::Refuse { to, exchange, why: why() }];
+        assert_eq!(bench.outputs(), expected, "{id}");
+    }
+    bench.session.recv_lost(bench.now, Lost::Keep);
+    bench.session.recv_bad_request(3.into(), 0, BadMessage::NotJson, &Origin::STREAM);
+    assert_eq!(bench.outputs(), [Output::Event(Event::BadFrame)], "nobody is there to be told");
+    let _ = bench.ended(key);
+}
+
+#[test]
+fn the_next_time_to_look_is_that_of_the_first_timer() {
+    let mut bench = Bench::new(ACP);
+    assert_eq!(bench.session.next_timeout(), None);
+    let _first = bench.running(1);
+    let _second = bench.running(2);
+    let grace = bench.session.limits().cancel_grace;
+    let first = bench.now + grace;
+    let _ = bench.cancel(1);
+    bench.now += grace / 2;
+    let _ = bench.cancel(2);
+    assert_eq!(bench.session.next_timeout(), Some(first));
+    let _ = bench.pass(grace / 2);
+    assert_eq!(bench.session.next_timeout(), Some(first + grace / 2));
+    let _ = bench.pass(grace / 2);
+    assert_eq!(bench.session.next_timeout(), None);
 }

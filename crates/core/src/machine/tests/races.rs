@@ -305,3 +305,15 @@ fn a_child_of_a_request_that_was_never_entered_leaves_with_it() {
     assert!(outputs.contains(&Output::Gone(parent)), "I3");
     bench.assert_no_residue();
 }
+
+#[test]
+fn a_handler_that_goes_on_after_its_answer_is_not_aborted_because_the_connection_is_lost() {
+    let mut bench = Bench::new(ACP);
+    let key = bench.running(1);
+    let _ = bench.answer(key, HandlerEnd::Value);
+    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    assert_eq!(bench.outputs(), []);
+    assert_eq!(bench.pass(seconds(3600)), [], "nobody has cancelled it");
+    assert_eq!(bench.ended(key), [Output::Gone(key)]);
+    bench.assert_no_residue();
+}
