@@ -244,11 +244,12 @@ impl Connection {
         has_room
     }
 
-    /// Cuts the streams whose readers take nothing.
-    pub(super) fn cut_stalled(&self) {
+    /// Cuts the streams that hold bulk back and whose readers took nothing since then.
+    pub(super) fn cut_stalled(&self, since: Instant) {
         let most = self.settings.mailbox;
         self.step(|state, wakes| {
-            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_full(mailbox, most)) {
+            let is_cut = |mailbox: &Mailbox| is_full(mailbox, most) && mailbox.is_stalled(since);
+            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_cut(mailbox)) {
                 tracing::debug!(lane, "an event stream that nobody reads was cut");
                 wakes.extend(mailbox.cut());
                 wakes.extend(self.intake.tell_under_lock(closed(*lane)));

@@ -82,8 +82,8 @@ impl Sender for ConnectionSender {
                 }
                 return Poll::Ready(Ok(()));
             }
-            ready!(this.patience.poll_end(this.connection.settings.stall_timeout, cx));
-            this.connection.cut_stalled();
+            let since = ready!(this.patience.poll_end(this.connection.settings.stall_timeout, cx));
+            this.connection.cut_stalled(since);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::events;
 
@@ -15,8 +16,7 @@ pub(crate) struct Kept {
     pub(crate) bytes: usize,
 }
 
-/// One event stream. It never looks at a clock and never waits; whoever holds it bounds what is put in by
-/// [`waiting`](Self::waiting).
+/// One event stream. It never waits; whoever holds it bounds what is put in by [`waiting`](Self::waiting).
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     stream: u64,
@@ -29,6 +29,8 @@ pub(crate) struct Mailbox {
     read_bytes: usize,
     reader: Option<Reader>,
     readers: u64,
+    /// When its reader last took something, or found all taken.
+    moved: Instant,
     /// Nothing more is put in.
     ended: bool,
 }
@@ -65,7 +67,7 @@ impl Letter {
 }
 
 impl Mailbox {
-    pub(crate) const fn new(stream: u64, kept: Kept) -> Self {
+    pub(crate) fn new(stream: u64, kept: Kept) -> Self {
         Self {
             stream,
             kept,
@@ -76,6 +78,7 @@ impl Mailbox {
             read_bytes: 0,
             reader: None,
             readers: 0,
+            moved: Instant::now(),
             ended: false,
         }
     }
@@ -95,6 +98,9 @@ impl Mailbox {
     fn put(&mut self, content: Content) -> Option<Waker> {
         let number = self.next;
         self.next += 1;
+        if self.waiting.is_empty() {
+            self.moved = Instant::now();
+        }
         self.waiting.push_back(Letter { number, content });
         self.reader.as_mut()?.waker.take()
     }
@@ -123,6 +129,11 @@ impl Mailbox {
         self.reader.is_some()
     }
 
+    /// Something waits, and its reader took none of it since then.
+    pub(crate) fn is_stalled(&self, since: Instant) -> bool {
+        self.has_reader() && !self.waiting.is_empty() && self.moved <= since
+    }
+
     /// Nothing more will be put in; the reader ends behind what waits.
     pub(crate) fn end(&mut self) -> Option<Waker> {
         self.ended = true;
@@ -136,6 +147,7 @@ impl Mailbox {
     /// A new reader. The one before it, if any, ends.
     pub(crate) fn attach(&mut self) -> (u64, Option<Waker>) {
         self.readers += 1;
+        self.moved = Instant::now();
         let displaced = self.reader.replace(Reader { token: self.readers, waker: None });
         (self.readers, displaced.and_then(|reader| reader.waker))
     }
@@ -186,6 +198,7 @@ impl Mailbox {
             reader.waker = Some(cx.waker().clone());
             return Poll::Pending;
         };
+        self.moved = Instant::now();
         let id = (self.stream, letter.number);
         let event = match &letter.content {
             Content::Message { body, .. } => events::event(Some(id), body),
@@ -280,5 +293,28 @@ mod tests {
         mailbox.cut();
         assert_eq!(next(&mut mailbox, token), Poll::Ready(None), "it was cut");
         assert_eq!(mailbox.waiting(), (1, 7), "what waits is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_stalled_while_its_reader_takes_nothing_of_what_waits() {
+        let wait = std::time::Duration::from_secs(30);
+        let mut mailbox = Mailbox::new(7, Kept { events: 8, bytes: 1024 });
+        mailbox.push(Bytes::from("1"), true);
+        tokio::time::advance(wait).await;
+        let since = Instant::now();
+        assert!(!mailbox.is_stalled(since), "it has no reader");
+        let (token, _) = mailbox.attach();
+        assert!(mailbox.is_stalled(since));
+        mailbox.push(Bytes::from("2"), true);
+        tokio::time::advance(wait).await;
+        assert!(mailbox.is_stalled(since), "more has come, and nothing was taken");
+        assert!(next(&mut mailbox, token).is_ready());
+        assert!(!mailbox.is_stalled(since), "one was taken");
+        assert!(next(&mut mailbox, token).is_ready());
+        tokio::time::advance(wait).await;
+        let since = Instant::now();
+        tokio::time::advance(wait).await;
+        mailbox.push(Bytes::from("3"), true);
+        assert!(!mailbox.is_stalled(since), "nothing was there to be taken");
     }
 }

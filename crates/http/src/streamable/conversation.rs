@@ -73,7 +73,6 @@ impl Conversation {
         let state = State {
             exchanges: Numbered::default(),
             own: Mailbox::new(OWN, settings.kept),
-            own_read: now,
             ended: VecDeque::new(),
             next: OWN + 1,
             held: 0,
@@ -121,7 +120,7 @@ impl Conversation {
             state.used = Instant::now();
             let mut mailbox = Mailbox::new(stream, self.settings.kept);
             let (token, _) = mailbox.attach();
-            let exchange = Exchange { head: Head::Undecided(None), mailbox, fault: None, read: state.used };
+            let exchange = Exchange { head: Head::Undecided(None), mailbox, fault: None };
             state.exchanges.insert(stream, Box::new(exchange));
             Ok((stream, token))
         })?;
@@ -222,9 +221,6 @@ impl Conversation {
             let Some(mailbox) = state.mailbox(stream) else { return Poll::Ready(None) };
             let event = mailbox.poll_next(token, cx);
             state.update_held(stream, held);
-            if matches!(event, Poll::Ready(Some(_))) {
-                state.set_read(stream);
-            }
             event
         })
     }

@@ -22,8 +22,6 @@ pub(super) struct State {
     /// Boxed: the map keeps its room for a few when they have gone.
     pub(super) exchanges: Numbered<Box<Exchange>>,
     pub(super) own: Mailbox,
-    /// When the own stream's reader last took something.
-    pub(super) own_read: Instant,
     pub(super) ended: VecDeque<(u64, Mailbox)>,
     pub(super) next: u64,
     /// Waiting bytes of the streams that are read.
@@ -38,7 +36,6 @@ pub(super) struct Exchange {
     pub(super) head: Head,
     pub(super) mailbox: Mailbox,
     pub(super) fault: Option<Fault>,
-    pub(super) read: Instant,
 }
 
 pub(super) enum Head {
@@ -88,22 +85,12 @@ impl State {
         self.held = self.held.saturating_sub(before).saturating_add(after);
     }
 
-    pub(super) fn set_read(&mut self, stream: u64) {
-        let now = Instant::now();
-        if stream == OWN {
-            self.own_read = now;
-        } else if let Some(open) = self.exchanges.get_mut(&stream) {
-            open.read = now;
-        }
-    }
-
     pub(super) fn attach(&mut self, stream: u64, wakes: &mut Wakes) -> u64 {
         let before = self.held_of(stream).unwrap_or(0);
         let Some(mailbox) = self.mailbox(stream) else { return 0 };
         let (token, displaced) = mailbox.attach();
         wakes.add(displaced);
         self.update_held(stream, before);
-        self.set_read(stream);
         token
     }
 

@@ -34,16 +34,11 @@ impl Conversation {
     pub(super) fn cut_stalled(&self, since: Instant) {
         let cut = self.step(|state, wakes| {
             let mut cut = Vec::new();
-            let stalled = |mailbox: &Mailbox, read: Instant| {
-                mailbox.has_reader() && mailbox.waiting().0 > 0 && read <= since
-            };
-            if stalled(&state.own, state.own_read) {
+            if state.own.is_stalled(since) {
                 cut.push(OWN);
             }
-            let streams = state.exchanges.iter();
-            cut.extend(
-                streams.filter(|(_, open)| stalled(&open.mailbox, open.read)).map(|(stream, _)| *stream),
-            );
+            let stalled = state.exchanges.iter().filter(|(_, open)| open.mailbox.is_stalled(since));
+            cut.extend(stalled.map(|(stream, _)| *stream));
             for stream in &cut {
                 let Some(held) = state.held_of(*stream) else { continue };
                 if let Some(mailbox) = state.mailbox(*stream) {
