@@ -126,13 +126,17 @@ impl HttpClient {
     /// Whether the server can be reached at all: a connection is opened, TLS included, and closed again. Gives what a link
     /// says of its peer.
     pub(crate) async fn reach(&self) -> Result<Meta, TransportError> {
-        // Without what a URL may say of its user, which is no name for logs.
-        let host = self.uri.host().unwrap_or_default();
-        let peer = self.uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        let peer = peer_of(&self.uri);
         let opened = Connector::new(self).open().await;
         opened.map_err(|error| refused(io::Error::new(error.kind(), format!("{peer}: {error}"))))?;
         Ok(Meta::of_peer(&peer))
     }
+}
+
+/// Host and port, without what a URL may say of its user, which is no name for logs.
+fn peer_of(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or_default();
+    uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {
@@ -142,8 +146,21 @@ fn refused(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Transp
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpClient")
-            .field("uri", &self.uri)
+            .field("peer", &peer_of(&self.uri))
             .field("http2", &self.http2)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_url_says_of_its_user_is_not_shown() {
+        let client = HttpClient::new("http://someone:secret@127.0.0.1:7/mcp").unwrap();
+        for shown in [format!("{client:?}"), format!("{:?}", Requester::new(&client))] {
+            assert!(shown.contains("127.0.0.1:7") && !shown.contains("secret"), "{shown}");
+        }
     }
 }

@@ -16,11 +16,11 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use rescind_core::{FrameKind, TransportError, TransportErrorKind};
 
-use super::HttpClient;
 use super::connector::Connector;
 use super::lines::{Line, Lines, Urgency};
 use super::media::{Media, media_of};
 use super::reply::Reply;
+use super::{HttpClient, peer_of};
 
 /// So often an answer or a cancel is sent again that a connection may have lost.
 const REPEATS: usize = 3;
@@ -236,6 +236,6 @@ fn unopened(error: Arc<io::Error>) -> Failed {
 
 impl fmt::Debug for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requester").field("uri", &self.uri).finish_non_exhaustive()
+        f.debug_struct("Requester").field("peer", &peer_of(&self.uri)).finish_non_exhaustive()
     }
 }
