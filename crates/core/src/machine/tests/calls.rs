@@ -242,18 +242,18 @@ fn batches_are_allowed_in_the_revision_that_has_them() {
 }
 
 #[test]
-fn an_answer_to_a_call_that_never_was_is_counted() {
+fn an_answer_to_a_call_that_never_was_or_was_before_is_counted() {
     let mut bench = Bench::client(ACP);
-    assert_eq!(bench.answered(7, AnswerKind::Value), [Output::Event(Event::UnknownAnswer)]);
     let (call, number) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
-    let outputs = bench.answered(number.0, AnswerKind::Value);
-    assert_eq!(
-        outputs,
-        [Output::Event(Event::UnknownAnswer)],
-        "an answer came before its request was written"
-    );
+    assert_eq!(bench.session.call_number(call), Some(number));
+    let unknown = [Output::Event(Event::UnknownAnswer)];
+    assert_eq!(bench.answered(number.0, AnswerKind::Value), unknown, "its request is not written");
     bench.session.local_written(bench.now, call);
+    for other in [0, number.0 + 1, 7] {
+        assert_eq!(bench.answered(other, AnswerKind::Value), unknown, "{other}");
+    }
     assert_eq!(settled(&bench.answered(number.0, AnswerKind::Value)).len(), 1);
+    assert_eq!(bench.answered(number.0, AnswerKind::Value), [Output::Event(Event::LateAnswer)]);
 }
 
 #[test]

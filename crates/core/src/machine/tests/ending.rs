@@ -191,3 +191,38 @@ fn a_bad_frame_on_an_exchange_of_ours_is_answered_within_the_bound() {
     });
     assert_eq!(refusals.count(), 100, "what comes on our own exchange ends it by itself");
 }
+
+#[test]
+fn a_session_is_finished_once_it_is_lost_and_nothing_of_it_is_left() {
+    let mut bench = Bench::new(ACP);
+    assert!(!bench.session.is_finished(), "it is open");
+    let key = bench.running(1);
+    bench.session.recv_lost(bench.now, Lost::Keep);
+    assert!(!bench.session.is_finished(), "a handler runs");
+    let _ = bench.ended(key);
+    assert!(bench.session.is_finished());
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_counted_and_shut_down() {
+    let mut bench = Bench::new(ACP);
+    bench.session.local_idle(bench.now);
+    assert_eq!(
+        bench.outputs(),
+        [Output::Event(Event::LimitReached("idle")), Output::Close(CloseCause::Shutdown)]
+    );
+}
+
+#[test]
+fn what_outlived_its_connection_is_cancelled_by_the_first_of_its_two_deadlines() {
+    let second = Duration::from_secs(1);
+    for (detach, drain, kind) in [(1, 2, CauseKind::Disconnected), (2, 1, CauseKind::Shutdown)] {
+        let mut bench = Bench::with(ACP, |config| config.limits.detach_grace = second * detach);
+        let key = bench.running(1);
+        bench.session.recv_lost(bench.now, Lost::Detach);
+        bench.session.local_shutdown(bench.now, second * drain);
+        bench.session.local_shutdown(bench.now, Duration::ZERO);
+        assert_eq!(bench.pass(Duration::ZERO), [], "the first shutdown counts");
+        assert_eq!(bench.pass(second), [Output::Signal { key, cause: kind.into() }]);
+    }
+}

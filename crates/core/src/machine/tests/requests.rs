@@ -166,3 +166,29 @@ fn ten_thousand_requests_under_one_id_give_one_result() {
     assert_eq!(replies(&bench.answer(first, HandlerEnd::Value)), 1);
     assert_eq!(bench.session.stats().duplicate_ids, 10_000);
 }
+
+#[test]
+fn handlers_are_counted_from_their_start_to_their_end() {
+    let mut bench = Bench::with(ACP, |config| config.limits.running = 3);
+    let keys = [1, 2, 3].map(|id| bench.running(id));
+    let _queued = bench.session.recv_request(bench.now, Bench::arrival(4, "test/wait")).unwrap();
+    let counted = |bench: &Bench| {
+        let stats = bench.session.stats();
+        let gauges = (stats.running, stats.draining, stats.queued, stats.slots);
+        (stats.started, stats.finished, stats.cancelled, gauges)
+    };
+    assert_eq!(counted(&bench), (3, 0, 0, (3, 0, 1, 4)));
+    let _ = bench.answer(keys[0], HandlerEnd::Value);
+    let _ = bench.cancel(2);
+    assert_eq!(counted(&bench), (3, 0, 0, (2, 1, 1, 4)), "one has answered, and none has ended");
+    let _ = bench.answer(keys[1], HandlerEnd::Stopped);
+    let _ = bench.ended(keys[1]);
+    assert_eq!(counted(&bench), (4, 1, 1, (2, 1, 0, 3)), "the next one runs");
+    for key in [keys[0], keys[2]] {
+        let _ = bench.ended(key);
+    }
+    assert_eq!(counted(&bench), (4, 3, 1, (1, 0, 0, 1)));
+    assert_eq!(bench.session.stats().calls, 0);
+    let _call = bench.written(&CallSpec::new("a"));
+    assert_eq!(bench.session.stats().calls, 1);
+}
