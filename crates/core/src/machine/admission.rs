@@ -70,8 +70,7 @@ impl Session {
             return refused(Refusal::Overloaded(limit));
         }
         let limits = &self.config.limits;
-        let room = self.permits.has_room(limits, arrival.work) && self.queue.is_empty(arrival.work);
-        if !room && self.queue.len() >= limits.queued {
+        if !self.permits.has_room(limits, arrival.work) && self.queue.len() >= limits.queued {
             self.tell(Event::LimitReached("queued"));
             return refused(Refusal::Overloaded("queued"));
         }

@@ -33,7 +33,7 @@ impl Session {
         if exchange != ExchangeId::NONE {
             self.exchanges.insert((exchange, key));
         }
-        if self.may_start_now(work) {
+        if self.permits.has_room(&self.config.limits, work) {
             self.start(key);
         } else {
             let until = later(now, self.config.limits.queue_time);
@@ -146,10 +146,6 @@ impl Session {
     /// The fixed result for requests of this method that this side tears down in good order.
     pub(super) fn graceful(&self, method: &str) -> Option<&'static str> {
         self.rules().graceful.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
-    }
-
-    fn may_start_now(&self, work: Work) -> bool {
-        self.queue.is_empty(work) && self.permits.has_room(&self.config.limits, work)
     }
 
     fn start(&mut self, key: InboundKey) {

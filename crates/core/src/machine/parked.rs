@@ -12,18 +12,12 @@ use crate::plant::{self, Plant};
 pub(super) struct Parked {
     most: usize,
     longest: Duration,
-    waiting: HashMap<Wanted, Early>,
+    waiting: HashMap<Wanted, Cause>,
     order: VecDeque<(Wanted, Instant)>,
 }
 
 /// A key and whose it is: a stranger's cancel takes nobody's place (I4).
 pub(super) type Wanted = (Name, Option<Principal>);
-
-#[derive(Clone, Debug)]
-struct Early {
-    cause: Cause,
-    at: Instant,
-}
 
 impl Parked {
     pub(super) fn new(most: usize, longest: Duration) -> Self {
@@ -38,7 +32,7 @@ impl Parked {
             return false;
         }
         self.order.push_back((wanted.clone(), now));
-        self.waiting.insert(wanted, Early { cause, at: now });
+        self.waiting.insert(wanted, cause);
         true
     }
 
@@ -49,11 +43,11 @@ impl Parked {
         }
         self.forget_old(now);
         let wanted = (name.clone(), principal.cloned());
-        let early = self.waiting.remove(&wanted)?;
+        let cause = self.waiting.remove(&wanted)?;
         if let Some(place) = self.order.iter().position(|(waiting, _)| *waiting == wanted) {
             self.order.remove(place);
         }
-        Some(early.cause)
+        Some(cause)
     }
 
     #[cfg(feature = "verify")]
@@ -69,9 +63,7 @@ impl Parked {
             if now.saturating_duration_since(*at) < self.longest {
                 return;
             }
-            if self.waiting.get(wanted).is_some_and(|early| early.at == *at) {
-                self.waiting.remove(wanted);
-            }
+            self.waiting.remove(wanted);
             self.order.pop_front();
         }
     }

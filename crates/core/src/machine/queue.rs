@@ -46,7 +46,8 @@ impl Permits {
     }
 }
 
-/// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up.
+/// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up. A line with
+/// anyone in it finds no room: who ends makes room and gives it to the next in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     tasks: VecDeque<InboundKey>,
@@ -56,13 +57,6 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn len(&self) -> usize {
         self.tasks.len() + self.blocking.len()
-    }
-
-    pub(super) fn is_empty(&self, work: Work) -> bool {
-        match work {
-            Work::Task => self.tasks.is_empty(),
-            Work::Blocking => self.blocking.is_empty(),
-        }
     }
 
     pub(super) fn push(&mut self, work: Work, key: InboundKey) {

@@ -257,6 +257,20 @@ fn an_answer_to_a_call_that_never_was_or_was_before_is_counted() {
 }
 
 #[test]
+fn a_call_whose_exchange_has_failed_is_settled() {
+    // I13
+    let mut bench = Bench::client(MCP);
+    for sent in [false, true] {
+        let (call, number) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
+        bench.session.local_written(bench.now, call);
+        bench.session.recv_exchange_failed(bench.now, number, sent);
+        assert_eq!(settled(&bench.outputs()), [&Settlement::Disconnected { may_have_run: sent }]);
+    }
+    bench.session.recv_exchange_failed(bench.now, CallNumber(7), true);
+    assert_eq!(bench.outputs(), [], "it carried no call");
+}
+
+#[test]
 fn calls_in_flight_are_bounded() {
     // I11
     let mut bench = Bench::with(ACP, |config| config.limits.calls = 2);

@@ -43,6 +43,19 @@ fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
 }
 
 #[test]
+fn each_early_cancel_waits_for_a_time_of_its_own() {
+    // I8
+    let mut bench = Bench::new(MCP);
+    let wait = bench.session.limits().parked_time;
+    let _ = bench.cancel(1);
+    bench.now += wait / 2;
+    let _ = bench.cancel(2);
+    assert_eq!(bench.arrive(Bench::arrival(2, "tools/call")).0, None);
+    bench.now += wait / 2;
+    let _runs = bench.running(1);
+}
+
+#[test]
 fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
     // I4
     let mut bench = Bench::new(MCP);

@@ -135,6 +135,25 @@ fn blocking_work_has_a_limit_of_its_own_and_holds_no_task_up() {
 }
 
 #[test]
+fn blocking_work_counts_among_all_that_runs() {
+    // I10
+    let blocking = |id| Arrival { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
+    let mut bench = Bench::with(ACP, |config| config.limits.running = 1);
+    let task = bench.running(1);
+    let [first, second] = [2, 3].map(|id| bench.session.recv_request(bench.now, blocking(id)).unwrap());
+    assert_eq!(bench.outputs(), []);
+    for (ends, starts) in [(task, first), (first, second)] {
+        let _ = bench.answer(ends, HandlerEnd::Value);
+        assert!(bench.ended(ends).contains(&Output::Start(starts)));
+    }
+    bench.session.recv_half_close(bench.now);
+    assert_eq!(bench.outputs(), [], "one still runs");
+    let _ = bench.answer(second, HandlerEnd::Value);
+    assert!(bench.ended(second).contains(&Output::Close(CloseCause::InputEnded)));
+    bench.assert_no_residue();
+}
+
+#[test]
 fn a_reserved_request_is_not_found_and_cancels_nothing() {
     //
     let mut bench = Bench::new(ACP);
