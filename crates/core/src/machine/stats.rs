@@ -83,3 +83,37 @@ impl Session {
         stats
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{CallKey, InboundKey, OutboundKey};
+
+    #[test]
+    fn each_event_has_a_counter_of_its_own() {
+        let any = CallKey { slot: 0, generation: 0 };
+        let (key, call) = (InboundKey(any), OutboundKey(any));
+        let counters: [(Event, fn(&Stats) -> u64); 13] = [
+            (Event::UnknownCancel, |stats| stats.unknown_cancels),
+            (Event::MalformedCancel, |stats| stats.malformed_cancels),
+            (Event::IgnoredCancel, |stats| stats.ignored_cancels),
+            (Event::ParkedCancel, |stats| stats.parked_cancels),
+            (Event::LateAnswer, |stats| stats.late_answers),
+            (Event::UnknownAnswer, |stats| stats.unknown_answers),
+            (Event::LimitReached("calls"), |stats| stats.refused),
+            (Event::DuplicateId, |stats| stats.duplicate_ids),
+            (Event::BadFrame, |stats| stats.bad_frames),
+            (Event::Unresponsive(call), |stats| stats.unresponsive),
+            (Event::HandlerPanicked(key), |stats| stats.panics),
+            (Event::ErrorAfterCancel(key), |stats| stats.errors_after_cancel),
+            (Event::Aborted(key), |stats| stats.aborted),
+        ];
+        let mut stats = Stats::default();
+        for (times, (event, _)) in counters.iter().enumerate() {
+            (0..=times).for_each(|_| stats.count(event));
+        }
+        for (times, (event, counted)) in counters.iter().enumerate() {
+            assert_eq!(counted(&stats), times as u64 + 1, "{event:?}");
+        }
+    }
+}
