@@ -108,6 +108,7 @@ mod tests {
         let new = table.insert('b');
         assert_eq!(old.slot, new.slot);
         assert_eq!(table.get(old), None, "I14: a key of one generation found another");
+        assert_eq!(table.get_mut(old), None, "I14: and could have changed it");
         assert_eq!(table.remove(old), None);
         assert_eq!(table.get(new), Some(&'b'));
         assert_eq!(table.len(), 1);

@@ -6,6 +6,7 @@ fn a_request_gets_exactly_one_answer_and_leaves_nothing() {
     // I1, I3
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
+    assert!(bench.session.cancel_keys.is_empty(), "it has no name but its id");
     assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
     assert_eq!(bench.answer(key, HandlerEnd::Value), [], "I1: a second answer");
     assert!(!bench.session.may_notify(key), "I2: a notification after the answer");
