@@ -1,8 +1,10 @@
 //! Opens what an endpoint names: a listener, or a connection.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::pin::Pin;
 
+use http::HeaderName;
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
@@ -31,6 +33,9 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
         }
         Endpoint::WebSocket(web) => {
             let mut options = UpgradeOptions::new().link(link_options(place.dialect));
+            if place.dialect.starts_with("acp") {
+                options = options.answer_with(HeaderName::from_static("acp-connection-id"), connection_id);
+            }
             if web.path != "/" {
                 options = options.path(&web.path);
             }
@@ -68,6 +73,12 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
         Endpoint::Http(_) => http_client(place)?,
     };
     transport.open().await.map_err(|error| source(&error))
+}
+
+/// What ACP's draft has in the answer to an upgrade. It names the connection and opens nothing.
+fn connection_id() -> String {
+    let half = || RandomState::new().hash_one(());
+    format!("{:016x}{:016x}", half(), half())
 }
 
 /// ACP's draft has binary frames ignored; elsewhere they are no messages.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use rescind_core::RequestId;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -54,6 +55,26 @@ pub(super) struct Message<'a> {
 struct Named<'a> {
     #[serde(borrow)]
     session_id: Option<Cow<'a, str>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Opened<'a> {
+    #[serde(borrow)]
+    connection_id: Option<Cow<'a, str>>,
+}
+
+/// The answer to `initialize` with the connection's name in its result, where the draft has it as well as in the header. A
+/// result that names one stays as it is, and so does one that is no object.
+pub(super) fn naming(answer: &Bytes, connection: &str) -> Bytes {
+    let message = Message::of(answer);
+    let result = message.result.map(RawValue::get).and_then(|result| result.strip_prefix('{'));
+    let Some(members) = result.filter(|_| message.connection().is_none()) else { return answer.clone() };
+    let at = members.as_ptr() as usize - answer.as_ptr() as usize;
+    let comma = if members.trim_ascii_start().starts_with('}') { "" } else { "," };
+    let (before, after) = answer.split_at(at);
+    let named = format!(r#""connectionId":"{connection}"{comma}"#);
+    [before, named.as_bytes(), after].concat().into()
 }
 
 fn named<'a>(inner: Option<&'a RawValue>) -> Option<Cow<'a, str>> {
@@ -122,6 +143,11 @@ impl<'a> Message<'a> {
         named(self.result)
     }
 
+    /// The connection an answer to `initialize` names.
+    pub(super) fn connection(&self) -> Option<Cow<'a, str>> {
+        object::<Opened<'a>>(self.result?.get().as_bytes())?.connection_id
+    }
+
     /// It belongs to a session, which its header has to name: by its method, or as its params name one.
     pub(super) fn needs_session(&self) -> bool {
         self.method.as_deref().is_some_and(|method| OF_A_SESSION.contains(&method))
@@ -163,6 +189,23 @@ mod tests {
         ] {
             assert_eq!(Message::of(body.as_bytes()).needs_session(), needs, "{body}");
         }
+    }
+
+    #[test]
+    fn an_answer_names_its_connection() {
+        for (answer, named) in [
+            (r#"{"id":0,"result":{}}"#, r#"{"id":0,"result":{"connectionId":"c"}}"#),
+            (
+                r#"{"result": { "a":{"connectionId":"x"}},"id":0}"#,
+                r#"{"result": {"connectionId":"c", "a":{"connectionId":"x"}},"id":0}"#,
+            ),
+            (r#"{"id":0,"result":{"connectionId":"own"}}"#, r#"{"id":0,"result":{"connectionId":"own"}}"#),
+            (r#"{"id":0,"result":[]}"#, r#"{"id":0,"result":[]}"#),
+            (r#"{"id":0,"error":{}}"#, r#"{"id":0,"error":{}}"#),
+        ] {
+            assert_eq!(naming(&Bytes::from_static(answer.as_bytes()), "c"), named);
+        }
+        assert_eq!(Message::of(br#"{"result":{"connectionId":"c"}}"#).connection().as_deref(), Some("c"));
     }
 
     #[test]

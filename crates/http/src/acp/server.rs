@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use rescind_core::{BoxFuture, Principal};
 
 use super::connection::Connection;
-use super::peek::{Message, Unfit};
+use super::peek::{Message, Unfit, naming};
 use super::{UpgradeHook, link};
 use crate::intake::NotTaken;
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
@@ -150,13 +150,13 @@ impl AcpServer {
             }
             Refused::bad("the initialize was refused")
         })?;
-        let is_refusal = Message::of(&answer).is_refusal();
-        let mut response = reply::json(StatusCode::OK, answer);
-        if !is_refusal {
-            opening.succeeded();
-            let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
-            response.headers_mut().insert(ACP_CONNECTION_ID, id);
+        if Message::of(&answer).is_refusal() {
+            return Ok(reply::json(StatusCode::OK, answer));
         }
+        opening.succeeded();
+        let mut response = reply::json(StatusCode::OK, naming(&answer, &id));
+        let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
+        response.headers_mut().insert(ACP_CONNECTION_ID, id);
         Ok(response)
     }
 

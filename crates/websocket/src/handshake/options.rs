@@ -3,12 +3,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
 use rescind_core::Principal;
 
 use super::hosts::{Hosts, Origins, OtherHosts};
 use super::{Refusal, RequestHead};
 use crate::options::LinkOptions;
 
+pub(super) type MakeValue = Arc<dyn Fn() -> String + Send + Sync>;
 pub(super) type Authorize = Arc<dyn Fn(&RequestHead<'_>) -> Result<Option<Principal>, Refusal> + Send + Sync>;
 
 /// What a server asks of a request, and what the connection is then like.
@@ -23,6 +25,7 @@ pub struct UpgradeOptions {
     pub(super) hosts: Hosts,
     pub(super) origins: Origins,
     pub(super) subprotocols: Vec<String>,
+    pub(super) answered_with: Vec<(HeaderName, MakeValue)>,
     pub(super) authorize: Option<Authorize>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) handshakes: usize,
@@ -37,6 +40,7 @@ impl UpgradeOptions {
             hosts: Hosts { names: Vec::new(), others: OtherHosts::Loopback },
             origins: Origins::default(),
             subprotocols: Vec::new(),
+            answered_with: Vec::new(),
             authorize: None,
             handshake_timeout: Duration::from_secs(10),
             handshakes: 256,
@@ -84,6 +88,17 @@ impl UpgradeOptions {
     /// others, is connected without one; it may then give up.
     pub fn subprotocol(mut self, name: &str) -> Self {
         self.subprotocols.push(name.to_owned());
+        self
+    }
+
+    /// Adds this header to each answer that upgrades, with a value made anew for each, such as a connection's id. A value that
+    /// is none for a header is left out. The hook must not block.
+    pub fn answer_with(
+        mut self,
+        name: HeaderName,
+        value: impl Fn() -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.answered_with.push((name, Arc::new(value)));
         self
     }
 
@@ -140,6 +155,7 @@ impl fmt::Debug for UpgradeOptions {
             .field("hosts", &self.hosts)
             .field("origins", &self.origins)
             .field("subprotocols", &self.subprotocols)
+            .field("answered_with", &self.answered_with.iter().map(|(name, _)| name).collect::<Vec<_>>())
             .field("authorizes", &self.authorize.is_some())
             .field("handshake_timeout", &self.handshake_timeout)
             .field("handshakes", &self.handshakes)

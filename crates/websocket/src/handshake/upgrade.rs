@@ -37,6 +37,9 @@ pub fn upgrade<B>(
     if let Some(subprotocol) = subprotocol.as_deref().and_then(|name| HeaderValue::from_str(name).ok()) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, subprotocol);
     }
+    for (name, value) in &options.answered_with {
+        headers.extend(HeaderValue::from_str(&value()).ok().map(|value| (name.clone(), value)));
+    }
     let upgrading = Upgrading {
         on_upgrade: hyper::upgrade::on(request),
         options: options.link.clone(),

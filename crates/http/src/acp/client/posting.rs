@@ -76,14 +76,14 @@ impl Client {
             self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
         }
         let (head, body) = response.into_parts();
-        let connection = head.headers.get(ACP_CONNECTION_ID).cloned();
         let body = whole(body, self.max_frame).await.unwrap_or_default();
-        let opens = status == StatusCode::OK && connection.is_some();
-        if opens {
-            self.state().connection = connection;
+        let message = Message::of(&body);
+        if status == StatusCode::OK
+            && let Some(connection) = self.named_by(&head.headers, &message)
+        {
+            self.state().connection = Some(connection);
             self.listen(None);
         }
-        let message = Message::of(&body);
         let answers = status == StatusCode::OK && message.is_answer();
         if message.is_answer() {
             let _ = self.intake.put(Inbound::new(body)).await;
@@ -94,6 +94,14 @@ impl Client {
         let text = refusal(status, &head.headers);
         let error = TransportError::new(TransportErrorKind::Io, text);
         Err(Failed { sent: status.is_server_error(), error })
+    }
+
+    /// The connection that an answer names in its header, or the first one in its result alone.
+    fn named_by(&self, headers: &HeaderMap, answer: &Message<'_>) -> Option<HeaderValue> {
+        headers.get(ACP_CONNECTION_ID).cloned().or_else(|| {
+            let named = answer.connection().filter(|_| self.state().connection.is_none())?;
+            HeaderValue::from_str(&named).ok()
+        })
     }
 
     /// The session a frame belongs to, by its own params or by those of the request it is about.
