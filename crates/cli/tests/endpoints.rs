@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Output;
@@ -55,6 +55,27 @@ fn a_fixture_on_a_websocket_tells_its_port_and_passes_the_check() {
     let report = check("lsp", &fixture.endpoint, &[]);
     assert_eq!(report["cells"][0]["wire"], "websocket");
     assert_eq!(fixture.end_by(Signal::TERM), (Some(0), String::new()));
+}
+
+#[test]
+fn a_websocket_of_acp_has_a_connection_id_in_its_upgrade_and_another_has_none() {
+    let mut ids = Vec::new();
+    for (dialect, has) in [("acp", true), ("acp", true), ("lsp", false)] {
+        let fixture = Fixture::listen(dialect, "ws://127.0.0.1:0/acp", &[]);
+        let host = fixture.endpoint.strip_prefix("ws://").unwrap().strip_suffix("/acp").unwrap();
+        let mut stream = TcpStream::connect(host).unwrap();
+        let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+            Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+        write!(stream, "GET /acp HTTP/1.1\r\nHost: {host}\r\n{upgrade}\r\n").unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let head: Vec<_> =
+            lines.take_while(|line| !line.is_empty()).map(|line| line.to_ascii_lowercase()).collect();
+        assert!(head[0].contains("101"), "{head:?}");
+        let id = head.iter().find_map(|line| line.strip_prefix("acp-connection-id: "));
+        assert_eq!(id.is_some(), has, "{head:?}");
+        ids.extend(id.map(str::to_owned));
+    }
+    assert_ne!(ids[0], ids[1]);
 }
 
 #[test]
