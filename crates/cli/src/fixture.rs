@@ -14,7 +14,7 @@ use crate::args::Fixture as Args;
 use crate::endpoint::{Endpoint, Place, Side};
 use crate::open::{self, AnyListener};
 use crate::signals::told_to_stop;
-use crate::{Exit, Failure};
+use crate::{Exit, Failure, say};
 
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let mut options = match &args.options {
@@ -63,7 +63,7 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
 async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Failure> {
     // Before the line: who has read it may send the signal at once.
     let mut stop = pin!(told_to_stop());
-    eprintln!("listening on {}", listener.endpoint());
+    say::beside(&format!("listening on {}\n", listener.endpoint()));
     let mut peers: Vec<Peer> = Vec::new();
     loop {
         let accepted = tokio::select! {

@@ -9,6 +9,7 @@ mod log;
 mod matrix;
 mod open;
 mod relay;
+mod say;
 mod signals;
 mod table;
 
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("rescind: the runtime could not be started: {error}");
+            say::beside(&format!("rescind: the runtime could not be started: {error}\n"));
             return Exit::Usage.into();
         }
     };
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     match done {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            eprintln!("rescind: {failure}");
+            say::beside(&format!("rescind: {failure}\n"));
             Exit::Usage.into()
         }
     }

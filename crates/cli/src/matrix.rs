@@ -11,7 +11,7 @@ use rescind_testkit::{Report, Scenario, scenarios};
 use crate::args::Matrix;
 use crate::html::PageFile;
 use crate::table::{self, Colour};
-use crate::{Exit, Failure};
+use crate::{Exit, Failure, say};
 
 pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     let wanted: Vec<&Scenario> = scenarios().iter().filter(|scenario| is_wanted(&args, scenario)).collect();
@@ -53,13 +53,12 @@ pub(crate) fn print(report: &Report, wires: &[&str], json: bool) -> Result<(), F
     let colour = if terminal && !plain { Colour::On } else { Colour::Off };
     let table = table::render(report, wires, colour);
     if json {
-        eprint!("{table}");
+        say::beside(&table);
         let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
-        println!("{text}");
+        say::result(&format!("{text}\n"))
     } else {
-        print!("{table}");
+        say::result(&table)
     }
-    Ok(())
 }
 
 /// A bar on stderr; nothing where stderr is no terminal.

@@ -245,6 +245,76 @@ fn a_peer_that_gives_another_code_or_answers_twice_still_breaks() {
 }
 
 #[test]
+fn a_peer_that_fails_in_its_own_way_where_ours_panics_holds() {
+    let output = meddled(r#"sed -u 's/"code":-32603/"code":-32000/'"#);
+    assert!(held(&output).iter().any(|scenario| scenario == "panic"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_ping_of_the_peers_is_answered() {
+    let fixture = r#""$0" fixture --dialect mcp --listen stdio"#;
+    let ping = before_each(r#"{"jsonrpc":"2.0","id":"own","method":"ping"}"#);
+    let script = format!("{fixture} | {ping}");
+    let output =
+        check(&["--dialect", "mcp", "--json"], &["sh", "-c", &script, env!("CARGO_BIN_EXE_rescind")]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer = |frame: &Value| {
+        let said: Value = serde_json::from_str(frame["text"].as_str().unwrap()).unwrap_or_default();
+        frame["direction"] == "sent" && said["id"] == "own" && said["result"] == serde_json::json!({})
+    };
+    let cells = cells(&output);
+    assert!(cells.iter().any(|cell| cell["trace"].as_array().unwrap().iter().any(answer)));
+}
+
+#[test]
+fn a_peer_that_declares_no_cancellation_where_one_must_is_sent_no_cancel() {
+    let fixture =
+        [env!("CARGO_BIN_EXE_rescind"), "fixture", "--dialect", "acp-draft", "--no-cancel-capability"];
+    let output =
+        check(&["--dialect", "acp-draft", "--json"], &[&fixture[..], &["--listen", "stdio"]].concat());
+    let cells = cells(&output);
+    let running = cells.iter().find(|cell| cell["scenario"] == "cancel_running").unwrap();
+    assert_eq!(running["outcome"], "not-asked");
+    assert!(running["why"].as_str().unwrap().contains("declares no cancellation"), "{running}");
+    assert!(outcomes(&cells, "held").len() > 3, "what needs no cancel is asked");
+}
+
+#[test]
+fn without_a_witness_the_frames_are_judged_all_the_same() {
+    let file = PidFile::new("no-witness");
+    let requests = "[requests.slow]\nmethod = \"test/wait\"\n[requests.quick]\nmethod = \"test/echo\"\n";
+    std::fs::write(&file.0, format!("name = \"x\"\n{requests}")).unwrap();
+    let options = ["--dialect", "acp", "--json", "--profile", file.0.to_str().unwrap()];
+    let fixture = [env!("CARGO_BIN_EXE_rescind"), "fixture", "--dialect", "acp", "--listen", "stdio"];
+    let output = check(&options, &fixture);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let asked = held(&output);
+    for scenario in
+        ["cancel_running", "cancel_twice", "cancel_unknown", "siblings_untouched", "unknown_method"]
+    {
+        assert!(asked.iter().any(|held| held == scenario), "{scenario} is not among {asked:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_written_is_told_in_one_sentence() {
+    for more in [&[][..], &["--json"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_rescind"))
+            .args(["check", "--dialect", "acp"])
+            .args(more)
+            .args(["--", env!("CARGO_BIN_EXE_rescind"), "fixture", "--dialect", "acp", "--listen", "stdio"])
+            .stdin(Stdio::null())
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("could not be written to stdout"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_peer_that_refuses_to_open_a_session_has_opened_none() {
     let refusal =
         r#"{"jsonrpc":"2.0","id":"runner-1","error":{"code":-32000,"message":"Authentication required"}}"#;

@@ -27,6 +27,10 @@ pub struct Asks {
     pub half_close: bool,
     /// It looks at counters.
     pub witness: bool,
+    /// What comes of its last cancel, or of all it does where it cancels nothing, is seen in frames too.
+    pub shown_by_frames: bool,
+    /// It sends a cancel.
+    pub sends_cancels: bool,
     /// It shakes hands in a way of its own.
     pub own_opening: bool,
 }
@@ -48,8 +52,12 @@ impl Vector {
             }
         };
         let speech = Speech::of(dialect);
+        let last_end = self.steps.iter().rposition(|step| step.ends_something(speech));
+        let after = last_end.map_or(&*self.steps, |last| self.steps.get(last + 1..).unwrap_or_default());
+        asks.shown_by_frames = after.iter().any(Step::looks_at_frames);
         for step in opening.iter().chain(&self.steps) {
             asks.add(step, speech);
+            asks.sends_cancels |= step.cancels(speech);
         }
         asks
     }
@@ -88,7 +96,7 @@ impl Vector {
                 "it opens the session in a way of its own, and the profile needs what its own opening gives",
             );
         }
-        if asks.witness && profile.witness.is_none() {
+        if asks.witness && !asks.shown_by_frames && profile.witness.is_none() {
             return why("it needs a witness that work stopped, and the profile has none");
         }
         asks.methods.iter().find_map(|method| match RequestKind::of_method(method) {
@@ -122,6 +130,30 @@ fn uses_what_was_bound(request: &ProfileRequest) -> bool {
 
 fn is_of_the_fixture(method: &str) -> bool {
     ["test/", "session/", "tools/"].iter().any(|start| method.starts_with(start))
+}
+
+impl Step {
+    fn cancels(&self, speech: Option<Speech>) -> bool {
+        let is_cancel =
+            |frame: &Value| speech.is_some_and(|speech| matches!(speech.shape(frame), Shape::Cancel { .. }));
+        match self {
+            Self::Send(frame) => is_cancel(frame),
+            Self::SendTogether(frames) => frames.iter().any(is_cancel),
+            _ => false,
+        }
+    }
+
+    /// It cancels, loses or closes something.
+    fn ends_something(&self, speech: Option<Speech>) -> bool {
+        self.cancels(speech) || matches!(self, Self::SendRaw(_) | Self::HalfClose(_) | Self::Disconnect(_))
+    }
+
+    const fn looks_at_frames(&self) -> bool {
+        matches!(
+            self,
+            Self::Expect(_) | Self::ExpectAnyOrder(_) | Self::ExpectThrough(_) | Self::ExpectNothing(_)
+        )
+    }
 }
 
 impl Asks {

@@ -20,7 +20,8 @@ enum Envelope {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpeningStyle {
-    Acp(u64),
+    Acp,
+    AcpV2,
     AcpDraft,
     Lsp,
     Mcp,
@@ -60,8 +61,8 @@ pub(crate) enum Shape {
 impl Speech {
     pub(crate) fn of(dialect: &str) -> Option<Self> {
         let (envelope, opening) = match dialect {
-            "acp" => (Envelope::JsonRpc, OpeningStyle::Acp(1)),
-            "acp-v2" => (Envelope::JsonRpc, OpeningStyle::Acp(2)),
+            "acp" => (Envelope::JsonRpc, OpeningStyle::Acp),
+            "acp-v2" => (Envelope::JsonRpc, OpeningStyle::AcpV2),
             "acp-draft" => (Envelope::JsonRpc, OpeningStyle::AcpDraft),
             "lsp" => (Envelope::JsonRpc, OpeningStyle::Lsp),
             "mcp" => (Envelope::JsonRpc, OpeningStyle::Mcp),
@@ -133,7 +134,9 @@ impl Speech {
             }
             (_, OpeningStyle::Mcp | OpeningStyle::None) => ("notifications/cancelled", "requestId"),
             (_, OpeningStyle::Lsp | OpeningStyle::AcpDraft) => ("$/cancelRequest", "id"),
-            (_, OpeningStyle::Acp(_) | OpeningStyle::Abp) => ("$/cancel_request", "requestId"),
+            (_, OpeningStyle::Acp | OpeningStyle::AcpV2 | OpeningStyle::Abp) => {
+                ("$/cancel_request", "requestId")
+            }
         };
         json!({"jsonrpc": "2.0", "method": method, "params": {key: id}})
     }
@@ -166,11 +169,31 @@ impl Speech {
         matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
     }
 
+    /// What a request that every peer must answer is answered with.
+    pub(crate) fn answer_to_any(self, method: &str) -> Option<Value> {
+        (self.opening == OpeningStyle::Mcp && method == "ping").then(|| json!({}))
+    }
+
+    /// Whether an answer to `initialize` leaves out a declaration without which no cancel may be sent.
+    pub(crate) fn declares_no_cancels(self, answer: &Value) -> bool {
+        // In either of its two names, in the order of their places (000-14 to 000-16, 000-63).
+        let places = [
+            "/result/agentCapabilities/cancellation/request",
+            "/result/agentCapabilities/cancellation/supportsRequestCancellation",
+            "/result/agentCapabilities/supportsRequestCancellation",
+            "/result/supportsRequestCancellation",
+        ];
+        let mut declared = places.into_iter().filter_map(|place| answer.pointer(place));
+        self.opening == OpeningStyle::AcpDraft
+            && declared.find(|said| !said.is_null()) != Some(&Value::Bool(true))
+    }
+
     /// The request that opens a session and its params.
     pub(crate) fn opening(self) -> Option<(&'static str, Value)> {
         let client = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
         let params = match self.opening {
-            OpeningStyle::Acp(version) => json!({"protocolVersion": version, "clientCapabilities": {}}),
+            OpeningStyle::AcpV2 => json!({"protocolVersion": 2, "capabilities": {}, "info": client}),
+            OpeningStyle::Acp => json!({"protocolVersion": 1, "clientCapabilities": {}}),
             OpeningStyle::AcpDraft => {
                 json!({"protocolVersion": 1, "clientCapabilities": {"cancellation": {"request": true}}})
             }
@@ -186,15 +209,17 @@ impl Speech {
 
     /// What a server answers to [`opening`](Self::opening).
     pub(crate) fn opening_result(self) -> Value {
+        let server = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
         match self.opening {
-            OpeningStyle::Acp(version) => json!({"protocolVersion": version, "agentCapabilities": {}}),
+            OpeningStyle::AcpV2 => json!({"protocolVersion": 2, "capabilities": {}, "info": server}),
+            OpeningStyle::Acp => json!({"protocolVersion": 1, "agentCapabilities": {}}),
             OpeningStyle::AcpDraft => {
                 json!({"protocolVersion": 1, "agentCapabilities": {"cancellation": {"request": true}}})
             }
             OpeningStyle::Lsp => json!({"capabilities": {}}),
             OpeningStyle::Mcp => json!({
                 "protocolVersion": "2025-11-25", "capabilities": {},
-                "serverInfo": {"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")},
+                "serverInfo": server,
             }),
             OpeningStyle::Abp => json!({"protocolVersion": "0.1", "sessionId": "session-1"}),
             OpeningStyle::None => json!({}),
@@ -206,7 +231,11 @@ impl Speech {
         match self.opening {
             OpeningStyle::Lsp => Some("initialized"),
             OpeningStyle::Mcp => Some("notifications/initialized"),
-            OpeningStyle::Acp(_) | OpeningStyle::AcpDraft | OpeningStyle::Abp | OpeningStyle::None => None,
+            OpeningStyle::Acp
+            | OpeningStyle::AcpV2
+            | OpeningStyle::AcpDraft
+            | OpeningStyle::Abp
+            | OpeningStyle::None => None,
         }
     }
 

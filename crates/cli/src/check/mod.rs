@@ -15,7 +15,7 @@ use crate::args::Check;
 use crate::endpoint::{Endpoint, Place, Side};
 use crate::html::PageFile;
 use crate::signals::told_to_stop;
-use crate::{Exit, Failure, matrix, table};
+use crate::{Exit, Failure, matrix, say, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     // Whoever is asked, their words are theirs: only `matrix` holds our own fixture to every byte.
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     if args.json {
         matrix::print(&report, &wires, true)?;
     } else {
-        print!("{}", lines(&report));
+        say::result(&lines(&report))?;
     }
     match silent.last_words(&peer, report.summary) {
         Some(words) => Err(words),

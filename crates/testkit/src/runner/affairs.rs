@@ -16,8 +16,8 @@ impl<S: Subject> Play<'_, S> {
         }
         match speech.shape(frame) {
             Shape::Notification { .. } => Ok(true),
-            Shape::Request { id, .. } => {
-                self.refuse(id).await?;
+            Shape::Request { id, method } => {
+                self.decline(id, &method).await?;
                 Ok(true)
             }
             Shape::Cancel { .. } => self.is_the_peers_own_affair(frame).await,
@@ -37,7 +37,7 @@ impl<S: Subject> Play<'_, S> {
                 if translator.waits_for(&method, &self.asks) {
                     return Ok(false);
                 }
-                self.refuse(id).await?;
+                self.decline(id, &method).await?;
                 Ok(true)
             }
             Shape::Cancel { key } => Ok(self.refused.contains(&key)),
@@ -45,11 +45,15 @@ impl<S: Subject> Play<'_, S> {
         }
     }
 
-    /// Once our half is closed there is no way left to say no.
-    async fn refuse(&mut self, id: Value) -> Result<(), Stop> {
+    /// Says no, but to a ping, which must be answered. Once our half is closed there is no way left to say anything.
+    async fn decline(&mut self, id: Value, method: &str) -> Result<(), Stop> {
         if self.line()?.closed == Closed::No {
-            let refusal = self.speech()?.refusal(&id);
-            self.send(vec![refusal]).await?;
+            let speech = self.speech()?;
+            let answer = match speech.answer_to_any(method) {
+                Some(value) => speech.answer(&id, method, &value),
+                None => speech.refusal(&id),
+            };
+            self.send(vec![answer]).await?;
         }
         self.refused.push(id);
         Ok(())

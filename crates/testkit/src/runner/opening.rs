@@ -45,6 +45,15 @@ impl<S: Subject> Play<'_, S> {
         if self.speech()?.is_refusal(&answer) {
             return Err(Stop::Broke(format!("`{method}` was refused: {answer}")));
         }
+        let sends_cancels = self.asks.sends_cancels;
+        if method == "initialize"
+            && self.is_foreign()
+            && sends_cancels
+            && self.speech()?.declares_no_cancels(&answer)
+        {
+            let why = "this peer declares no cancellation, and then none may be sent";
+            return Err(Stop::NotAsked(why.to_owned()));
+        }
         let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
             return Ok(answer);
         };

@@ -130,7 +130,7 @@ impl<'a, S: Subject> Play<'a, S> {
             }
         }
         let counts = |step: &Step| matches!(step, Step::Work(_));
-        if vector.handshake != Opening::None && vector.steps.iter().any(counts) {
+        if vector.handshake != Opening::None && vector.steps.iter().any(counts) && self.has_witness() {
             self.baseline = self.stats().await?.unwrap_or_default();
         }
         for step in &vector.steps {
@@ -241,6 +241,11 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(())
     }
 
+    /// Whether there is anything to look at: a foreign peer's frames are judged without it too.
+    fn has_witness(&self) -> bool {
+        self.settings.profile.as_ref().is_none_or(|profile| profile.witness.is_some())
+    }
+
     /// The counters now; `None` if the subject refused to say.
     async fn stats(&mut self) -> Result<Option<Work>, Stop> {
         let witness = self.settings.profile.as_ref().and_then(|profile| profile.witness.as_ref());
@@ -253,6 +258,9 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 
     pub(crate) async fn counters_become(&mut self, wanted: Work) -> Result<(), Stop> {
+        if !self.has_witness() {
+            return Ok(());
+        }
         let until = self.subject.now() + self.settings.deadline;
         let shown = if self.is_foreign() { work::Shown::Some } else { work::Shown::All };
         let mut looks: u32 = 0;

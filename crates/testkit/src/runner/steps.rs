@@ -100,7 +100,8 @@ impl<S: Subject> Play<'_, S> {
             match self.match_one(&choices, &frame) {
                 Ok(()) => return Ok(()),
                 Err(why) if !self.passes_over(&frame).await? => {
-                    return Err(Stop::Broke(format!("{why}; wanted {pattern}, and this came: {frame}")));
+                    let wanted = self.bindings.fill(pattern);
+                    return Err(Stop::Broke(format!("{why}; wanted {wanted}, and this came: {frame}")));
                 }
                 Err(_) => {}
             }
@@ -118,7 +119,7 @@ impl<S: Subject> Play<'_, S> {
                     if self.match_one(&skipping, &came).is_err() && !self.passes_over(&came).await? {
                         return Err(Stop::Broke(format!(
                             "{why}; wanted {}, and this came: {came}",
-                            through.frame
+                            self.bindings.fill(&through.frame)
                         )));
                     }
                 }
@@ -148,7 +149,8 @@ impl<S: Subject> Play<'_, S> {
             let found = came.iter().position(|frame| self.match_one(&choices, frame).is_ok());
             let Some(index) = found else {
                 let came = Value::Array(came);
-                return Err(Stop::Broke(format!("wanted {pattern}, and these came: {came}")));
+                let wanted = self.bindings.fill(pattern);
+                return Err(Stop::Broke(format!("wanted {wanted}, and these came: {came}")));
             };
             came.remove(index);
         }
@@ -275,7 +277,7 @@ impl<S: Subject> Play<'_, S> {
     }
 
     async fn next_for(&mut self, wanted: &Value, awaited: &[Value]) -> Result<Value, Stop> {
-        let what = wanted.to_string();
+        let what = self.bindings.fill(wanted).to_string();
         match self.next(&what, awaited).await? {
             Next::Frame(frame) => Ok(frame),
             Next::Closed(how) => Err(closed(&what, how)),

@@ -65,6 +65,9 @@ impl<'a> Translator<'a> {
             Shape::Answer { id } => {
                 let sent = self.sent.iter().rev().find(|(sent, _, _)| *sent == id);
                 match sent.and_then(|(_, kind, words)| Some((self.request(*kind)?, *words))) {
+                    _ if sent.is_some_and(|(_, kind, _)| *kind == RequestKind::Panic) => {
+                        answers(&with_any_code(pattern), None, Words::Vectors)
+                    }
                     Some((request, words)) => answers(pattern, Some(request), words),
                     None => answers(pattern, None, Words::Vectors),
                 }
@@ -141,6 +144,15 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> V
         _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
         _ => vec![subset(&by_code(pattern))],
     }
+}
+
+/// The pattern of a failure in the peer's own way.
+fn with_any_code(pattern: &Value) -> Value {
+    let mut pattern = pattern.clone();
+    if let Some(code) = pattern.pointer_mut("/error/code") {
+        *code = json!("$number");
+    }
+    pattern
 }
 
 /// The pattern that asks for an error's code, and for some message in place of the fixture's.

@@ -1,0 +1,20 @@
+//! What is written to stdout and stderr, either of which may be closed or full.
+
+use std::io::{self, Write};
+
+use crate::Failure;
+
+/// Writes the result of a command.
+///
+/// # Errors
+/// Nobody could read it.
+pub(crate) fn result(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| format!("the result could not be written to stdout: {error}"))
+}
+
+/// Writes what is beside the result. Who does not read it is not told otherwise.
+pub(crate) fn beside(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
