@@ -240,4 +240,23 @@ mod tests {
         let short = Cause::new(CauseKind::Peer).with_reason("stop");
         assert_eq!(short.to_string(), "the peer asked (stop)");
     }
+
+    #[test]
+    fn a_reason_is_cut_before_a_character_that_does_not_fit() {
+        let cause = Cause::new(CauseKind::Peer).with_reason(&format!("x{}", "é".repeat(200)));
+        assert_eq!(cause.reason().map(str::len), Some(MAX_REASON_BYTES - 1));
+    }
+
+    #[test]
+    fn letters_of_any_language_are_shown_and_signs_of_ascii() {
+        assert_eq!(Escaped("é 7~\u{7f}").to_string(), r"é 7~\u{7f}");
+    }
+
+    #[test]
+    fn only_what_ended_as_cancelled_is_cancelled() {
+        let cancelled = Cancelled::new(Cause::new(CauseKind::Caller), true);
+        assert!(Outcome::<()>::Cancelled(cancelled).is_cancelled());
+        assert!(!Outcome::CompletedAfterCancel(()).is_cancelled());
+        assert!(!Outcome::<()>::Disconnected { may_have_run: true }.is_cancelled());
+    }
 }

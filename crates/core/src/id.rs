@@ -275,4 +275,40 @@ mod tests {
             assert_eq!(RequestId::from_json(std::str::from_utf8(&out).unwrap()).unwrap(), id);
         }
     }
+
+    #[test]
+    fn the_longest_text_is_an_id_and_one_byte_more_is_none() {
+        assert!(RequestId::text(&"x".repeat(MAX_ID_BYTES)).is_ok());
+        assert_eq!(RequestId::text(&"x".repeat(MAX_ID_BYTES + 1)), Err(InvalidId::TooLong));
+    }
+
+    #[test]
+    fn an_id_is_shown_as_it_was_written() {
+        let text = RequestId::text("a\"b").unwrap();
+        assert_eq!((text.to_string(), format!("{text:?}")), (r#""a\"b""#.into(), r#""a\"b""#.into()));
+        assert_eq!(RequestId::number(-7).to_string(), "-7");
+    }
+
+    #[test]
+    fn ids_and_scopes_that_differ_are_hashed_apart() {
+        use std::hash::BuildHasher;
+        let hasher = std::hash::RandomState::new();
+        let ids: Vec<_> = (0..64).map(|id| hasher.hash_one(RequestId::number(id))).collect();
+        let scopes: Vec<_> =
+            (0..64).map(|scope| hasher.hash_one(Scope::Exchange(ExchangeId(scope)))).collect();
+        for mut hashes in [ids, scopes] {
+            hashes.sort_unstable();
+            hashes.dedup();
+            assert_eq!(hashes.len(), 64);
+        }
+    }
+
+    #[test]
+    fn an_exchange_says_who_opened_it() {
+        let ours = ExchangeId::of_call(CallNumber(5));
+        assert_eq!((ours.call(), ours.is_peers()), (Some(CallNumber(5)), false));
+        assert_ne!(ours, ExchangeId(5));
+        assert_eq!((ExchangeId(5).call(), ExchangeId(5).is_peers()), (None, true));
+        assert_eq!((ExchangeId::NONE.call(), ExchangeId::NONE.is_peers()), (None, false));
+    }
 }

@@ -259,3 +259,22 @@ impl BadMessage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_equal_in_all_their_members_and_shown_with_their_code() {
+        let error = ErrorObject::new(ErrorCode::REQUEST_CANCELLED, "stopped\n");
+        assert_eq!(error, error.clone());
+        for other in [
+            ErrorObject::new(ErrorCode::SERVER_CANCELLED, "stopped\n"),
+            ErrorObject::new(ErrorCode::REQUEST_CANCELLED, "stopped"),
+            error.clone().with_data(&1),
+        ] {
+            assert_ne!(error, other);
+        }
+        assert_eq!(error.to_string(), r"stopped\u{a} (-32800)");
+    }
+}

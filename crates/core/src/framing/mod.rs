@@ -84,3 +84,30 @@ fn shed(buffer: &mut BytesMut, taken: usize) {
         *buffer = BytesMut::from(&buffer[..]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_can_be_stepped_over_where_its_end_is_known() {
+        for bad in [BadFrame::TooLarge { limit: 1 }, BadFrame::BadCharset] {
+            assert!(bad.is_recoverable(), "{bad}");
+        }
+        for bad in [BadFrame::BadLength, BadFrame::BadHeader, BadFrame::Truncated, BadFrame::Broken] {
+            assert!(!bad.is_recoverable(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_room_of_a_large_frame_is_given_back_and_that_of_others_kept() {
+        for (taken, left, sheds) in
+            [(SHED + 1, SHED, true), (SHED + 1, SHED + 1, false), (SHED, SHED, false), (1, 1, false)]
+        {
+            let mut buffer = BytesMut::with_capacity(4 * SHED);
+            buffer.resize(left, b'x');
+            shed(&mut buffer, taken);
+            assert_eq!((buffer.len(), buffer.capacity() < 2 * SHED), (left, sheds), "{taken}, {left}");
+        }
+    }
+}
