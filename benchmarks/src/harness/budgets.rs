@@ -37,6 +37,8 @@ impl Verdict {
 const ONE: &str = Place::OneThread.name();
 const TWO: &str = Place::TwoWorkers.name();
 const PIPES: &str = Place::Pipes.name();
+/// Where the wires between two processes are measured.
+pub(super) const ONE_CORE: &str = "one core";
 
 /// It has a server only; its client is one of ours that writes frames by hand, which no budget is against.
 const WITHOUT_CLIENT: &str = "tower-lsp-server";
@@ -98,17 +100,16 @@ impl Court<'_> {
                 );
             }
         }
-        let wires: Vec<_> = self
-            .results
-            .rows
-            .iter()
-            .filter(|row| row.workload == "wires" && row.measure == "over the floor")
-            .filter_map(|row| Some((row.case.clone(), row.figure.value()?)))
-            .collect();
+        let over_floor = |row: &&Row| row.workload == "wires" && row.measure == "over the floor";
+        let wires = self.results.rows.iter().filter(over_floor);
+        let wires: Vec<_> = wires.filter_map(|row| Some((row.case.clone(), row.figure.value()?))).collect();
         for (wire, over) in wires {
+            let both =
+                self.ours("wires", &wire, ONE_CORE, TRIP).zip(self.floor("wires", &wire, ONE_CORE, TRIP));
+            let Some((ours, floor)) = both else { continue };
+            let note = format!("{:.2} us, floor {:.2} us, {:.2}x", ours / 1e3, floor / 1e3, ours / floor);
             let limit = if wire.starts_with("http") { 10.0 } else { 4.0 };
-            let name = format!("W1 64 B over the floor, {wire}");
-            self.at_most(name, over / 1e3, limit, "us", "two processes on one core".to_owned());
+            self.at_most(format!("W1 64 B over the floor, {wire}"), over / 1e3, limit, "us", note);
         }
         let both = self.ours("W1", "64 KiB", ONE, TRIP).zip(self.floor("W1", "64 KiB", ONE, TRIP));
         if let Some((ours, floor)) = both {

@@ -1,6 +1,7 @@
 //! How cost grows with the number: in flight, of connections, of a cascade. And the wires beside their own floors.
 
 use super::alone::{Alone, PLACE};
+use super::budgets::ONE_CORE;
 use super::field::{Bound, Place, enter};
 use super::figures::{Figure, Row};
 use super::{Growth, Results, Run};
@@ -125,7 +126,7 @@ pub(super) fn wires(run: &Run, results: &mut Results) {
         let floor = subjects::FLOOR.name;
         let mut row = |name, measure, micros: f64| {
             let figure = Figure::Number { value: micros * 1000.0, unit: "ns" };
-            results.rows.push(Row::new("wires", wire.name().to_owned(), "one core", measure, name, figure));
+            results.rows.push(Row::new("wires", wire.name().to_owned(), ONE_CORE, measure, name, figure));
         };
         row(floor, "round trip", times.floor);
         row(ours, "round trip", times.ours);
