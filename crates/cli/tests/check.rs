@@ -250,6 +250,37 @@ fn a_peer_that_fails_in_its_own_way_where_ours_panics_holds() {
     assert!(held(&output).iter().any(|scenario| scenario == "panic"), "{}", stderr(&output));
 }
 
+/// What came of one scenario, and why.
+fn outcome_of(output: &Output, scenario: &str) -> (String, String) {
+    let cells = cells(output);
+    let cell = cells.iter().find(|cell| cell["scenario"] == scenario).unwrap();
+    let text = |name: &str| cell[name].as_str().unwrap().to_owned();
+    (text("outcome"), text("why"))
+}
+
+#[test]
+fn a_deaf_handlers_request_is_answered_once_in_either_way() {
+    let scenario = "deaf_handler_answers_once";
+    let cancelled = r#"sed -u 's/"result":{"ignored":true}/"error":{"code":-32800,"message":"stopped"}/'"#;
+    assert_eq!(outcome_of(&meddled(cancelled), scenario), ("held".to_owned(), String::new()));
+    // The answer of who hears the cancel, and then that of who did the work.
+    let twice = r#"{ late=; while IFS= read -r line; do printf '%s\n' "$line" ${late:+"$late"}; late=
+        case "$line" in *ignored*) late=$line ;; esac; done; }"#;
+    let (outcome, why) = outcome_of(&meddled(twice), scenario);
+    assert!(outcome == "broke" && why.contains("ignored"), "{outcome}: {why}");
+}
+
+#[test]
+fn in_abp_the_result_may_come_before_the_acknowledgement() {
+    let fixture = r#""$0" fixture --dialect abp --listen stdio"#;
+    // Each acknowledgement waits for the line behind it, and for ever where there is none.
+    let swapped = r#"sed -u '/cancel-result/{N;s/\(.*\)\n\(.*\)/\2\n\1/}'"#;
+    let options = ["--dialect", "abp", "--json", "--step-timeout", "500"];
+    let script = format!("{fixture} | {swapped}");
+    let output = check(&options, &["sh", "-c", &script, env!("CARGO_BIN_EXE_rescind")]);
+    assert_eq!(outcome_of(&output, "cancel_running"), ("held".to_owned(), String::new()));
+}
+
 #[test]
 fn a_ping_of_the_peers_is_answered() {
     let fixture = r#""$0" fixture --dialect mcp --listen stdio"#;

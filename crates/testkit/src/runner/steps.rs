@@ -127,7 +127,7 @@ impl<S: Subject> Play<'_, S> {
         }
     }
 
-    async fn expect_any_order(&mut self, patterns: &[Value]) -> Result<(), Stop> {
+    pub(crate) async fn expect_any_order(&mut self, patterns: &[Value]) -> Result<(), Stop> {
         let mut came = Vec::new();
         let mut awaited = self.answered_by(patterns)?;
         while came.len() < patterns.len() {

@@ -68,7 +68,14 @@ impl<'a> Translator<'a> {
                     _ if sent.is_some_and(|(_, kind, _)| *kind == RequestKind::Panic) => {
                         answers(&with_any_code(pattern), None, Words::Vectors)
                     }
-                    Some((request, words)) => answers(pattern, Some(request), words),
+                    Some((request, words)) => {
+                        let mut forms = answers(pattern, Some(request), words);
+                        // It need not wait for who does not listen.
+                        if sent.is_some_and(|(_, kind, _)| *kind == RequestKind::Deaf) {
+                            forms.extend(answers(&cancelled(pattern), Some(request), words));
+                        }
+                        forms
+                    }
                     None => answers(pattern, None, Words::Vectors),
                 }
             }
@@ -144,6 +151,17 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> V
         _ if json_rpc && code.is_some() => vec![with("error", json!({"code": code, "...": true}))],
         _ => vec![subset(&by_code(pattern))],
     }
+}
+
+/// The pattern of the answer that says of the same request that it was cancelled; as it is where that is no answer.
+fn cancelled(pattern: &Value) -> Value {
+    let mut pattern = pattern.clone();
+    if let Some(members) = pattern.as_object_mut()
+        && members.remove("result").is_some()
+    {
+        members.insert("error".to_owned(), json!({"code": -32800, "message": "$string"}));
+    }
+    pattern
 }
 
 /// The pattern of a failure in the peer's own way.
