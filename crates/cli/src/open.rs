@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::pin::Pin;
+use std::time::Duration;
 
 use http::HeaderName;
 use rescind::http::{
@@ -51,11 +52,11 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
     }
 }
 
-/// Connects to it.
+/// Connects to it, within this time.
 ///
 /// # Errors
 /// Why it cannot, in one sentence.
-pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
+pub(crate) async fn connect(place: &Place, within: Duration) -> Result<Link, String> {
     let transport: Box<dyn Transport> = match &place.endpoint {
         Endpoint::Stdio => {
             return Err("stdio is an endpoint of `fixture`; give the peer's command after `--`".to_owned());
@@ -63,14 +64,14 @@ pub(crate) async fn connect(place: &Place) -> Result<Link, String> {
         Endpoint::Pipe(address) => Box::new(NamedPipeTransport::new(address.clone()).framing(place.framing)),
         Endpoint::WebSocket(_) => {
             let transport = rescind::websocket::connect(&place.endpoint.to_string());
-            let mut transport = transport.options(link_options(place.dialect));
+            let mut transport = transport.options(link_options(place.dialect)).handshake_timeout(within);
             if let Some(authority) = &place.authority {
                 transport =
                     transport.tls(ClientTls::from_ca_file(authority).map_err(|error| source(&error))?);
             }
             Box::new(transport)
         }
-        Endpoint::Http(_) => http_client(place)?,
+        Endpoint::Http(_) => http_client(place, within)?,
     };
     transport.open().await.map_err(|error| source(&error))
 }
@@ -127,8 +128,9 @@ fn bound(
     Ok(Box::pin(listener))
 }
 
-fn http_client(place: &Place) -> Result<Box<dyn Transport>, String> {
+fn http_client(place: &Place, within: Duration) -> Result<Box<dyn Transport>, String> {
     let mut client = HttpClient::new(&place.endpoint.to_string()).map_err(|error| source(&error))?;
+    client = client.connect_timeout(within);
     if let Some(authority) = &place.authority {
         client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
     }

@@ -274,7 +274,7 @@ fn a_deaf_handlers_request_is_answered_once_in_either_way() {
 fn in_abp_the_result_may_come_before_the_acknowledgement() {
     let fixture = r#""$0" fixture --dialect abp --listen stdio"#;
     // Each acknowledgement waits for the line behind it, and for ever where there is none.
-    let swapped = r#"sed -u '/cancel-result/{N;s/\(.*\)\n\(.*\)/\2\n\1/}'"#;
+    let swapped = r"sed -u '/cancel-result/{N;s/\(.*\)\n\(.*\)/\2\n\1/}'";
     let options = ["--dialect", "abp", "--json", "--step-timeout", "500"];
     let script = format!("{fixture} | {swapped}");
     let output = check(&options, &["sh", "-c", &script, env!("CARGO_BIN_EXE_rescind")]);

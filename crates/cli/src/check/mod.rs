@@ -26,7 +26,8 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         }
     };
     let peer = foreign(&args)?;
-    peer.try_open().await?;
+    let patience = patience(Duration::from_millis(args.step_timeout));
+    peer.try_open(patience).await?;
     let page = args.html.as_deref().map(PageFile::create).transpose()?;
     let mut settings = Settings::default();
     settings.deadline = Duration::from_millis(args.step_timeout);
@@ -52,6 +53,11 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         None if report.summary.broke == 0 => Ok(Exit::Held),
         None => Ok(Exit::Broke),
     }
+}
+
+/// How long a peer may take to be there: as long as for a step, but never less than a usual one needs.
+fn patience(step: Duration) -> Duration {
+    step.max(Duration::from_secs(5))
 }
 
 fn foreign(args: &Check) -> Result<Foreign, Failure> {
@@ -91,7 +97,7 @@ async fn play_all(
             Cell::not_asked(scenario, peer.wire(), why)
         } else {
             let begun = Instant::now();
-            let (mut subject, child) = peer.subject();
+            let (mut subject, child) = peer.subject(patience(settings.deadline));
             let played = play(scenario, &mut subject, settings).await;
             openings.note(scenario, &played, &child, begun.elapsed());
             // Some wires open a connection only for what is sent, later than they are opened themselves.

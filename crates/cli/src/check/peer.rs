@@ -31,7 +31,7 @@ pub(super) enum Counts {
 
 impl Foreign {
     /// Whether it can be started or reached at all: a matter of usage, not of a scenario.
-    pub(super) async fn try_open(&self) -> Result<(), Failure> {
+    pub(super) async fn try_open(&self, patience: Duration) -> Result<(), Failure> {
         match self {
             Self::Program { command, framing } => {
                 let (link, child) = start(command, *framing).map_err(|what| self.out_of_reach(&what))?;
@@ -39,7 +39,7 @@ impl Foreign {
                 let _ended = child.wait().await;
             }
             Self::Running(place, _) => {
-                drop(open::connect(place).await.map_err(|what| self.out_of_reach(&what))?);
+                drop(open::connect(place, patience).await.map_err(|what| self.out_of_reach(&what))?);
             }
         }
         Ok(())
@@ -71,7 +71,7 @@ impl Foreign {
         }
     }
 
-    pub(super) fn subject(&self) -> (LinkSubject, LastChild) {
+    pub(super) fn subject(&self, patience: Duration) -> (LinkSubject, LastChild) {
         let last = LastChild::default();
         let subject = match self.clone() {
             Self::Program { command, framing } => {
@@ -89,7 +89,7 @@ impl Foreign {
                 let half_closes = half_closes(&place.endpoint);
                 let connect = move || -> BoxFuture<'static, Result<Link, String>> {
                     let place = place.clone();
-                    Box::pin(async move { open::connect(&place).await })
+                    Box::pin(async move { open::connect(&place, patience).await })
                 };
                 let mut subject = LinkSubject::new(Box::new(connect));
                 if counts == Counts::Agent {
@@ -98,7 +98,7 @@ impl Foreign {
                 if half_closes { subject.with_half_close() } else { subject }
             }
         };
-        (subject, last)
+        (subject.with_patience(patience), last)
     }
 }
 

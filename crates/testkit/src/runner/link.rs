@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::exchange::Exchanging;
 use super::subject::{Abilities, Line, Seen, Subject, Trouble};
 
-/// How long a write may take before the peer counts as not reading.
-const WRITE_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may take to open, and a write before the peer counts as not reading, unless more is said.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Opens a connection to the subject; says in words why it could not.
 pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> + Send>;
@@ -30,6 +30,7 @@ pub struct LinkSubject {
     late: Option<LinkTraits>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
+    patience: Duration,
 }
 
 impl LinkSubject {
@@ -46,7 +47,22 @@ impl LinkSubject {
             bare: true,
             exchange_scoped: false,
         };
-        Self { connect, abilities, lines: Vec::new(), late: None, epitaph: None, unreached: None }
+        Self {
+            connect,
+            abilities,
+            lines: Vec::new(),
+            late: None,
+            epitaph: None,
+            unreached: None,
+            patience: PATIENCE,
+        }
+    }
+
+    /// A connection may take so long to open, and a write to be taken; 5 s unless said.
+    #[must_use]
+    pub const fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// Connecting again reaches the same fixture.
@@ -101,13 +117,13 @@ impl LinkSubject {
     }
 
     /// Closes the lines that are open as a client that leaves does: over HTTP that ends the session, which a peer that
-    /// runs on would otherwise keep. Waits at most five seconds for each.
+    /// runs on would otherwise keep. Waits for each as long as for a write.
     pub async fn leave(&mut self) {
         for opening in self.lines.iter_mut().filter_map(Option::take) {
             let Opening::Now(Exchanging { mut link, .. }) = opening else { continue };
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
             // A peer that is gone has nothing to be told.
-            let _told = timeout(WRITE_LIMIT, closed).await;
+            let _told = timeout(self.patience, closed).await;
         }
     }
 
@@ -184,7 +200,7 @@ impl Subject for LinkSubject {
             self.lines.push(Some(Opening::Later((self.connect)())));
             return Ok(Line(self.lines.len() - 1));
         }
-        let link = timeout(WRITE_LIMIT, (self.connect)()).await;
+        let link = timeout(self.patience, (self.connect)()).await;
         let link = link.unwrap_or_else(|_| Err("the connection did not open in time".to_owned()));
         let link = link.map_err(|why| {
             self.unreached = Some(why.clone());
@@ -196,14 +212,15 @@ impl Subject for LinkSubject {
     }
 
     async fn send(&mut self, line: Line, frames: Vec<String>) -> Result<(), Trouble> {
+        let patience = self.patience;
         let open = self.link(line).await?;
-        match timeout(WRITE_LIMIT, open.write(frames)).await {
+        match timeout(patience, open.write(frames)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
                 let Seen::Closed(how) = self.closed(Some(cause(&error))) else { return Ok(()) };
                 Err(Trouble::Failed(format!("the peer could not be written to: {}", how.unwrap_or_default())))
             }
-            Err(_) => Err(Trouble::Failed(format!("the peer read nothing for {WRITE_LIMIT:?}"))),
+            Err(_) => Err(Trouble::Failed(format!("the peer read nothing for {patience:?}"))),
         }
     }
 
@@ -248,9 +265,10 @@ impl Subject for LinkSubject {
     }
 
     async fn half_close(&mut self, line: Line) -> Result<(), Trouble> {
+        let patience = self.patience;
         let open = self.link(line).await?;
         let closed = poll_fn(|cx| open.link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
-        match timeout(WRITE_LIMIT, closed).await {
+        match timeout(patience, closed).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Trouble::Failed(format!("its input could not be ended: {error}"))),
             Err(_) => Err(Trouble::Failed("its input did not end in time".to_owned())),
@@ -289,5 +307,23 @@ fn cause(error: &TransportError) -> String {
     match error.kind {
         TransportErrorKind::Closed | TransportErrorKind::Io => error.source.to_string(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_has_the_time_it_is_given_to_open() {
+        let never = || -> Connect { Box::new(|| Box::pin(std::future::pending())) };
+        let long = Duration::from_secs(60);
+        for (mut subject, wait) in
+            [(LinkSubject::new(never()), PATIENCE), (LinkSubject::new(never()).with_patience(long), long)]
+        {
+            let begun = tokio::time::Instant::now();
+            assert!(matches!(subject.open().await, Err(Trouble::Failed(why)) if why.contains("in time")));
+            assert_eq!(begun.elapsed(), wait);
+        }
     }
 }
