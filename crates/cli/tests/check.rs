@@ -349,7 +349,9 @@ fn a_result_that_cannot_be_written_is_told_in_one_sentence() {
 fn a_peer_that_refuses_to_open_a_session_has_opened_none() {
     let refusal =
         r#"{"jsonrpc":"2.0","id":"runner-1","error":{"code":-32000,"message":"Authentication required"}}"#;
-    let output = check(&QUICK, &["sh", "-c", &format!("read l; echo '{refusal}'; exec sleep 1000")]);
+    // However slow this machine is, it is asked to the end.
+    let patient = ["--dialect", "acp", "--json", "--step-timeout", "600000"];
+    let output = check(&patient, &["sh", "-c", &format!("read l; echo '{refusal}'; exec sleep 1000")]);
     assert_eq!(output.status.code(), Some(1));
     let cells = cells(&output);
     let broke = outcomes(&cells, "broke");

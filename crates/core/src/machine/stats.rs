@@ -89,11 +89,13 @@ mod tests {
     use super::*;
     use crate::id::{CallKey, InboundKey, OutboundKey};
 
+    type Counter = fn(&Stats) -> u64;
+
     #[test]
     fn each_event_has_a_counter_of_its_own() {
         let any = CallKey { slot: 0, generation: 0 };
         let (key, call) = (InboundKey(any), OutboundKey(any));
-        let counters: [(Event, fn(&Stats) -> u64); 13] = [
+        let counters: [(Event, Counter); 13] = [
             (Event::UnknownCancel, |stats| stats.unknown_cancels),
             (Event::MalformedCancel, |stats| stats.malformed_cancels),
             (Event::IgnoredCancel, |stats| stats.ignored_cancels),
