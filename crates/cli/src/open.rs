@@ -5,7 +5,6 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use http::HeaderName;
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
@@ -35,7 +34,7 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
         Endpoint::WebSocket(web) => {
             let mut options = UpgradeOptions::new().link(link_options(place.dialect));
             if place.dialect.starts_with("acp") {
-                options = options.answer_with(HeaderName::from_static("acp-connection-id"), connection_id);
+                options = options.answer_with("acp-connection-id", connection_id);
             }
             if web.path != "/" {
                 options = options.path(&web.path);

@@ -308,6 +308,7 @@ fn a_peer_that_declares_no_cancellation_where_one_must_is_sent_no_cancel() {
     assert_eq!(running["outcome"], "not-asked");
     assert!(running["why"].as_str().unwrap().contains("declares no cancellation"), "{running}");
     assert!(outcomes(&cells, "held").len() > 3, "what needs no cancel is asked");
+    assert_eq!(output.status.code(), Some(0), "{:?}", outcomes(&cells, "broke"));
 }
 
 #[test]

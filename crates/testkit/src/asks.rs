@@ -54,7 +54,14 @@ impl Vector {
         let speech = Speech::of(dialect);
         let last_end = self.steps.iter().rposition(|step| step.ends_something(speech));
         let after = last_end.map_or(&*self.steps, |last| self.steps.get(last + 1..).unwrap_or_default());
-        asks.shown_by_frames = after.iter().any(Step::looks_at_frames);
+        asks.shown_by_frames = match speech {
+            // That nothing comes says nothing: it would not come of who never heard either. And what is sent once work has
+            // stopped can be sent only by who sees that it has.
+            Some(speech) if speech.owes_silence() => {
+                after.iter().any(Step::wants_a_frame) && !sends_behind_a_count(after)
+            }
+            _ => after.iter().any(|step| step.wants_a_frame() || matches!(step, Step::ExpectNothing(_))),
+        };
         for step in opening.iter().chain(&self.steps) {
             asks.add(step, speech);
             asks.sends_cancels |= step.cancels(speech);
@@ -148,11 +155,8 @@ impl Step {
         self.cancels(speech) || matches!(self, Self::SendRaw(_) | Self::HalfClose(_) | Self::Disconnect(_))
     }
 
-    const fn looks_at_frames(&self) -> bool {
-        matches!(
-            self,
-            Self::Expect(_) | Self::ExpectAnyOrder(_) | Self::ExpectThrough(_) | Self::ExpectNothing(_)
-        )
+    const fn wants_a_frame(&self) -> bool {
+        matches!(self, Self::Expect(_) | Self::ExpectAnyOrder(_) | Self::ExpectThrough(_))
     }
 }
 
@@ -206,6 +210,12 @@ impl Asks {
     }
 }
 
+fn sends_behind_a_count(steps: &[Step]) -> bool {
+    let counts = |step: &Step| matches!(step, Step::Work(_));
+    let sends = |step: &Step| matches!(step, Step::Send(_) | Step::SendTogether(_));
+    steps.iter().position(counts).is_some_and(|count| steps.iter().skip(count).any(sends))
+}
+
 /// A profile's nested request makes two calls at once, its progress two notifications.
 fn is_particular(frame: &Value, method: &str) -> bool {
     let params = frame.get("params").or_else(|| frame.pointer("/payload/params"));
@@ -214,5 +224,42 @@ fn is_particular(frame: &Value, method: &str) -> bool {
         "test/nested" => (number("depth"), number("width")) != (Some(1), Some(2)),
         "test/progress" => number("count") != Some(2),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::vector::scenarios_of;
+
+    #[test]
+    fn what_frames_show_is_told_from_what_only_a_witness_does() {
+        for (dialect, name, shown) in [
+            ("acp", "cancel_running", true),
+            ("acp", "cancel_twice", true),
+            ("acp", "unknown_method", true),
+            ("acp", "disconnect_stops_work", false),
+            ("lsp", "reuse_after_cancel", true),
+            ("abp", "cancel_running", true),
+            // Who drops every cancel says nothing too.
+            ("mcp", "cancel_running", false),
+            ("mcp", "late_result_withheld", false),
+            // The id is used again once its first request is seen to have ended.
+            ("mcp", "reuse_after_cancel", false),
+            ("mcp", "unknown_method", true),
+            ("mcp-2026", "cancel_running", false),
+        ] {
+            let scenario = scenarios_of(dialect).find(|scenario| scenario.vector.name == name).unwrap();
+            assert_eq!(scenario.vector.asks(dialect).shown_by_frames, shown, "{dialect} {name}");
+        }
+    }
+
+    #[test]
+    fn a_vector_that_cancels_is_known() {
+        for (name, cancels) in
+            [("cancel_running", true), ("cancel_together", true), ("unknown_method", false)]
+        {
+            let scenario = scenarios_of("acp").find(|scenario| scenario.vector.name == name).unwrap();
+            assert_eq!(scenario.vector.asks("acp").sends_cancels, cancels, "{name}");
+        }
     }
 }

@@ -359,3 +359,39 @@ impl fmt::Debug for Connection {
         f.debug_struct("Connection").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rescind_core::{Head, Lane};
+
+    use super::*;
+
+    /// Puts more on a session's stream than it should hold.
+    fn fill(connection: &Connection, session: &str) {
+        let body = Bytes::from(format!(r#"{{"method":"said","params":{{"sessionId":"{session}"}}}}"#));
+        for _ in 0..=connection.settings.mailbox.0 {
+            let head = Head { kind: FrameKind::Notification, id: None, method: None };
+            let (exchange, lane) = (ExchangeId::NONE, Lane::Bulk);
+            connection.send(Outbound { body: body.clone(), exchange, lane, head, last: false }).unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_stream_that_was_full_all_the_time_is_cut() {
+        let connection = Connection::new("c".into(), None, &Arc::default(), Weak::new());
+        let wait = Duration::from_secs(30);
+        let [stalled, late] = ["stalled", "late"].map(|session| connection.listen(Some(session)).unwrap());
+        fill(&connection, "stalled");
+        let since = Instant::now();
+        tokio::time::advance(wait).await;
+        fill(&connection, "late");
+        connection.cut_stalled(since);
+        let is_read = |(lane, token): (u64, u64)| {
+            let mut cx = Context::from_waker(Waker::noop());
+            matches!(connection.poll_event(lane, token, &mut cx), Poll::Ready(Some(_)))
+        };
+        assert_eq!((is_read(stalled), is_read(late)), (false, true));
+    }
+}

@@ -1,6 +1,8 @@
-//! The little this binding must know of a body: shallow, borrowed, and never an error of its own.
+//! The little this binding must know of a body: shallow, borrowed, and never an error of its own. One it changes: the answer to
+//! `initialize` names its connection.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rescind_core::RequestId;
@@ -68,8 +70,10 @@ struct Opened<'a> {
 /// result that names one stays as it is, and so does one that is no object.
 pub(super) fn naming(answer: &Bytes, connection: &str) -> Bytes {
     let message = Message::of(answer);
-    let result = message.result.map(RawValue::get).and_then(|result| result.strip_prefix('{'));
-    let Some(members) = result.filter(|_| message.connection().is_none()) else { return answer.clone() };
+    let result = message.result.map(RawValue::get).unwrap_or_default();
+    let named = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(result);
+    let is_free = named.is_ok_and(|members| !members.contains_key("connectionId"));
+    let Some(members) = result.strip_prefix('{').filter(|_| is_free) else { return answer.clone() };
     let at = members.as_ptr() as usize - answer.as_ptr() as usize;
     let comma = if members.trim_ascii_start().starts_with('}') { "" } else { "," };
     let (before, after) = answer.split_at(at);
@@ -200,6 +204,7 @@ mod tests {
                 r#"{"result": {"connectionId":"c", "a":{"connectionId":"x"}},"id":0}"#,
             ),
             (r#"{"id":0,"result":{"connectionId":"own"}}"#, r#"{"id":0,"result":{"connectionId":"own"}}"#),
+            (r#"{"id":0,"result":{"connectionId":null}}"#, r#"{"id":0,"result":{"connectionId":null}}"#),
             (r#"{"id":0,"result":[]}"#, r#"{"id":0,"result":[]}"#),
             (r#"{"id":0,"error":{}}"#, r#"{"id":0,"error":{}}"#),
         ] {

@@ -91,6 +91,9 @@ impl Mailbox {
 
     /// Puts an event without data in front of all others, for its id. It is number 0, so only once.
     pub(crate) fn prime_first(&mut self, retry: Option<std::time::Duration>) -> Option<Waker> {
+        if self.waiting.is_empty() {
+            self.moved = Instant::now();
+        }
         self.waiting.push_front(Letter { number: 0, content: Content::Priming(retry) });
         self.reader.as_mut()?.waker.take()
     }

@@ -149,6 +149,29 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
 }
 
 #[tokio::test]
+async fn a_connection_that_is_named_in_the_answers_body_alone_is_known_too() {
+    //
+    let (service, listener) = server().mount();
+    let nameless = |request: axum::extract::Request, next: axum::middleware::Next| async move {
+        let mut response = next.run(request).await;
+        response.headers_mut().remove("acp-connection-id");
+        response
+    };
+    let app = axum::Router::new().route_service("/acp", service).layer(axum::middleware::from_fn(nameless));
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", socket.local_addr().unwrap());
+    let serving = tokio::spawn(async move { axum::serve(socket, app).await.unwrap() });
+    let mut served = listen(listener);
+    let peer = client(&url, false).await;
+    let prompt = peer.call::<_, Value>("session/prompt", &json!({"sessionId": "s1"})).start().unwrap();
+    served.hears("started").await;
+    let _ = prompt.canceller().cancel("");
+    let outcome = in_time("the answer", prompt.outcome()).await;
+    assert!(outcome.is_cancelled(), "{outcome:?}");
+    serving.abort();
+}
+
+#[tokio::test]
 async fn an_answer_goes_with_the_session_that_asked_and_loading_one_is_answered_on_the_connections_stream() {
     //
     let mut served = serve().await;

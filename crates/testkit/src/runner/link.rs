@@ -117,13 +117,13 @@ impl LinkSubject {
     }
 
     /// Closes the lines that are open as a client that leaves does: over HTTP that ends the session, which a peer that
-    /// runs on would otherwise keep. Waits for each as long as for a write.
+    /// runs on would otherwise keep. Waits at most five seconds for each.
     pub async fn leave(&mut self) {
         for opening in self.lines.iter_mut().filter_map(Option::take) {
             let Opening::Now(Exchanging { mut link, .. }) = opening else { continue };
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
             // A peer that is gone has nothing to be told.
-            let _told = timeout(self.patience, closed).await;
+            let _told = timeout(PATIENCE, closed).await;
         }
     }
 

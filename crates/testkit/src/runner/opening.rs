@@ -65,6 +65,19 @@ impl<S: Subject> Play<'_, S> {
         Ok(answer)
     }
 
+    /// A foreign peer that opens a session otherwise than a vector's own handshake wants is not what that vector is about: what it
+    /// declares, and which version it speaks, are its own affair.
+    pub(super) fn is_about_another_opening(&self, answer: &Value) -> Result<(), Stop> {
+        let opens = answer.pointer("/result/protocolVersion").is_some();
+        if opens && self.asks.own_opening && self.is_foreign() {
+            let why = format!(
+                "it is for peers that answer `initialize` otherwise, and this one's answer is {answer}"
+            );
+            return Err(Stop::NotAsked(why));
+        }
+        Ok(())
+    }
+
     /// The subject is the client: it is told to open the session, and answered.
     async fn open_as_server(&mut self) -> Result<(), Stop> {
         let speech = self.speech()?;

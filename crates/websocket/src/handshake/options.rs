@@ -91,14 +91,10 @@ impl UpgradeOptions {
         self
     }
 
-    /// Adds this header to each answer that upgrades, with a value made anew for each, such as a connection's id. A value that
-    /// is none for a header is left out. The hook must not block.
-    pub fn answer_with(
-        mut self,
-        name: HeaderName,
-        value: impl Fn() -> String + Send + Sync + 'static,
-    ) -> Self {
-        self.answered_with.push((name, Arc::new(value)));
+    /// Adds this header to each answer that upgrades, with a value made anew for each, such as a connection's id. A name or a
+    /// value that is none for a header is left out, and so is one of the handshake's own. The hook must not block.
+    pub fn answer_with(mut self, name: &str, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.answered_with.extend(name.parse().ok().map(|name| (name, Arc::new(value) as MakeValue)));
         self
     }
 

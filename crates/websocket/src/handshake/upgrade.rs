@@ -38,7 +38,9 @@ pub fn upgrade<B>(
         headers.insert(SEC_WEBSOCKET_PROTOCOL, subprotocol);
     }
     for (name, value) in &options.answered_with {
-        headers.extend(HeaderValue::from_str(&value()).ok().map(|value| (name.clone(), value)));
+        if let Ok(value) = HeaderValue::from_str(&value()) {
+            headers.entry(name.clone()).or_insert(value);
+        }
     }
     let upgrading = Upgrading {
         on_upgrade: hyper::upgrade::on(request),
@@ -221,5 +223,32 @@ impl fmt::Debug for Upgrading {
             .field("meta", &self.meta)
             .field("subprotocol", &self.subprotocol)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_has_the_headers_it_is_given_and_those_of_the_handshake() {
+        let options = UpgradeOptions::new()
+            .answer_with("Acp-Connection-Id", || "c1".to_owned())
+            .answer_with("upgrade", || "something else".to_owned())
+            .answer_with("x-bad-value", || "a\nb".to_owned())
+            .answer_with("no name", String::new);
+        let mut request = Request::get("/")
+            .header(HOST, "localhost")
+            .header(CONNECTION, "upgrade")
+            .header(UPGRADE, "websocket")
+            .header(SEC_WEBSOCKET_VERSION, "13")
+            .header(SEC_WEBSOCKET_KEY, "AAAAAAAAAAAAAAAAAAAAAA==")
+            .body(())
+            .unwrap();
+        let (response, _upgrading) = upgrade(&mut request, &options).unwrap();
+        let headers = response.headers();
+        assert_eq!(headers.len(), 4, "{headers:?}");
+        assert_eq!(headers["acp-connection-id"], "c1");
+        assert_eq!(headers[UPGRADE], "websocket");
     }
 }

@@ -103,7 +103,8 @@ impl Judge {
 fn unnamed(body: &Bytes) -> Bytes {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let Some((before, named)) = text.split_once(r#""result":{"connectionId":""#) else { return body.clone() };
-    let after = named.split_once("\",").map_or("}", |(_, after)| after);
+    let after = named.split_once('"').map_or(named, |(_, after)| after);
+    let after = after.strip_prefix(',').unwrap_or(after);
     format!(r#"{before}"result":{{{after}"#).into()
 }
 
