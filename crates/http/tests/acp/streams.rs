@@ -116,6 +116,13 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
     assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
 }
 
+/// Serves these routes, as a program with routes of its own does.
+async fn serve_routes(app: axum::Router) -> (String, tokio::task::JoinHandle<()>) {
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/acp", socket.local_addr().unwrap());
+    (url, tokio::spawn(async move { axum::serve(socket, app).await.unwrap() }))
+}
+
 #[tokio::test]
 async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again() {
     //
@@ -134,9 +141,7 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
         }
     };
     let app = axum::Router::new().route_service("/acp", service).layer(axum::middleware::from_fn(strict));
-    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/acp", socket.local_addr().unwrap());
-    let serving = tokio::spawn(async move { axum::serve(socket, app).await.unwrap() });
+    let (url, serving) = serve_routes(app).await;
     let mut served = listen(listener);
     let peer = client(&url, false).await;
     let asks = json!({"sessionId": "s1", "asks": true});
@@ -158,9 +163,7 @@ async fn a_connection_that_is_named_in_the_answers_body_alone_is_known_too() {
         response
     };
     let app = axum::Router::new().route_service("/acp", service).layer(axum::middleware::from_fn(nameless));
-    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/acp", socket.local_addr().unwrap());
-    let serving = tokio::spawn(async move { axum::serve(socket, app).await.unwrap() });
+    let (url, serving) = serve_routes(app).await;
     let mut served = listen(listener);
     let peer = client(&url, false).await;
     let prompt = peer.call::<_, Value>("session/prompt", &json!({"sessionId": "s1"})).start().unwrap();
