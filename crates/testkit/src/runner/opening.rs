@@ -67,7 +67,7 @@ impl<S: Subject> Play<'_, S> {
 
     /// A foreign peer that opens a session otherwise than a vector's own handshake wants is not what that vector is about: what it
     /// declares, and which version it speaks, are its own affair.
-    pub(super) fn is_about_another_opening(&self, answer: &Value) -> Result<(), Stop> {
+    pub(super) fn check_own_opening(&self, answer: &Value) -> Result<(), Stop> {
         let opens = answer.pointer("/result/protocolVersion").is_some();
         if opens && self.asks.own_opening && self.is_foreign() {
             let why = format!(

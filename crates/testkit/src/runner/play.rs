@@ -58,7 +58,7 @@ pub(crate) struct Play<'a, S> {
     pub(crate) cancel: Option<Duration>,
     /// What the vector asks, read once.
     pub(super) asks: Asks,
-    /// Requests of a foreign peer's own that were refused.
+    /// Requests of a foreign peer's own: refused, but for a ping.
     pub(super) refused: Vec<Value>,
     /// Requests that were cancelled and owe silence.
     pub(super) silenced: Vec<Value>,

@@ -100,7 +100,7 @@ impl<S: Subject> Play<'_, S> {
             match self.match_one(&choices, &frame) {
                 Ok(()) => return Ok(()),
                 Err(why) if !self.passes_over(&frame).await? => {
-                    self.is_about_another_opening(&frame)?;
+                    self.check_own_opening(&frame)?;
                     let wanted = self.bindings.fill(pattern);
                     return Err(Stop::Broke(format!("{why}; wanted {wanted}, and this came: {frame}")));
                 }
