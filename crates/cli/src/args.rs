@@ -11,8 +11,8 @@ use crate::endpoint::{Endpoint, Flags};
 #[derive(Debug, Parser)]
 #[command(name = "rescind", version, max_term_width = 110)]
 #[command(
-    after_help = "Exit codes: 0 all held, 1 something broke, 2 wrong usage or a peer that could not be started \
-                        or reached.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
+    after_help = "Exit codes: 0 all held, 1 something broke, 2 wrong usage, a peer that could not be started \
+                        or reached, or a result that could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
 )]
 pub(crate) struct Cli {
     /// What to do.
