@@ -148,7 +148,13 @@ fn router(signals: &Arc<Signals>) -> Router {
                         tokio::task::yield_now().await;
                     }
                 }
-                parked(context, signals).await
+                parked(context, signals).await?;
+                // Each is let go under the connection's lock, as each was started.
+                while !open.is_empty() {
+                    open.truncate(open.len().saturating_sub(64));
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
             }
         })
 }

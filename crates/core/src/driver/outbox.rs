@@ -30,9 +30,9 @@ const ENVELOPE: usize = 128;
 /// Places a lane keeps when it is empty.
 const KEPT: usize = 1024;
 
-/// Cancels in a row before a frame of bulk has its turn. Fewer than the other side reads in one turn, so that a wire
-/// they keep full comes to have room for bulk.
-const ROW: usize = 8;
+/// Cancels in a row before a frame of bulk has its turn, and in one turn of the writer. Fewer than the other side reads in one
+/// turn, so that they do not fill the wire, and a wire they do fill comes to have room for bulk.
+pub(super) const ROW: usize = 8;
 
 /// What a handler gives as its answer.
 #[derive(Debug)]

@@ -5,7 +5,8 @@
 //!
 //! - T1 The reader waits for nobody: no handler, permit, lock held over user code, or writer (L2).
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
-//! - T3 After at most [`BATCH`] frames read it writes and yields; a round walks one slice of a cascade, whatever else it does.
+//! - T3 After at most [`BATCH`] frames read it writes and yields, and after a row of cancels written too; a round walks one slice of
+//!   a cascade, whatever else it does.
 //! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once and before
 //!   anything else is written: so no cancel can precede its request on the wire (I12), and no code of the wire runs
 //!   under the lock. A frame the wire then refuses is told to the machine as not sent.

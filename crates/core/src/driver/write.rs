@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::calls::StagedCall;
 use super::deferred::Deferred;
-use super::outbox::{Answer, Bulk, Control, Notification};
+use super::outbox::{Answer, Bulk, Control, Notification, ROW};
 use super::shared::{Core, Shared};
 use super::task::Driver;
 use crate::cause::Cause;
@@ -30,9 +30,9 @@ enum Outgoing {
 }
 
 impl Driver {
-    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: the wire had no
-    /// room for bulk when it was its turn, and more cancels wait. They have another round to go on, so that what they
-    /// leave of the wire is no less than what the peer has read meanwhile.
+    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: a row of cancels
+    /// was written, and more wait. They have another round to go on, so that the wire holds few of them: whatever else goes
+    /// by it waits behind those it holds.
     pub(super) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, TransportError> {
         if self.tx.is_none() {
             return Ok(false);
@@ -44,8 +44,12 @@ impl Driver {
             core.dirty = false;
             core.outbox.next_lane()
         };
-        let (mut urgent, mut cancels_wait) = (false, false);
+        let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
         while let Some(lane) = next {
+            if cancels == ROW && lane == Lane::Control {
+                cancels_wait = true;
+                break;
+            }
             if urgent && lane == Lane::Bulk {
                 // What it overtook would else fill the wire's buffer before any of it is on its way.
                 urgent = false;
@@ -54,7 +58,9 @@ impl Driver {
             if !self.poll_ready(lane, cx)? {
                 let mut core = self.shared.lock();
                 core.outbox.bulk_blocked = lane == Lane::Bulk;
-                cancels_wait = core.outbox.bulk_blocked && core.outbox.pass_turn();
+                // In a wire with one order, more cancels ahead of it would have it wait for as long as there are any.
+                let may_pass = core.outbox.bulk_blocked && !self.shared.traits.ordered;
+                cancels_wait = may_pass && core.outbox.pass_turn();
                 break;
             }
             let (taken, then) = self
@@ -62,7 +68,9 @@ impl Driver {
                 .step(|core, now, deferred| (core.take(lane, now, deferred), core.outbox.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
-                urgent |= matches!(outgoing, Outgoing::Cancel { .. });
+                if matches!(outgoing, Outgoing::Cancel { .. }) {
+                    (urgent, cancels) = (true, cancels + 1);
+                }
                 self.send(outgoing)?;
             }
         }

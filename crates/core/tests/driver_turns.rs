@@ -1,0 +1,101 @@
+//! What goes on beside very many cancels.
+#![cfg(feature = "tokio")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use rescind_core::dialect::ACP;
+use rescind_core::{Call, Link, Peer, Receiver, TransportEvent, memory_pair};
+use serde_json::{Value, json};
+
+/// More than any wire holds.
+const CALLS: usize = 10_000;
+
+type Rx = Pin<Box<dyn Receiver>>;
+
+/// So many calls that the peer has read. The driver sleeps.
+async fn open() -> (Peer, Vec<Call<Value>>, Link) {
+    let (ours, mut theirs) = memory_pair();
+    let peer = Peer::builder(ACP).attach(ours).unwrap();
+    let calls = (0..CALLS).map(|_| peer.call("wait", &json!({})).start().unwrap()).collect();
+    for _ in 0..CALLS {
+        next(&mut theirs.rx).await;
+    }
+    turn().await;
+    (peer, calls, theirs)
+}
+
+/// Lets every task that is ready have one turn. The runtime's own yield lets them have many.
+async fn turn() {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+async fn next(rx: &mut Rx) -> Value {
+    match poll_fn(|cx| rx.as_mut().poll_event(cx)).await {
+        Some(Ok(TransportEvent::Message(inbound))) => serde_json::from_slice(&inbound.body).unwrap(),
+        other => panic!("no frame, but {other:?}"),
+    }
+}
+
+/// How many frames are on the wire; they are taken off it.
+async fn count(rx: &mut Rx) -> usize {
+    let mut frames = 0;
+    while poll_fn(|cx| Poll::Ready(rx.as_mut().poll_event(cx).is_ready())).await {
+        frames += 1;
+    }
+    frames
+}
+
+#[tokio::test]
+async fn very_many_cancels_go_out_a_few_a_turn() {
+    // As a task it takes turns with the driver.
+    tokio::spawn(few_a_turn()).await.unwrap();
+}
+
+async fn few_a_turn() {
+    let (_peer, calls, mut theirs) = open().await;
+    drop(calls);
+    let (mut seen, mut most) = (0, 0);
+    while seen < CALLS {
+        turn().await;
+        let frames = count(&mut theirs.rx).await;
+        (seen, most) = (seen + frames, most.max(frames));
+        assert!(frames > 0, "L1: {} cancels wait, and none is written", CALLS - seen);
+    }
+    assert_eq!(seen, CALLS);
+    assert!(most <= 16, "{most} cancels were written in one turn, and whatever is next waits behind them");
+}
+
+#[tokio::test]
+async fn a_slow_reader_of_very_many_cancels_gets_what_is_sent_beside_them() {
+    tokio::spawn(sent_beside()).await.unwrap();
+}
+
+async fn sent_beside() {
+    let (peer, calls, mut theirs) = open().await;
+    drop(calls);
+    // They fill the wire.
+    for _ in 0..1000 {
+        turn().await;
+    }
+    let _beside = peer.call::<_, Value>("beside", &json!({})).start().unwrap();
+    let mut ahead = 0;
+    while next(&mut theirs.rx).await["method"] != "beside" {
+        ahead += 1;
+        // The writer has more turns than the reader.
+        for _ in 0..4 {
+            turn().await;
+        }
+    }
+    assert!(ahead < 1000, "{ahead} cancels went ahead of it");
+}
