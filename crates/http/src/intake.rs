@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rescind_core::{Inbound, Receiver, TransportError, TransportEvent};
 use tokio::sync::Notify;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// So many messages wait at most.
 const MESSAGES: usize = 4096;

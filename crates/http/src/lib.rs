@@ -66,6 +66,7 @@ mod shallow;
 mod soon;
 mod stateless;
 mod streamable;
+mod sync;
 #[cfg(feature = "rustls")]
 mod tls;
 #[cfg(feature = "verify")]

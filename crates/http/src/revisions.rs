@@ -113,6 +113,12 @@ impl Responder for Both {
         self.streamable.shut();
         self.stateless.shut();
     }
+
+    #[cfg(feature = "verify")]
+    fn held(&self) -> (usize, usize) {
+        let (streamable, stateless) = (self.streamable.held(), self.stateless.held());
+        (streamable.0 + stateless.0, streamable.1 + stateless.1)
+    }
 }
 
 impl fmt::Debug for Both {

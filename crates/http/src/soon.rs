@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
+
+use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
 /// The runtime's clock has no finer one.
 const STEP: Duration = Duration::from_millis(1);
@@ -105,7 +106,7 @@ impl Future for Over<'_> {
             state.waiting.push_back(Waiting { number, due, waker: Some(cx.waker().clone()) });
             self.begun = Some((number, due));
             if state.timer.is_none() {
-                state.timer = Some(tokio::spawn(Soon::run(Arc::downgrade(soon))).abort_handle());
+                state.timer = Some(spawn(Soon::run(Arc::downgrade(soon))).abort_handle());
             }
             return Poll::Pending;
         };

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use crate::intake::{Intake, NotTaken};
 use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Kept, Mailbox};
+use crate::sync::{Mutex, MutexGuard};
 use crate::wakes::Wakes;
 
 /// The exchange of `initialize`, the only one answered on its own POST (A1).

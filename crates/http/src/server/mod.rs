@@ -60,6 +60,10 @@ pub(crate) trait Responder: Send + Sync + 'static {
 
     /// The listener is gone: every link ends.
     fn shut(&self);
+
+    /// Sessions there are, and POSTs whose exchange has not ended.
+    #[cfg(feature = "verify")]
+    fn held(&self) -> (usize, usize);
 }
 
 /// A binding before it serves. The built-in ones are all there are.

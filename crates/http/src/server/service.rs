@@ -40,6 +40,14 @@ impl HttpService {
         Arc::clone(&self.responder).respond(request, principal)
     }
 
+    /// Sessions there are, and POSTs whose exchange has not ended.
+    #[cfg(feature = "verify")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        self.responder.held()
+    }
+
     /// The answer to a request that no binding sees.
     pub(super) fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
         self.responder.refuse(refused)

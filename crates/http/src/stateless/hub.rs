@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use super::envelope;
 use crate::intake::{Intake, NotTaken};
 use crate::numbers::Numbered;
 use crate::server::Settings;
+use crate::sync::{Mutex, MutexGuard};
 use crate::wakes::Wakes;
 
 /// So many POSTs are open at a time.
@@ -262,6 +263,11 @@ impl Hub {
             tracing::debug!("a stream that takes nothing is cut");
             self.left(ExchangeId(number));
         }
+    }
+
+    #[cfg(feature = "verify")]
+    pub(super) fn open_posts(&self) -> usize {
+        self.state().open.len()
     }
 
     pub(super) fn is_closed(&self) -> bool {

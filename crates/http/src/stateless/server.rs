@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::{poll_fn, ready};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
 use crate::soon::Soon;
+use crate::sync::Mutex;
 
 pub(super) struct StatelessServer {
     config: Stateless,
@@ -139,6 +140,11 @@ impl Responder for StatelessServer {
         if let Some(hub) = hub {
             hub.close();
         }
+    }
+
+    #[cfg(feature = "verify")]
+    fn held(&self) -> (usize, usize) {
+        (0, self.hub().map_or(0, |hub| hub.open_posts()))
     }
 }
 

@@ -8,7 +8,7 @@
 //!   mailbox's bound, and what was answered and may be asked for again by the settings of the resume buffer.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::intake::{Intake, NotTaken};
 use crate::numbers::Numbered;
 use crate::server::Settings;
 use crate::server::mailbox::{Forgotten, Mailbox};
+use crate::sync::{Mutex, MutexGuard};
 use crate::wakes::Wakes;
 
 /// So many exchanges are open at most, detached ones included.

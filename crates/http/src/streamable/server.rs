@@ -261,6 +261,11 @@ impl Responder for StreamableServer {
     fn shut(&self) {
         self.table.shut();
     }
+
+    #[cfg(feature = "verify")]
+    fn held(&self) -> (usize, usize) {
+        self.table.held()
+    }
 }
 
 impl fmt::Debug for StreamableServer {

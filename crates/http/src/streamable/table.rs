@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use rescind_core::Principal;
 
 use super::conversation::Conversation;
 use crate::server::Settings;
+use crate::sync::{Mutex, MutexGuard};
 
 /// The sessions of one server.
 #[derive(Debug, Default)]
@@ -69,6 +70,13 @@ impl Table {
 
     pub(super) fn is_shut(&self) -> bool {
         self.state().shut
+    }
+
+    /// Sessions, and the exchanges in them.
+    #[cfg(feature = "verify")]
+    pub(super) fn held(&self) -> (usize, usize) {
+        let open: Vec<_> = self.state().open.values().cloned().collect();
+        (open.len(), open.iter().map(|conversation| conversation.state().exchanges.len()).sum())
     }
 
     /// Ends all sessions; no more are opened.

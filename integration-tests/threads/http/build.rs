@@ -1,0 +1,6 @@
+//! Says that the crate is compiled for the engine of threads.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cfg=rescind_shuttle");
+}

@@ -1,0 +1,133 @@
+//! A server without a socket: requests go into its service by hand, and its links to a peer.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body_util::{BodyExt, Full};
+use rescind_core::{Listener, Peer, PeerBuilder};
+use rescind_http::{HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+use serde_json::Value;
+use tower_service::Service;
+
+/// The serving side.
+#[derive(Clone)]
+pub struct Site {
+    service: HttpService,
+    headers: &'static [(&'static str, &'static str)],
+}
+
+/// What a request was answered with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Answered {
+    pub status: StatusCode,
+    /// The session it opened.
+    pub session: Option<String>,
+    /// The messages of its body.
+    pub messages: Vec<Value>,
+    /// The last event's id.
+    pub last: Option<String>,
+}
+
+impl Site {
+    /// One whose requests all carry these headers too.
+    pub fn new(
+        binding: impl ServerBinding,
+        headers: &'static [(&'static str, &'static str)],
+    ) -> (Self, HttpListener) {
+        let (service, listener) = HttpServer::new(binding).mount();
+        (Self { service, headers }, listener)
+    }
+
+    /// A request that has been sent, and is not answered yet.
+    pub fn send(
+        &self,
+        method: Method,
+        headers: &[(&str, &str)],
+        message: Option<&Value>,
+    ) -> impl Future<Output = Response<ReplyBody>> + Send + use<> {
+        let mut request = Request::builder()
+            .version(Version::HTTP_2)
+            .method(method)
+            .uri("http://localhost/")
+            .header("host", "localhost");
+        for (name, value) in self.headers.iter().chain(headers) {
+            request = request.header(*name, *value);
+        }
+        let body = message.map_or_else(Bytes::new, |message| message.to_string().into());
+        let Ok(request) = request.body(Full::new(body)) else { panic!("no request") };
+        let answer = self.service.clone().call(request);
+        async move {
+            match answer.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        }
+    }
+
+    /// A message, with its answer read to its end.
+    pub async fn post(&self, headers: &[(&str, &str)], message: &Value) -> Answered {
+        read(self.send(Method::POST, headers, Some(message)).await, usize::MAX).await
+    }
+
+    /// Waits until it holds no more than this: sessions, and POSTs whose exchange has not ended. A hang is found as one.
+    pub fn until_held(&self, is_so: impl Fn((usize, usize)) -> bool) {
+        while !is_so(self.service.held()) {
+            shuttle::thread::yield_now();
+        }
+    }
+}
+
+/// Reads so many messages of an answer, and drops the rest.
+pub async fn read(response: Response<ReplyBody>, most: usize) -> Answered {
+    let (head, mut body) = response.into_parts();
+    let session = head.headers.get("mcp-session-id").or_else(|| head.headers.get("acp-connection-id"));
+    let session = session.and_then(|id| id.to_str().ok()).map(ToOwned::to_owned);
+    let mut answered = Answered { status: head.status, session, messages: Vec::new(), last: None };
+    let is_stream = head.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+    while answered.messages.len() < most {
+        let Some(Ok(frame)) = body.frame().await else { break };
+        let Ok(bytes) = frame.into_data() else { continue };
+        if !is_stream {
+            answered.messages.extend(serde_json::from_slice::<Value>(&bytes));
+            continue;
+        }
+        let Ok(text) = std::str::from_utf8(&bytes) else { panic!("no text: {bytes:?}") };
+        for line in text.lines() {
+            if let Some(id) = line.strip_prefix("id: ") {
+                answered.last = Some(id.to_owned());
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                answered.messages.extend(serde_json::from_str::<Value>(data));
+            }
+        }
+    }
+    answered
+}
+
+/// Begins to wait for an answer, and goes when others had their turn. `Some`: it was there at once.
+pub async fn leave<F: Future<Output = Response<ReplyBody>>>(answer: F) -> Option<Answered> {
+    let mut answer = pin!(answer);
+    let response = poll_fn(|cx| match answer.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await;
+    shuttle::thread::yield_now();
+    match response {
+        Some(response) => Some(read(response, usize::MAX).await),
+        None => None,
+    }
+}
+
+/// Drives the next link of a listener.
+pub async fn accept(listener: &mut HttpListener, peer: PeerBuilder) -> Peer {
+    match poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx)).await {
+        Some(Ok(link)) => match peer.attach(link) {
+            Ok(peer) => peer,
+            Err(error) => panic!("no connection: {error}"),
+        },
+        other => panic!("no link: {:?}", other.map(|link| link.map(drop))),
+    }
+}

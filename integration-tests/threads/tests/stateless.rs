@@ -1,0 +1,163 @@
+//! Two requests of one id, each on a POST of its own: each pair of what can happen to the first, at the same time, beside the
+//! second, which only ever ends by itself.
+
+mod site;
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use rescind_core::{CallContext, Cause, CauseKind, HandlerError, Peer, Router, dialect};
+use rescind_http::Stateless;
+use rescind_threads::explore;
+use serde_json::{Value, json};
+use shuttle::future::block_on;
+use shuttle::thread;
+use site::{Answered, Site, accept, leave, read};
+use tokio::sync::watch;
+
+/// What happens to the first request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// Its handler comes to its end by itself.
+    Finish,
+    /// Its client leaves before it is answered, which is a cancel.
+    Leave,
+    /// Its client leaves when its stream has begun, which is a cancel too.
+    Cut,
+    /// The serving side cancels it.
+    Local,
+    /// The listener is dropped.
+    Shut,
+}
+
+use Event::{Cut, Finish, Leave, Local, Shut};
+
+const HEADERS: &[(&str, &str)] = &[
+    ("content-type", "application/json"),
+    ("accept", "application/json, text/event-stream"),
+    ("mcp-protocol-version", "2026-07-28"),
+    ("mcp-method", "work"),
+];
+
+fn message(name: &str) -> Value {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"name": name, "_meta": meta}})
+}
+
+fn play(first: Event, second: Event) {
+    let has = move |event| first == event || second == event;
+    let (site, mut listener) = Site::new(Stateless::new(), HEADERS);
+    let (open, gate) = watch::channel(false);
+    let router = Router::new().method("work", move |context: CallContext, params: Value| {
+        let mut gate = gate.clone();
+        async move {
+            if params["name"] == "other" {
+                return Ok(json!("other"));
+            }
+            if has(Cut) {
+                let _ = context.notify("tick", &json!({}));
+            }
+            if has(Local) {
+                let context = context.clone();
+                thread::spawn(move || context.cancel_local(Cause::new(CauseKind::Local)));
+            }
+            tokio::select! {
+                biased;
+                cause = context.cancelled() => Err(HandlerError::stopped(cause)),
+                _ = gate.wait_for(|open| *open) => Ok(json!("first")),
+            }
+        }
+    });
+    let peer = block_on(accept(&mut listener, Peer::builder(dialect::MCP_2026).serve(router)));
+    let asking = {
+        let site = site.clone();
+        thread::spawn(move || block_on(ask(&site, first, second)))
+    };
+    let beside = {
+        let site = site.clone();
+        thread::spawn(move || block_on(site.post(&[], &message("other"))))
+    };
+    let mut threads = Vec::new();
+    let mut listener = Some(listener);
+    if has(Shut) {
+        let listener = listener.take();
+        threads.push(thread::spawn(move || drop(listener)));
+    }
+    if has(Finish) {
+        threads.push(thread::spawn(move || {
+            open.send_replace(true);
+        }));
+    }
+    let (Ok(answered), Ok(other)) = (asking.join(), beside.join()) else { panic!("a client panicked") };
+    for thread in threads {
+        assert!(thread.join().is_ok(), "a thread panicked");
+    }
+    let is_ended =
+        has(Shut) && (other.status == StatusCode::SERVICE_UNAVAILABLE || other.messages.is_empty());
+    let is_own = matches!(&other.messages[..], [answer] if answer["result"] == "other");
+    assert!(is_own || is_ended, "I4: the other request was answered with {other:?}");
+    check(answered, first, second);
+    while peer.stats().slots > 0 {
+        thread::yield_now();
+    }
+    if !has(Shut) {
+        site.until_held(|(_, posts)| posts == 0);
+    }
+    block_on(peer.shutdown(Duration::ZERO));
+}
+
+/// Posts the first request, and does what its client does. `None`: the client left.
+async fn ask(site: &Site, first: Event, second: Event) -> Option<Answered> {
+    let has = |event| first == event || second == event;
+    let answer = site.send(Method::POST, &[], Some(&message("first")));
+    if has(Leave) {
+        return leave(answer).await;
+    }
+    let most = if has(Cut) { 1 } else { usize::MAX };
+    let answered = read(answer.await, most).await;
+    let is_whole = answered.messages.iter().any(|message| message["id"] == 1);
+    (!has(Cut) || is_whole).then_some(answered)
+}
+
+fn check(answered: Option<Answered>, first: Event, second: Event) {
+    let has = |event| first == event || second == event;
+    let Some(answered) = answered else {
+        assert!(has(Leave) || has(Cut), "{first:?} and {second:?}: nobody left");
+        return;
+    };
+    let answers: Vec<_> = answered.messages.iter().filter(|message| message["id"] == 1).collect();
+    match answers[..] {
+        [answer] => {
+            let is_answer = answer["result"] == "first" || (has(Local) && answer["error"].is_object());
+            let is_refused = has(Shut) && answer["error"].is_object();
+            assert!(is_answer || is_refused, "I4: {first:?} and {second:?} brought {answer}");
+        }
+        [] => assert!(has(Shut), "I1: {first:?} and {second:?} brought {answered:?}"),
+        _ => panic!("I1: {first:?} and {second:?} brought {answers:?}"),
+    }
+}
+
+macro_rules! pairs {
+    ($($name:ident: $first:ident, $second:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            explore(stringify!($name), || play($first, $second));
+        })*
+    };
+}
+
+pairs! {
+    sent_finish_and_finish: Finish, Finish;
+    sent_finish_and_leave: Finish, Leave;
+    sent_finish_and_cut: Finish, Cut;
+    sent_finish_and_local_cancel: Finish, Local;
+    sent_finish_and_shut: Finish, Shut;
+    sent_leave_and_local_cancel: Leave, Local;
+    sent_leave_and_shut: Leave, Shut;
+    sent_cut_and_local_cancel: Cut, Local;
+    sent_cut_and_shut: Cut, Shut;
+    sent_local_cancel_and_shut: Local, Shut;
+}
