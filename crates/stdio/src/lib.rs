@@ -23,6 +23,7 @@ mod command;
 #[cfg(unix)]
 mod descriptors;
 mod own;
+mod sync;
 mod threads;
 
 pub use child::{ChildError, ChildHandle};

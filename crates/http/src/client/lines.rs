@@ -9,17 +9,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::connector::Connector;
 use super::requester::Posted;
+
+use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
 /// A connection that was not used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -153,7 +154,7 @@ impl Lines {
     fn open_one(self: &Arc<Self>, state: &mut State) {
         state.opening += 1;
         let (lines, connector) = (Arc::downgrade(self), self.connector.clone());
-        tokio::spawn(async move {
+        spawn(async move {
             let opened = open(connector).await;
             if let Some(lines) = lines.upgrade() {
                 lines.opened(opened);
@@ -197,7 +198,7 @@ impl Lines {
             self.take_in(&mut self.state(), sender);
         } else if !sender.is_closed() {
             let lines: Weak<Self> = Arc::downgrade(self);
-            tokio::spawn(async move {
+            spawn(async move {
                 if sender.ready().await.is_ok()
                     && let Some(lines) = lines.upgrade()
                 {
@@ -210,7 +211,7 @@ impl Lines {
     fn take_in(self: &Arc<Self>, state: &mut State, sender: http1::SendRequest<Posted>) {
         state.take_in(sender);
         if state.sweeping.is_none() && !state.free.is_empty() {
-            state.sweeping = Some(tokio::spawn(Self::sweep(Arc::downgrade(self))).abort_handle());
+            state.sweeping = Some(spawn(Self::sweep(Arc::downgrade(self))).abort_handle());
         }
     }
 
@@ -264,7 +265,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
             .handshake(socket)
             .await
             .map_err(io::Error::other)?;
-        tokio::spawn(async move {
+        spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection broke");
             }
@@ -272,7 +273,7 @@ async fn open(connector: Connector) -> io::Result<Line> {
         return Ok(Line::Shared(sender));
     }
     let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
-    tokio::spawn(async move {
+    spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection broke");
         }

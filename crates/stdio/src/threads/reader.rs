@@ -1,13 +1,13 @@
 use std::io::{self, Read};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::HELD;
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Reads on a thread. The thread ends at the end of input, and with the first read after this is dropped.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 use std::io::{self, Write};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread;
 
 use tokio::io::AsyncWrite;
 
 use super::HELD;
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Writes on a thread. Shutting down waits until all is written and the target is dropped; dropping does not wait,
 /// what was taken is still written.

@@ -1,5 +1,7 @@
 //! A server without a socket: requests go into its service by hand, and its links to a peer.
 
+#![expect(dead_code, reason = "each test uses a part of it")]
+
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
@@ -70,6 +72,11 @@ impl Site {
     /// A message, with its answer read to its end.
     pub async fn post(&self, headers: &[(&str, &str)], message: &Value) -> Answered {
         read(self.send(Method::POST, headers, Some(message)).await, usize::MAX).await
+    }
+
+    /// To be served.
+    pub fn service(&self) -> HttpService {
+        self.service.clone()
     }
 
     /// Waits until it holds no more than this: sessions, and POSTs whose exchange has not ended. A hang is found as one.

@@ -21,6 +21,7 @@ use self::sender::ClientSender;
 use self::state::Client;
 use crate::client::HttpClient;
 use crate::intake::IntakeReceiver;
+use crate::sync::spawn;
 
 /// POSTs that wait for the one before them.
 const WAITING: usize = 64;
@@ -55,7 +56,7 @@ impl Transport for AcpTransport {
             let meta = self.client.reach().await?;
             let (queue, frames) = mpsc::channel(WAITING);
             let client = Arc::new(Client::new(&self.client));
-            let posting = tokio::spawn(Arc::clone(&client).post_all(frames));
+            let posting = spawn(Arc::clone(&client).post_all(frames));
             let traits = LinkTraits {
                 ordered: false,
                 exchanges_abortable: true,

@@ -132,7 +132,6 @@ impl Client {
                 client.until_taken(id).await;
             }
             client.post(out).await;
-            client.wake_driver();
         });
     }
 

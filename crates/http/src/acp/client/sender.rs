@@ -9,10 +9,10 @@ use rescind_core::{
     Unsupported,
 };
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use super::state::{Asked, Client};
 use crate::fits::fits;
+use crate::sync::{Handle, JoinHandle, spawn};
 
 pub(super) struct ClientSender {
     client: Arc<Client>,
@@ -91,16 +91,9 @@ impl Sender for ClientSender {
             ready!(Pin::new(posting).poll(cx)).ok();
             self.posting = None;
         }
-        {
-            let mut state = self.client.state();
-            while state.cancels.try_join_next().is_some() {}
-            if !state.cancels.is_empty() {
-                state.driver = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-        }
+        while ready!(self.client.state().cancels.poll_join_next(cx)).is_some() {}
         if self.farewell.is_none() {
-            self.farewell = Some(tokio::spawn(Arc::clone(&self.client).say_farewell()));
+            self.farewell = Some(spawn(Arc::clone(&self.client).say_farewell()));
         }
         if let Some(farewell) = &mut self.farewell {
             ready!(Pin::new(farewell).poll(cx)).ok();
@@ -117,7 +110,7 @@ impl Drop for ClientSender {
         }
         self.client.close();
         // Dropped without being closed, it still tells the server, which else would wait for it to come back.
-        if let (None, Ok(runtime)) = (&self.farewell, tokio::runtime::Handle::try_current()) {
+        if let (None, Ok(runtime)) = (&self.farewell, Handle::try_current()) {
             runtime.spawn(Arc::clone(&self.client).say_farewell());
         }
     }

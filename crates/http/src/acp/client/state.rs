@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue, Method, Response};
 use rescind_core::RequestId;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 
 use crate::acp::jar::Jar;
 use crate::client::{Failed, HttpClient, Reply, Requester};
 use crate::intake::Intake;
 use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::sync::{JoinSet, Mutex, MutexGuard};
 
 pub(super) struct Client {
     pub(super) requester: Requester,

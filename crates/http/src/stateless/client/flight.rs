@@ -18,6 +18,7 @@ use crate::client::{EventStream, Failed, Media, Reply, media_of, refusal};
 use crate::names::{BOTH, JSON};
 use crate::stateless::envelope::Envelope;
 use crate::streamable::peek;
+use crate::sync::spawn;
 use crate::whole::whole;
 
 /// A request that is given up has so long to get its response's head.
@@ -33,7 +34,7 @@ impl Client {
         let (exchange, body) = (out.exchange, out.body);
         let given_up = Arc::<GivenUp>::default();
         let told = Arc::clone(&given_up);
-        let task = tokio::spawn(async move {
+        let task = spawn(async move {
             let ended = client.fly(key, exchange, body, &told).await;
             let asks = client.land(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {

@@ -1,17 +1,16 @@
 //! What the tasks of a client share.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
-
-use tokio::task::AbortHandle;
 
 use super::given_up::GivenUp;
 use crate::client::{HttpClient, Requester, Resets};
 use crate::intake::Intake;
 use crate::numbers::Numbered;
 use crate::stateless::mirror::Mirrors;
+use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
 /// Streams of HTTP/2 reset at once; then one each [`RESET_EVERY`]. Closing its stream is the only cancel there is here, so
 /// a reset is late at worst, and never left out.

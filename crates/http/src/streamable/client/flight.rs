@@ -17,6 +17,7 @@ use super::{Order, listen};
 use crate::client::{Failed, Media, Reply, media_of, refusal};
 use crate::names::MCP_SESSION_ID;
 use crate::streamable::peek;
+use crate::sync::spawn;
 use crate::whole::{NotWhole, whole};
 
 /// The first revision that has the header `MCP-Protocol-Version`.
@@ -140,7 +141,7 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         bytes: out.body.len(),
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
-    let task = tokio::spawn(fly(place, out.body, out.exchange, waits, opens));
+    let task = spawn(fly(place, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().flights.get_mut(&number) {
         flight.task = Some(task.abort_handle());
     }

@@ -8,13 +8,12 @@ use std::task::{Context, Poll};
 use rescind_core::{
     CloseReason, ExchangeId, Finish, Lane, Outbound, Sender, TransportError, TransportErrorKind, Unsupported,
 };
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use super::flight;
 use super::state::{Client, EVENTS, Standing, abort};
 use crate::fits::fits;
 use crate::intake::IntakeReceiver;
+use crate::sync::{Handle, JoinHandle, spawn};
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
 const YOUNG: usize = 32 * 1024;
@@ -121,7 +120,7 @@ impl Sender for ClientSender {
                 self.end();
                 return Poll::Ready(Ok(()));
             }
-            self.farewell = Some(tokio::spawn(self.say_farewell()));
+            self.farewell = Some(spawn(self.say_farewell()));
         }
         if let Some(farewell) = &mut self.farewell {
             std::task::ready!(Pin::new(farewell).poll(cx)).ok();

@@ -9,6 +9,8 @@ use tokio::time::Instant;
 use super::state::{Client, Flight, Standing, State};
 use super::stream::{self, Again, Reading};
 
+use crate::sync::spawn;
+
 /// The longest wait between two tries.
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -37,7 +39,7 @@ pub(super) fn begin_soon(client: &Arc<Client>) {
 fn launch(state: &mut State, task: impl Future<Output = ()> + Send + 'static) {
     let number = state.next;
     state.next += 1;
-    let task = tokio::spawn(task).abort_handle();
+    let task = spawn(task).abort_handle();
     let flight = Flight {
         task: Some(task),
         exchange: None,

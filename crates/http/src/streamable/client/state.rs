@@ -1,6 +1,6 @@
 //! What the tasks of a client share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Method};
 use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 
 use super::ClientSettings;
 use crate::client::{HttpClient, Requester, Resets};
@@ -18,6 +17,7 @@ use crate::intake::Intake;
 use crate::names::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::numbers::Numbered;
 use crate::soon::Soon;
+use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
 pub(super) struct Client {
     pub(super) requester: Requester,

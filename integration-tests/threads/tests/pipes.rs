@@ -1,0 +1,171 @@
+//! A thread that reads or writes a pipe, and the task at its other side: each pair of what can happen at the same time.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use rescind_threads::explore;
+use shuttle::future::block_on;
+use shuttle::sync::Mutex;
+use shuttle::thread as tasks;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use reader::ThreadReader;
+use writer::ThreadWriter;
+
+#[path = "../../../crates/stdio/src/threads/reader.rs"]
+mod reader;
+#[path = "../../../crates/stdio/src/threads/writer.rs"]
+mod writer;
+
+/// What those two are compiled with.
+mod sync {
+    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use shuttle::thread;
+}
+
+/// So little that each side waits for the other.
+const HELD: usize = 2;
+
+const TEXT: &[u8] = b"eleven bits";
+
+/// A pipe that gives a piece at a time, then what it ends with.
+struct Source {
+    left: &'static [u8],
+    end: Option<io::ErrorKind>,
+}
+
+impl Read for Source {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        tasks::yield_now();
+        match self.end.take_if(|_| self.left.is_empty()) {
+            Some(kind) => Err(kind.into()),
+            None => self.left.read(out),
+        }
+    }
+}
+
+async fn read_all(reader: &mut ThreadReader, most: usize) -> (Vec<u8>, Option<io::ErrorKind>) {
+    let mut all = Vec::new();
+    while all.len() < most {
+        let mut piece = [0; 3];
+        let mut out = ReadBuf::new(&mut piece);
+        if let Err(error) = poll_fn(|cx| Pin::new(&mut *reader).poll_read(cx, &mut out)).await {
+            return (all, Some(error.kind()));
+        }
+        if out.filled().is_empty() {
+            break;
+        }
+        all.extend_from_slice(out.filled());
+    }
+    (all, None)
+}
+
+fn reading(end: Option<io::ErrorKind>, leaves: bool) {
+    let Ok(mut reader) = ThreadReader::new(Source { left: TEXT, end }) else { panic!("no thread") };
+    let most = if leaves { 3 } else { usize::MAX };
+    let (all, error) = block_on(read_all(&mut reader, most));
+    if leaves {
+        assert!(TEXT.starts_with(&all), "{all:?}");
+    } else {
+        assert_eq!((&*all, error), (TEXT, end));
+        // It was told, and is the end from then on.
+        assert_eq!(block_on(read_all(&mut reader, 1)), (Vec::new(), None));
+    }
+    // The thread has to end too: one that waits for ever is found as a hang.
+}
+
+#[test]
+fn pipe_read_to_its_end() {
+    explore("pipe_read_to_its_end", || reading(None, false));
+}
+
+#[test]
+fn pipe_read_and_broken() {
+    explore("pipe_read_and_broken", || reading(Some(io::ErrorKind::ConnectionReset), false));
+}
+
+#[test]
+fn pipe_read_and_dropped() {
+    explore("pipe_read_and_dropped", || reading(None, true));
+}
+
+/// A pipe that takes so many bytes, and keeps them.
+struct Target {
+    taken: Arc<Mutex<Vec<u8>>>,
+    room: usize,
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        tasks::yield_now();
+        if self.room == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let count = bytes.len().min(self.room);
+        self.room -= count;
+        let Ok(mut taken) = self.taken.lock() else { panic!("a reader panicked") };
+        taken.extend(bytes.iter().take(count));
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn write_all(writer: &mut ThreadWriter) -> io::Result<()> {
+    let mut left = TEXT;
+    while !left.is_empty() {
+        let count = poll_fn(|cx| Pin::new(&mut *writer).poll_write(cx, left)).await?;
+        left = left.get(count..).unwrap_or_default();
+    }
+    poll_fn(|cx| Pin::new(&mut *writer).poll_flush(cx)).await
+}
+
+/// How a writer ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Flush,
+    Shutdown,
+    Drop,
+}
+
+fn writing(room: usize, last: Last) {
+    let taken = Arc::<Mutex<Vec<u8>>>::default();
+    let target = Target { taken: Arc::clone(&taken), room };
+    let Ok(mut writer) = ThreadWriter::new(target) else { panic!("no thread") };
+    let wrote = block_on(write_all(&mut writer));
+    let is_broken = room < TEXT.len();
+    assert_eq!(wrote.is_err(), is_broken, "{wrote:?}");
+    if last == Last::Shutdown {
+        let shut = block_on(poll_fn(|cx| Pin::new(&mut writer).poll_shutdown(cx)));
+        assert_eq!(shut.is_err(), is_broken, "{shut:?}");
+    }
+    if last == Last::Drop {
+        drop(writer);
+    }
+    let Ok(taken) = taken.lock() else { panic!("a writer panicked") };
+    assert_eq!(&**taken, TEXT.get(..room).unwrap_or(TEXT));
+}
+
+#[test]
+fn pipe_written_and_flushed() {
+    explore("pipe_written_and_flushed", || writing(usize::MAX, Last::Flush));
+}
+
+#[test]
+fn pipe_written_and_shut_down() {
+    explore("pipe_written_and_shut_down", || writing(usize::MAX, Last::Shutdown));
+}
+
+#[test]
+fn pipe_written_and_dropped() {
+    explore("pipe_written_and_dropped", || writing(usize::MAX, Last::Drop));
+}
+
+#[test]
+fn pipe_written_and_broken() {
+    explore("pipe_written_and_broken", || writing(5, Last::Shutdown));
+}
