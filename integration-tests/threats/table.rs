@@ -100,7 +100,7 @@ const ROWS: [Row; 18] = [
                 ],
             ),
             (
-                "crates/core/tests/driver_serving.rs",
+                "crates/core/tests/driver/serving.rs",
                 &["a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_reserve_is_spent"],
             ),
         ],
@@ -117,7 +117,7 @@ const ROWS: [Row; 18] = [
                 ],
             ),
             (
-                "crates/core/tests/driver_serving.rs",
+                "crates/core/tests/driver/serving.rs",
                 &[
                     "a_blocking_handler_holds_its_permit_until_its_thread_ends",
                     "a_shutdown_reports_the_blocking_work_that_does_not_stop",
@@ -137,7 +137,7 @@ const ROWS: [Row; 18] = [
                 ],
             ),
             ("crates/core/src/machine/tests/tree.rs", &["a_hundred_thousand_children_are_walked_in_slices"]),
-            ("crates/core/tests/driver_router.rs", &["a_cancel_goes_down_a_thousand_hops_between_two_peers"]),
+            ("crates/core/tests/driver/router.rs", &["a_cancel_goes_down_a_thousand_hops_between_two_peers"]),
         ],
     },
     Row {
@@ -162,7 +162,7 @@ const ROWS: [Row; 18] = [
         tests: &[
             ("integration-tests/threats/order.rs", &["order::ten_thousand_changes_between_requests::"]),
             (
-                "crates/core/tests/driver_router.rs",
+                "crates/core/tests/driver/router.rs",
                 &["notifications_beyond_their_room_are_dropped_and_counted_and_requests_go_on"],
             ),
         ],
@@ -173,7 +173,7 @@ const ROWS: [Row; 18] = [
         tests: &[
             ("integration-tests/threats/user_code.rs", &["user_code::a_panic_costs_its_own_request::"]),
             (
-                "crates/core/tests/driver_serving.rs",
+                "crates/core/tests/driver/serving.rs",
                 &["a_hook_that_panics_harms_nobody_and_errors_are_answered_as_they_are"],
             ),
             (
@@ -181,7 +181,7 @@ const ROWS: [Row; 18] = [
                 &["a_subscriber_that_calls_back_into_the_connection_does_not_deadlock"],
             ),
             (
-                "crates/core/tests/driver_drops.rs",
+                "crates/core/tests/driver/drops.rs",
                 &[
                     "a_refused_call_drops_its_matcher_without_the_lock",
                     "a_waker_that_is_replaced_is_dropped_without_the_lock",

@@ -1,6 +1,4 @@
 //! What a program hands over is dropped without the connection's lock: to drop it may run the program's code (D2).
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 
 use std::future::Future;
 use std::pin::pin;

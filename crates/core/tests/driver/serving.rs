@@ -1,6 +1,4 @@
 //! Serving over a real connection: registry, shields, order, trees across connections, full outboxes, endings.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,4 @@
 //! What the peer notifies for a call, and who reads it.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
 

@@ -1,6 +1,4 @@
 //! What a router serves beside methods it names, and how far a cancel goes.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

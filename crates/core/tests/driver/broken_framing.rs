@@ -1,5 +1,4 @@
 //! What a connection still owes when its input can no longer be cut into frames.
-#![cfg(feature = "tokio")]
 
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! Calls over a real connection: how they are cancelled, and what their callers see.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! Connections that nobody uses, at a server that sets a time for that.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,4 @@
 //! A cancel is on its way before what it overtook is written.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io;
 use std::pin::Pin;

@@ -1,6 +1,4 @@
 //! Who waits for room in the outbox of a connection whose peer reads nothing.
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,5 +1,4 @@
 //! Notifications beside handlers that run as tasks of their own.
-#![cfg(feature = "tokio")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,4 @@
 //! What comes on the exchange of a call, and to whom it goes.
-#![cfg(feature = "tokio")]
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,0 +1,16 @@
+//! The driver over real connections.
+#![cfg(feature = "tokio")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+
+mod broken_framing;
+mod calls;
+mod cancel_first;
+mod drops;
+mod exchanges;
+mod idle;
+mod notification_order;
+mod notifications;
+mod room;
+mod router;
+mod serving;
+mod turns;
