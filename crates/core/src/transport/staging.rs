@@ -18,6 +18,15 @@ pub(super) const fn has_room(lane: Lane, held: usize) -> bool {
     }
 }
 
+/// Whether a sender that found no room for this lane is to try again: one that is woken for each frame that leaves would write
+/// as many frames at a time.
+pub(super) const fn is_half_empty(lane: Lane, held: usize) -> bool {
+    match lane {
+        Lane::Control => held <= HELD / 2,
+        Lane::Bulk => held <= HELD_FOR_BULK / 2,
+    }
+}
+
 /// Why nothing can be sent any more.
 #[derive(Clone, Debug)]
 pub(super) enum Broken {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Lane;
-use crate::transport::staging::has_room;
+use crate::transport::staging::{has_room, is_half_empty};
 
 /// What a frame counts beside its bytes, so that empty frames are bounded too.
 const FRAME_COST: usize = 64;
@@ -56,7 +56,7 @@ impl Direction {
             };
             state.held -= body.len() + FRAME_COST;
             let held = state.held;
-            (body, state.writer.take_if(|(lane, _)| has_room(*lane, held)))
+            (body, state.writer.take_if(|(lane, _)| is_half_empty(*lane, held)))
         };
         if let Some((_, waker)) = writer {
             waker.wake();
@@ -139,5 +139,52 @@ impl Direction {
             waker.wake();
         }
         changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Fills it for one lane, and reads it empty: how many frames it held, and how many were left when its sender was woken.
+    fn filled_and_read(lane: Lane) -> (usize, usize) {
+        let (direction, woken) = (Direction::default(), Arc::<Woken>::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut held = 0;
+        while direction.poll_room(lane, &mut cx).is_ready() {
+            assert!(direction.push(Bytes::from_static(&[b' '; 1024 - FRAME_COST])));
+            held += 1;
+        }
+        let mut left = held;
+        let mut left_when_woken = None;
+        while left > 0 {
+            assert!(matches!(direction.poll_pop(&mut cx), Poll::Ready(Popped::Frame(_))));
+            left -= 1;
+            if woken.0.load(Ordering::Relaxed) > 0 {
+                left_when_woken.get_or_insert(left);
+            }
+        }
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "a sender that waits is woken once");
+        (held, left_when_woken.unwrap())
+    }
+
+    #[test]
+    fn a_sender_that_waits_is_woken_for_half_of_its_room_and_not_for_a_frame() {
+        assert_eq!(filled_and_read(Lane::Bulk), (33, 16));
+        assert_eq!(filled_and_read(Lane::Control), (64, 32));
     }
 }
