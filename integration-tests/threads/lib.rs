@@ -16,7 +16,8 @@ const BY_CHANCE: usize = 1000;
 const CHANGES: usize = 3;
 
 /// Runs the test in orders of its threads that chance picks, and in orders with few changes of thread. A hang is a failure. A
-/// failure prints its schedule, and `RESCIND_SCHEDULE=<schedule> cargo test <name>` runs that one again.
+/// failure prints its schedule, and `RESCIND_SCHEDULE=<file with it> cargo test <name>` runs that one again: it may be too long for
+/// a variable.
 ///
 /// # Panics
 /// The test does, or hangs, in one of the orders.
@@ -29,8 +30,9 @@ pub fn explore(name: &str, test: impl Fn() + Send + Sync + Copy + 'static) {
         test();
         rest();
     };
-    if let Ok(schedule) = std::env::var("RESCIND_SCHEDULE") {
-        run(name, ReplayScheduler::new_from_encoded(&schedule), test);
+    if let Ok(file) = std::env::var("RESCIND_SCHEDULE") {
+        let schedule = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"));
+        run(name, ReplayScheduler::new_from_encoded(schedule.trim()), test);
         return;
     }
     let wanted = std::env::var("RESCIND_SCHEDULES").ok().and_then(|count| count.parse().ok());
@@ -60,7 +62,7 @@ fn run(name: &str, scheduler: impl Scheduler + 'static, test: impl Fn() + Send +
     let ran = catch_unwind(AssertUnwindSafe(|| Runner::new(scheduler, config).run(test)));
     ran.unwrap_or_else(|panic| {
         eprintln!(
-            "{name} failed. To run this order again: RESCIND_SCHEDULE=<the schedule above> cargo test {name}"
+            "{name} failed. To run this order again: RESCIND_SCHEDULE=<file with the schedule above> cargo test {name}"
         );
         resume_unwind(panic)
     })

@@ -98,6 +98,7 @@ fn dial(site: &Site, cut: &watch::Receiver<bool>) -> HttpClient {
         drop(spawn(async move {
             let serving = http1::Builder::new().serve_connection(TokioIo::new(far), service);
             tokio::select! {
+                biased;
                 // The client may go at any time.
                 _ended = serving => {}
                 _ = cut.wait_for(|cut| *cut) => {}
