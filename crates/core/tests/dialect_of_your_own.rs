@@ -209,3 +209,21 @@ fn a_debug_adapter_dialect_can_be_made_from_outside() {
     let answer = codec.decode(&out);
     assert!(matches!(answer, Incoming::Answer { call: Some(CallNumber(4)), body: AnswerBody::Cancelled }));
 }
+
+#[test]
+fn a_codec_writes_a_fixed_result_as_any_other_value_unless_it_says_how() {
+    let dialect = debug_adapter();
+    let id = RequestId::number(4);
+    let to = ReplyTo { id: &id, tag: 0, server_cancellable: false };
+    let answer = |result| {
+        let mut out = Vec::new();
+        dialect.codec().encode_graceful(dialect.rules(), &mut out, &to, result);
+        match dialect.codec().decode(&out) {
+            Incoming::Answer { call: Some(CallNumber(4)), body } => format!("{body:?}"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(answer(r#"{"over":true}"#), r#"Value(RawValue({"over":true}))"#);
+    let broken = answer("{over");
+    assert!(broken.starts_with("Error"), "what is no JSON is not written as a result: {broken}");
+}

@@ -292,6 +292,9 @@ mod tests {
         assert!(text(nested(127).as_bytes()).is_ok());
         assert_eq!(text(nested(128).as_bytes()), Err(BadMessage::TooDeep));
         assert_eq!(text(nested(100_000).as_bytes()), Err(BadMessage::TooDeep));
+        // One bracket more than may nest, of which only as many as may do so.
+        let beside = format!("[[],{}]", nested(126));
+        assert!(text(beside.as_bytes()).is_ok(), "the deepest nesting that is read");
         let wide = format!("[{}]", vec!["{}"; 10_000].join(","));
         assert!(text(wide.as_bytes()).is_ok());
     }

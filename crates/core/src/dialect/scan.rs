@@ -139,13 +139,39 @@ mod tests {
 
     #[test]
     fn the_usual_goes_the_short_way() {
-        for text in [r#"{"a":1}"#, r#"{ "id" : "x" , "params" : [1.5] }"#, r#"{"other":true,"a":-7 }"#] {
+        for text in [
+            r#"{"a":1}"#,
+            r#"{ "id" : "x" , "params" : [1.5] }"#,
+            r#"{"other":true,"a":-7 }"#,
+            "{\r\n\t\"id\":\n1\n}\n",
+        ] {
             assert!(members(text, NAMES).is_some(), "{text}");
         }
         for text in
             [r#"{"a":1,"a":1}"#, r#"{"\u0061":1}"#, r#"{"a":01}"#, r#"{"a":1}x"#, "{}", "{\"a\":\"\u{1}\"}"]
         {
             assert!(members(text, NAMES).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_and_plain_strings_are_taken_without_a_parser() {
+        for (text, plain) in [
+            ("0", true),
+            ("-0", true),
+            ("-7", true),
+            ("9223372036854775808", true),
+            (r#""""#, true),
+            (r#""x""#, true),
+            ("1.5", false),
+            ("1e5", false),
+            (r#""\u0041""#, false),
+            ("true", false),
+            ("[1]", false),
+        ] {
+            let object = format!(r#"{{"a":{text}}}"#);
+            let [Some(part), ..] = members(&object, NAMES).unwrap() else { panic!("{object}") };
+            assert_eq!((part.get(), matches!(part, Part::Plain(_))), (text, plain), "{object}");
         }
     }
 }

@@ -72,6 +72,7 @@ fn each_first_message_is_recognised_whatever_the_order_of_the_offer() {
 #[test]
 fn an_unknown_first_message_is_refused_and_settles_nothing() {
     let negotiation = negotiate([ACP, MCP]);
+    assert!(negotiation.offered().iter().map(Dialect::name).eq(["acp", "mcp"]), "what is offered, in order");
     let stranger = br#"{"jsonrpc":"2.0","id":"x","method":"hello"}"#;
     assert_eq!(negotiation.recognise(stranger).map(Dialect::name), Err(BadMessage::UnknownDialect));
     let mut out = Vec::new();
@@ -91,9 +92,36 @@ fn an_unknown_first_message_is_refused_and_settles_nothing() {
 #[test]
 fn one_dialect_alone_has_won_already() {
     let negotiation = negotiate([LSP]);
+    assert!(negotiation.offered().iter().map(Dialect::name).eq(["lsp"]));
     assert_eq!(negotiation.settled().map(Dialect::name), Some("lsp"));
     assert_eq!(negotiation.recognise(b"anything").map(Dialect::name), Ok("lsp"));
     assert_eq!(negotiate([]).recognise(b"{}").map(Dialect::name), Err(BadMessage::UnknownDialect));
+}
+
+#[test]
+fn plain_json_rpc_opens_with_its_handshake_or_where_it_has_none_with_anything() {
+    let plain = Dialect::builder("plain").build();
+    let greets = Dialect::builder("greets").handshake("hello").build();
+    for (frame, to_plain, to_greets) in [
+        (r#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#, true, true),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"work"}"#, true, false),
+        (r#"{"jsonrpc":"2.0","method":"hello"}"#, true, false),
+        (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, true, false),
+        (r#"{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":1}}"#, true, false),
+        (r#"{"id":1,"method":"hello"}"#, false, false),
+    ] {
+        let opens = |dialect: &Dialect| dialect.codec().recognises(dialect.rules(), frame.as_bytes());
+        assert_eq!((opens(&plain), opens(&greets)), (to_plain, to_greets), "{frame}");
+        // Whoever asks for a version takes no frame that is no request.
+        assert!(
+            !opens(&ACP) && !opens(&MCP) && !opens(&LSP.to_builder().rules(no_handshake).build()),
+            "{frame}"
+        );
+    }
+}
+
+fn no_handshake(rules: &mut super::Rules) {
+    rules.handshake = None;
 }
 
 #[test]

@@ -158,6 +158,10 @@ fn answers_are_told_apart() {
         assert_eq!(number, Some(4));
         assert!(body.starts_with("Malformed"), "{frame}: {body}");
     }
+    for (id, number) in [("0", 0), ("10", 10), ("18446744073709551615", u64::MAX)] {
+        let frame = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#);
+        assert_eq!(call(&frame).0, Some(number), "the id is not read as it stands");
+    }
     for id in ["\"1\"", "-1", "1.0", "1e0", "true", "[1]", "18446744073709551616"] {
         assert_eq!(call(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":1}}"#)).0, None, "{id}");
     }
@@ -333,6 +337,11 @@ fn refusals_carry_an_id_only_where_it_cannot_be_taken_for_an_answer() {
     assert_eq!(refusal(&ACP, Some(&reply(&id)), Refusal::MethodNotFound), unknown);
     let internal = r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"Internal error"}}"#;
     assert_eq!(refusal(&ACP, Some(&reply(&id)), Refusal::Internal), internal);
+    for (dialect, code) in [(ACP, -32600), (LSP, -32002), (MCP, -32600)] {
+        let early = format!(r#""error":{{"code":{code},"message":"The session is not open yet"}}}}"#);
+        let written = refusal(&dialect, Some(&reply(&id)), Refusal::NotInitialized);
+        assert_eq!(written, format!(r#"{{"jsonrpc":"2.0","id":"a",{early}"#));
+    }
 }
 
 #[test]
@@ -476,6 +485,14 @@ fn the_draft_declares_where_the_user_said_nothing() {
         (
             r#"{"clientCapabilities":{"cancellation":{}},"z":1}"#,
             r#"{"clientCapabilities":{"cancellation":{"request":true}},"z":1}"#,
+        ),
+        (
+            r#"{"clientCapabilities":{"cancellation":{"x":1}}}"#,
+            r#"{"clientCapabilities":{"cancellation":{"x":1,"request":true}}}"#,
+        ),
+        (
+            r#"{"clientCapabilities":{"cancellation":true,"fs":{}}}"#,
+            r#"{"clientCapabilities":{"cancellation":{"request":true},"fs":{}}}"#,
         ),
         (r#"{"clientCapabilities":null}"#, r#"{"clientCapabilities":{"cancellation":{"request":true}}}"#),
         (
