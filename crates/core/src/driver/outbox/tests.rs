@@ -1,7 +1,10 @@
 //! What waits: its weight, its bounds, and the memory it takes.
 
 use super::*;
+use crate::cause::CauseKind;
 use crate::id::CallKey;
+use crate::machine::ReplyBody;
+use crate::message::ErrorCode;
 
 fn note(owner: u32) -> Bulk {
     let owner = Some(InboundKey(CallKey { slot: owner, generation: 0 }));
@@ -110,4 +113,232 @@ fn room_is_bounded_and_one_large_frame_always_fits_an_empty_outbox() {
         outbox.push_bulk(note(0));
     }
     assert!(!outbox.has_room(&limits, 200));
+}
+
+fn text(id: &str) -> RequestId {
+    RequestId::text(id).unwrap()
+}
+
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap()
+}
+
+fn told(params: &str) -> Bulk {
+    Bulk::Notification(Notification {
+        owner: None,
+        exchange: ExchangeId::NONE,
+        method: Arc::from("tick"),
+        params: Some(raw(params)),
+    })
+}
+
+fn answer(id: RequestId, answer: Option<Answer>) -> Bulk {
+    let key = InboundKey(CallKey { slot: 0, generation: 0 });
+    let (exchange, body) = (ExchangeId::NONE, ReplyBody::Handler);
+    Bulk::Answer { reply: Reply { key, id, tag: 0, server_cancellable: false, exchange, body }, answer }
+}
+
+/// Frames of the control lane, but cancels, with what each weighs.
+fn controls() -> [(Control, usize); 8] {
+    let exchange = ExchangeId(3);
+    let refuse = |to| Control::Refuse { to, exchange, why: Refusal::Internal };
+    let ack = |ack, key| Control::Ack { ack, key, exchange, status: AckStatus::Cancelled };
+    let (cause, graceful) = (Cause::new(CauseKind::Shutdown), None);
+    let cancelled = Control::RefuseCancelled {
+        id: text("abc"),
+        tag: 0,
+        server_cancellable: false,
+        exchange,
+        graceful,
+        cause,
+    };
+    [
+        (refuse(None), 128),
+        (refuse(Some((text("abcde"), 0))), 133),
+        // A number counts as the longest one.
+        (refuse(Some((RequestId::number(7), 0))), 148),
+        (cancelled, 131),
+        (ack(RequestId::number(7), None), 148),
+        (ack(text("ab"), Some(text("wxyz"))), 134),
+        (Control::Begin(exchange), 16),
+        (Control::Finish { exchange, how: Finish::Silent }, 16),
+    ]
+}
+
+/// Frames of the bulk lane, but calls, with what each weighs.
+fn bulks() -> [(Bulk, usize); 7] {
+    let error = ErrorObject::new(ErrorCode(5), "no");
+    [
+        (answer(text("r"), None), 129),
+        (answer(RequestId::number(7), Some(Answer::Refused(Refusal::Internal))), 148),
+        (answer(text("abc"), Some(Answer::Value(raw("[1,2]")))), 136),
+        (answer(text("abc"), Some(Answer::Error(error.clone()))), 133),
+        (answer(text("abc"), Some(Answer::Error(error.with_data(&[1, 23])))), 139),
+        (note(0), 132),
+        (told("{}"), 134),
+    ]
+}
+
+#[test]
+fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
+    let mut outbox = Outbox::new();
+    let mut slots = super::super::slots::Slots::new();
+    let (mut frames, mut bytes) = (0, 0);
+    let waits = |outbox: &Outbox| (outbox.frames(), outbox.bytes());
+    // What stands in a call's slot takes no room: cancels and staged calls.
+    for _ in 0..2 {
+        outbox.push_control(Control::Cancel(slots.insert(())));
+        outbox.push_bulk(Bulk::Call(slots.insert(())));
+        frames += 2;
+        assert_eq!(waits(&outbox), (frames, 0), "I11: a call or its cancel");
+    }
+    for (frame, weight) in controls() {
+        let shown = format!("I11: {frame:?}");
+        outbox.push_control(frame);
+        (frames, bytes) = (frames + 1, bytes + weight);
+        assert_eq!(waits(&outbox), (frames, bytes), "{shown}");
+    }
+    for (frame, weight) in bulks() {
+        let shown = format!("I11: {frame:?}");
+        outbox.push_bulk(frame);
+        (frames, bytes) = (frames + 1, bytes + weight);
+        assert_eq!(waits(&outbox), (frames, bytes), "{shown}");
+    }
+    let calls = [0; 2];
+    for weight in controls().map(|(_, weight)| weight).into_iter().chain(calls) {
+        let taken = outbox.pop_control().unwrap();
+        (frames, bytes) = (frames - 1, bytes - weight);
+        assert_eq!(waits(&outbox), (frames, bytes), "I11: {taken:?} was taken");
+    }
+    for weight in calls.into_iter().chain(bulks().map(|(_, weight)| weight)) {
+        let taken = outbox.pop_bulk().unwrap();
+        (frames, bytes) = (frames - 1, bytes - weight);
+        assert_eq!(waits(&outbox), (frames, bytes), "I11: {taken:?} was taken");
+    }
+    assert_eq!(waits(&outbox), (0, 0));
+    let mut limits = Limits::default();
+    (limits.reserve_frames, limits.reserve_bytes) = (0, 0);
+    assert!(outbox.has_room(&limits, usize::MAX), "an empty outbox takes one frame of any weight");
+    assert!(!outbox.reserve_is_spent(&limits), "nothing is on the reserve");
+}
+
+#[test]
+fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of_bytes() {
+    // A frame weighs 200 bytes.
+    let params = format!("[{}]", " ".repeat(66));
+    for (max_frames, max_bytes) in [(8, 1 << 20), (1 << 20, 1600)] {
+        let mut limits = Limits::default();
+        (limits.outbox_frames, limits.outbox_bytes) = (max_frames, max_bytes);
+        let mut outbox = Outbox::new();
+        let room: Vec<_> = (0..8)
+            .map(|_| {
+                let room = outbox.has_room(&limits, 200);
+                outbox.push_bulk(told(&params));
+                room
+            })
+            .collect();
+        assert_eq!((room, outbox.has_room(&limits, 200)), (vec![true; 8], false), "I11: eight fill it");
+        for (left, again) in [(8, false), (7, false), (6, true), (5, true)] {
+            assert_eq!(outbox.frames(), left);
+            assert_eq!(outbox.has_room_again(&limits), again, "{left} of 8 wait, {limits:?}");
+            outbox.pop_bulk();
+        }
+    }
+}
+
+#[test]
+fn the_reserve_is_spent_by_one_frame_or_one_byte_too_many() {
+    let refusal = || Control::Refuse { to: None, exchange: ExchangeId::NONE, why: Refusal::Internal };
+    for (max_frames, max_bytes) in [(3, 1 << 20), (1 << 20, 3 * 128)] {
+        let mut limits = Limits::default();
+        (limits.reserve_frames, limits.reserve_bytes) = (max_frames, max_bytes);
+        let mut outbox = Outbox::new();
+        // What has room of its own does not count.
+        (0..10).for_each(|_| outbox.push_bulk(note(0)));
+        for spent in [false, false, false, true, true] {
+            outbox.push_control(refusal());
+            let waiting = outbox.control.len();
+            assert_eq!(outbox.reserve_is_spent(&limits), spent, "I11: {waiting} refusals wait");
+        }
+        outbox.pop_control();
+        outbox.pop_control();
+        assert!(!outbox.reserve_is_spent(&limits));
+    }
+}
+
+#[test]
+fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_room_for() {
+    let mut outbox = Outbox::new();
+    let begin = || Control::Begin(ExchangeId(1));
+    assert!(!outbox.take_news(), "nothing is queued");
+    outbox.push_bulk(note(0));
+    outbox.push_bulk(note(0));
+    assert_eq!([outbox.take_news(), outbox.take_news()], [true, false]);
+    outbox.push_control(begin());
+    assert_eq!([outbox.take_news(), outbox.take_news()], [true, false]);
+    outbox.bulk_blocked = true;
+    outbox.push_bulk(note(0));
+    assert!(!outbox.take_news(), "a wake-up for what cannot be written");
+    outbox.push_control(begin());
+    outbox.push_bulk(note(0));
+    assert!(outbox.take_news(), "control may go by while bulk may not");
+}
+
+#[test]
+fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
+    let ticket = super::super::slots::Slots::new().insert(());
+    // Some places are kept, so that a lane in usual use asks for no memory.
+    for (places, kept) in [(4, true), (KEPT, true), (KEPT + 1, false), (4 * KEPT, false)] {
+        let mut outbox = Outbox::new();
+        outbox.cancels = VecDeque::with_capacity(places);
+        outbox.bulk = VecDeque::with_capacity(places);
+        for _ in 0..2 {
+            outbox.push_control(Control::Cancel(ticket));
+            outbox.push_bulk(Bulk::Call(ticket));
+        }
+        let taken = (outbox.cancels.capacity(), outbox.bulk.capacity());
+        assert_eq!(taken, (places, places));
+        outbox.pop_control();
+        outbox.pop_bulk();
+        let while_used = (outbox.cancels.capacity(), outbox.bulk.capacity());
+        assert_eq!(while_used, taken, "memory moves while frames wait");
+        outbox.pop_control();
+        outbox.pop_bulk();
+        let afterwards = if kept { places } else { 0 };
+        let left = (outbox.cancels.capacity(), outbox.bulk.capacity());
+        assert_eq!(left, (afterwards, afterwards), "I11: an empty lane that had {places} places");
+    }
+}
+
+#[test]
+fn empty_places_are_swept_once_they_are_many_and_as_many_as_what_waits() {
+    for (dropped, left, places) in [
+        (63, 0, 63),
+        (64, 0, 0),
+        (63, 1, 64),
+        (64, 64, 64),
+        (64, 65, 129),
+        (100, 100, 100),
+        (100, 101, 201),
+        (150, 100, 100),
+    ] {
+        let mut outbox = Outbox::new();
+        (0..dropped).for_each(|_| outbox.push_bulk(note(1)));
+        (0..left).for_each(|_| outbox.push_bulk(note(0)));
+        outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
+        let seen = (outbox.frames(), outbox.bulk.len());
+        assert_eq!(seen, (left, places), "I11: {dropped} dropped beside {left}: what waits, and its places");
+    }
+}
+
+#[test]
+fn an_empty_place_that_came_out_of_the_lane_is_no_longer_counted() {
+    let mut outbox = Outbox::new();
+    outbox.push_bulk(note(1));
+    outbox.push_bulk(note(0));
+    outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
+    assert_eq!(outbox.frames(), 1);
+    assert!(matches!(outbox.pop_bulk(), Some(Bulk::Dropped)));
+    outbox.found_empty();
+    assert_eq!(outbox.frames(), 1, "the frame behind it still waits");
 }
