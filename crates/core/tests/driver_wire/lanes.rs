@@ -1,0 +1,95 @@
+//! What a wire is told when it has no room, and what goes by it in which order.
+
+use crate::probe::{TRAITS, cancel, open, request};
+use rescind_core::dialect::{ACP, MCP};
+use rescind_core::{Lane, Limits, LinkTraits};
+use serde_json::{Value, json};
+
+#[tokio::test(start_paused = true)]
+async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_order() {
+    for (ordered, passing) in [(false, 20), (true, 8)] {
+        let traits = LinkTraits { ordered, ..TRAITS };
+        let (peer, wire) = open(ACP, traits, Limits::default());
+        let start = || peer.call::<_, Value>("work", &json!({})).start().unwrap();
+        let calls: Vec<_> = (0..20).map(|_| start()).collect();
+        assert_eq!(wire.told().await.len(), 20);
+        wire.state().full = Some(Lane::Bulk);
+        peer.notify("news", &json!({})).unwrap();
+        drop(calls);
+        let passed = wire.told().await;
+        assert!(passed.iter().all(|line| line.starts_with("Control Cancel")), "{passed:?}");
+        assert_eq!(passed.len(), passing, "a row of cancels at a time, ordered: {ordered}");
+        wire.make_room();
+        let rest = wire.told().await;
+        assert_eq!(rest.first().map(String::as_str), Some("Bulk Notification news on none"));
+        assert_eq!(passed.len() + rest.len(), 21, "L1: a cancel that is never written");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wire_without_room_for_bulk_is_not_asked_again_for_each_frame_of_it() {
+    let (peer, wire) = open(MCP, TRAITS, Limits::default());
+    wire.state().full = Some(Lane::Bulk);
+    for _ in 0..5 {
+        peer.notify("news", &json!({})).unwrap();
+        assert_eq!(wire.told().await, [""; 0]);
+    }
+    assert_eq!(wire.state().asked_in_vain, 1, "the driver wakes for what it cannot write");
+    // Control goes by it.
+    wire.says(3, &"{");
+    assert_eq!(wire.told().await, ["fault 3 BadMessage", "Control Answer on 3, last"]);
+    wire.make_room();
+    assert_eq!(wire.told().await, ["Bulk Notification news on none"; 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wire_that_is_full_until_it_is_flushed_is_flushed_and_asked_again() {
+    let (peer, wire) = open(MCP, TRAITS, Limits::default());
+    wire.state().holds = Some(1);
+    for _ in 0..3 {
+        peer.notify("news", &json!({})).unwrap();
+    }
+    assert_eq!(wire.told().await, ["Bulk Notification news on none"; 3], "a frame is left behind");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_silenced_request_had_to_say_is_not_said_once_there_is_room() {
+    let (peer, wire) = open(MCP, TRAITS, Limits::default());
+    wire.state().full = Some(Lane::Bulk);
+    wire.says(3, &request(1, "wait", &json!({})));
+    wire.says(4, &request(2, "wait", &json!({})));
+    assert_eq!(wire.told().await, ["begin 3", "begin 4"]);
+    assert_eq!(peer.load().outbox_frames, 2);
+    wire.says(5, &cancel(1));
+    assert_eq!(wire.told().await, ["finish 5 Accepted", "finish 3 Silent"]);
+    assert_eq!(peer.load().outbox_frames, 1, "I2: a frame of the silenced request waits");
+    wire.make_room();
+    assert_eq!(wire.told().await, ["Bulk Notification waits on 4"], "I2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_hears_of_a_cancel_that_was_read_before_it_ran() {
+    let (_peer, wire) = open(ACP, TRAITS, Limits::default());
+    let begun = tokio::time::Instant::now();
+    wire.says(0, &request(1, "wait", &json!({})));
+    wire.says(0, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
+    let told = wire.told().await;
+    assert_eq!(told, ["Bulk Notification waits on none", "Bulk Answer 1 on none"], "L1: the signal is lost");
+    assert_eq!(begun.elapsed(), std::time::Duration::ZERO, "the grace answered, not the handler");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_read_where_both_the_wire_and_the_revision_allow_it() {
+    let batch = json!([request(1, "step", &json!({})), [request(2, "step", &json!({}))], cancel(9)]);
+    let refused = &["Control Answer on none"][..];
+    let read = ["Control Answer on none", "Bulk Notification stepped on none", "Bulk Answer 1 on none"];
+    for (batches, revision, expected) in
+        [(true, "2025-03-26", &read[..]), (true, "2025-06-18", refused), (false, "2025-03-26", refused)]
+    {
+        let (_peer, wire) = open(MCP, LinkTraits { batches, ..TRAITS }, Limits::default());
+        wire.says(0, &request(0, "initialize", &json!({"protocolVersion": revision})));
+        assert_eq!(wire.told().await, ["Bulk Answer 0 on none"]);
+        wire.says(0, &batch);
+        assert_eq!(wire.told().await, expected, "{revision}, over a wire with batches: {batches}");
+    }
+}

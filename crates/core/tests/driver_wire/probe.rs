@@ -1,0 +1,215 @@
+//! A wire that notes all it is told, a line each, and has room only where a test says so.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use rescind_core::dialect::Dialect;
+use rescind_core::{
+    CallContext, CloseReason, ExchangeId, Fault, Finish, FrameKind, Inbound, Lane, Limits, Link, LinkTraits,
+    Meta, Outbound, Peer, Receiver, Router, Sender, TransportError, TransportErrorKind, TransportEvent,
+    Unsupported,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+/// Exchanges as HTTP has them, in one session.
+pub(crate) const TRAITS: LinkTraits = LinkTraits {
+    ordered: false,
+    exchanges_abortable: true,
+    exchange_scoped: false,
+    peer_can_request: true,
+    resumable: false,
+    batches: false,
+    max_frame: 1 << 20,
+};
+
+struct Comes(mpsc::UnboundedReceiver<Inbound>);
+
+impl Receiver for Comes {
+    fn poll_event(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        self.0.poll_recv(cx).map(|inbound| inbound.map(|inbound| Ok(TransportEvent::Message(inbound))))
+    }
+}
+
+/// What the wire was told, and what it can do.
+#[derive(Default)]
+pub(crate) struct State {
+    told: Vec<String>,
+    /// The lane it has no room on.
+    pub(crate) full: Option<Lane>,
+    /// The most frames it holds before it is flushed.
+    pub(crate) holds: Option<usize>,
+    held: usize,
+    waker: Option<Waker>,
+    /// How often it had no room.
+    pub(crate) asked_in_vain: usize,
+    /// The kind of frame it refuses, and what its error is about.
+    pub(crate) refuses: Option<(FrameKind, Option<ExchangeId>)>,
+    /// It cannot give up an exchange.
+    pub(crate) cannot_abort: bool,
+    /// The length of the frame that was taken last.
+    pub(crate) length: usize,
+}
+
+struct Goes(Arc<Mutex<State>>);
+
+impl Goes {
+    fn note(&self, line: String) {
+        self.0.lock().unwrap().told.push(line);
+    }
+}
+
+fn named(exchange: ExchangeId) -> String {
+    match exchange.call() {
+        Some(number) => format!("ours {}", number.0),
+        None if exchange == ExchangeId::NONE => "none".to_owned(),
+        None => exchange.0.to_string(),
+    }
+}
+
+fn shown(out: &Outbound) -> String {
+    let mut words = vec![format!("{:?} {:?}", out.lane, out.head.kind)];
+    words.extend(out.head.id.as_ref().map(ToString::to_string));
+    words.extend(out.head.method.as_ref().map(ToString::to_string));
+    words.push(format!("on {}{}", named(out.exchange), if out.last { ", last" } else { "" }));
+    words.join(" ")
+}
+
+impl Sender for Goes {
+    fn poll_ready(
+        self: Pin<&mut Self>,
+        lane: Lane,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        let mut state = self.0.lock().unwrap();
+        if state.full == Some(lane) || state.holds.is_some_and(|holds| state.held >= holds) {
+            state.waker = Some(cx.waker().clone());
+            state.asked_in_vain += 1;
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        let mut state = self.0.lock().unwrap();
+        let line = shown(&out);
+        if let Some((_, exchange)) = state.refuses.filter(|(kind, _)| *kind == out.head.kind) {
+            state.told.push(format!("refused {line}"));
+            return Err(TransportError {
+                exchange,
+                ..TransportError::new(TransportErrorKind::Closed, "as asked")
+            });
+        }
+        state.told.push(line);
+        state.held += 1;
+        state.length = out.body.len();
+        Ok(())
+    }
+
+    /// Whoever flushes knows that there is room again: nobody is woken.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        self.0.lock().unwrap().held = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.note(format!("begin {}", named(exchange)));
+    }
+
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+        self.note(format!("fault {} {fault:?}", named(exchange)));
+    }
+
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+        self.note(format!("finish {} {how:?}", named(exchange)));
+    }
+
+    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
+        self.note(format!("abort {}", named(exchange)));
+        if self.0.lock().unwrap().cannot_abort { Err(Unsupported) } else { Ok(()) }
+    }
+
+    fn poll_close(
+        self: Pin<&mut Self>,
+        _: &CloseReason,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<(), TransportError>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The far end of a connection.
+pub(crate) struct Wire {
+    says: mpsc::UnboundedSender<Inbound>,
+    state: Arc<Mutex<State>>,
+}
+
+impl Wire {
+    /// A frame comes in on an exchange the peer opened; 0: on none.
+    pub(crate) fn says(&self, exchange: u64, frame: &impl ToString) {
+        let body = Bytes::from(frame.to_string());
+        self.says.send(Inbound { body, exchange: ExchangeId(exchange), principal: None }).unwrap();
+    }
+
+    /// What the wire was told since this was asked last, once nothing goes on any more.
+    pub(crate) async fn told(&self) -> Vec<String> {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        std::mem::take(&mut self.state().told)
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// There is room on both lanes again.
+    pub(crate) fn make_room(&self) {
+        let waker = {
+            let mut state = self.state();
+            state.full = None;
+            state.waker.take()
+        };
+        waker.unwrap().wake();
+    }
+}
+
+/// A side that serves, over such a wire.
+pub(crate) fn open(dialect: Dialect, traits: LinkTraits, limits: Limits) -> (Peer, Wire) {
+    let (says, comes) = mpsc::unbounded_channel();
+    let state = Arc::new(Mutex::new(State::default()));
+    let link = Link::new(Comes(comes), Goes(Arc::clone(&state)), traits, Meta::default());
+    let peer = Peer::builder(dialect).serve(router()).limits(limits).attach(link).unwrap();
+    (peer, Wire { says, state })
+}
+
+fn router() -> Router {
+    Router::new()
+        .method("initialize", |_ctx, params: Value| async move {
+            Ok(json!({"protocolVersion": params.get("protocolVersion")}))
+        })
+        .method("big", |_ctx, (size,): (usize,)| async move { Ok("x".repeat(size)) })
+        .method("step", |ctx: CallContext, _: Value| async move {
+            ctx.notify("stepped", &json!({}))?;
+            Ok(json!({}))
+        })
+        .method("wait", |ctx: CallContext, _: Value| async move {
+            ctx.notify("waits", &json!({}))?;
+            let cause = ctx.cancelled().await;
+            ctx.stopped::<Value>(cause)
+        })
+}
+
+pub(crate) fn request(id: u64, method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+/// A cancel as MCP writes it.
+pub(crate) fn cancel(id: u64) -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+}
