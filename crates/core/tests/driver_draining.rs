@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, mpsc as threads};
 use std::time::Duration;
 
-use rescind_core::dialect::{ACP, Dialect, MCP};
+use rescind_core::dialect::{ACP, ACP_DRAFT, Dialect, MCP};
 use rescind_core::{CallContext, CallError, Limits, Peer, Router, Server, ServerLimits, memory_listener};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -31,7 +31,8 @@ async fn refused(peer: &Peer) -> Option<String> {
 async fn a_handler_that_goes_on_after_its_request_is_settled_counts_as_draining_until_it_ends() {
     settled(ACP, Ending::AnsweredAfterTheGrace).await;
     settled(MCP, Ending::Silenced).await;
-    settled(MCP, Ending::WireLost).await;
+    // Without a handshake nobody cancels in this one.
+    settled(ACP_DRAFT, Ending::WireLost).await;
 }
 
 async fn settled(dialect: Dialect, how: Ending) {
@@ -47,7 +48,11 @@ async fn settled(dialect: Dialect, how: Ending) {
         });
     let (listener, transport) = memory_listener();
     let mut limits = Limits::default();
-    limits.cancel_grace = Duration::from_millis(1);
+    limits.cancel_grace = match how {
+        Ending::AnsweredAfterTheGrace => Duration::from_millis(1),
+        // It counts at once, not when it is aborted.
+        Ending::Silenced | Ending::WireLost => Duration::from_secs(3600),
+    };
     // One that drains is one too many.
     let mut bounds = ServerLimits::default();
     bounds.draining = 0;

@@ -148,8 +148,8 @@ async fn a_call_the_wire_refuses_never_ran_and_a_wire_that_breaks_ends_the_conne
 
     wire.state().refuses = Some((FrameKind::Notification, None));
     peer.notify("news", &json!({})).unwrap();
-    let closed = peer.closed().await;
-    assert!(matches!(closed, Err(ConnectionError::Transport(_))), "{closed:?}");
+    let closed = tokio::time::timeout(Duration::from_secs(1), peer.closed()).await;
+    assert!(matches!(closed, Ok(Err(ConnectionError::Transport(_)))), "{closed:?}");
 }
 
 #[tokio::test(start_paused = true)]
