@@ -5,6 +5,7 @@
 mod broken_framing;
 mod calls;
 mod cancel_first;
+mod draining;
 mod drops;
 mod exchanges;
 mod idle;
@@ -14,3 +15,4 @@ mod room;
 mod router;
 mod serving;
 mod turns;
+mod wire;

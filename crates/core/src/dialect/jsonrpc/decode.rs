@@ -228,9 +228,7 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
     }
 }
 
-/// The call a numeric id names. A text, a fraction or a number below zero was never an id of ours.
-fn call_number(digits: &str) -> Option<CallNumber> {
-    let plain =
-        digits == "0" || (!digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit()));
-    if plain { digits.parse().ok().map(CallNumber) } else { None }
+/// The call a JSON number names. A text, a fraction or a number below zero was never an id of ours.
+fn call_number(json: &str) -> Option<CallNumber> {
+    json.parse().ok().map(CallNumber)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::probe::{TRAITS, cancel, open, request};
+use super::probe::{TRAITS, cancel, open, request};
 use rescind_core::dialect::{ABP, ACP, ACP_DRAFT, Dialect, MCP};
 use rescind_core::{
     CallNumber, CancelResult, ConnectionError, ExchangeId, FrameKind, Limits, LinkTraits, Outcome,

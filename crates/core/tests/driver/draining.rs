@@ -1,6 +1,4 @@
 //! Handlers that go on although their request is settled: their server counts them until they have ended (I10).
-#![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::{Arc, Mutex, mpsc as threads};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What a wire is told when it has no room, and what goes by it in which order.
 
-use crate::probe::{TRAITS, cancel, open, request};
+use super::probe::{TRAITS, cancel, open, request};
 use rescind_core::dialect::{ACP, MCP};
 use rescind_core::{Lane, Limits, LinkTraits};
 use serde_json::{Value, json};

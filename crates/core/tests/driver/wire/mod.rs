@@ -1,0 +1,5 @@
+//! What the driver tells its wire.
+
+mod exchanges;
+mod lanes;
+mod probe;
