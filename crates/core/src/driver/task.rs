@@ -27,7 +27,7 @@ use tokio::time::Sleep;
 use super::admission::Admission;
 use super::idle::Idle;
 use super::router::Router;
-use super::shared::Shared;
+use super::shared::{Shared, now};
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::machine::{CloseCause, Lost};
 use crate::sync::atomic::Ordering;
@@ -262,6 +262,14 @@ impl Driver {
         if is_left { Due::More } else { Due::Done }
     }
 
+    /// For a turn after which there is more to do at once: what is due must not wait until there is no more.
+    fn do_what_is_due(&self) {
+        let next = self.shared.lock().session.next_timeout();
+        if next.is_some_and(|next| next <= now()) {
+            self.shared.step(|core, now, _| core.session.handle_timeout(now));
+        }
+    }
+
     /// Looks, under the lock, whether there is anything to do, and leaves the waker if not (T5).
     fn look_again(&mut self, cx: &mut Context<'_>) -> Due {
         let next = {
@@ -306,6 +314,7 @@ impl Future for Driver {
                 self.shared.step(|core, now, _| core.session.advance(now));
             }
             if more || walks {
+                self.do_what_is_due();
                 break;
             }
             if self.poll_idle(cx) {

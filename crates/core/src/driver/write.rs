@@ -30,9 +30,9 @@ enum Outgoing {
 }
 
 impl Driver {
-    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: a row of cancels
-    /// was written, and more wait. They have another round to go on, so that the wire holds few of them: whatever else goes
-    /// by it waits behind those it holds.
+    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: there is more to write
+    /// at once. After a row of cancels the others have another round to go on, so that the wire holds few of them: whatever
+    /// else goes by it waits behind those it holds.
     pub(super) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, TransportError> {
         if self.tx.is_none() {
             return Ok(false);
@@ -68,10 +68,13 @@ impl Driver {
                 .step(|core, now, deferred| (core.take(lane, now, deferred), core.outbox.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
-                if matches!(outgoing, Outgoing::Cancel { .. }) {
-                    (urgent, cancels) = (true, cancels + 1);
-                }
+                let is_cancel = matches!(outgoing, Outgoing::Cancel { .. });
+                urgent |= is_cancel;
+                cancels += usize::from(is_cancel);
                 self.send(outgoing)?;
+            } else if lane == Lane::Control {
+                // The mark of a cancel that is not wanted any more took its time too.
+                cancels += 1;
             }
         }
         self.flush(cx)?;

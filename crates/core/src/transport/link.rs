@@ -42,7 +42,8 @@ impl fmt::Debug for Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own that a wire must state")]
 pub struct LinkTraits {
-    /// Frames arrive in the order they were sent. Only where they do not may an early cancel be parked.
+    /// Frames arrive in the order they were sent. Only where they do not may an early cancel be parked; and only there do more than a
+    /// row of cancels pass a frame of bulk that finds no room.
     pub ordered: bool,
     /// An exchange we opened can be given up ([`Sender::abort_exchange`]).
     pub exchanges_abortable: bool,

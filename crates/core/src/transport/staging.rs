@@ -18,8 +18,8 @@ pub(super) const fn has_room(lane: Lane, held: usize) -> bool {
     }
 }
 
-/// Whether a sender that found no room for this lane is to try again: one that is woken for each frame that leaves would write
-/// as many frames at a time.
+/// Whether a sender that found no room for this lane is to be woken: one that is woken for each frame that leaves would write one
+/// and wait again.
 pub(super) const fn is_half_empty(lane: Lane, held: usize) -> bool {
     match lane {
         Lane::Control => held <= HELD / 2,

@@ -1,5 +1,7 @@
 //! What a wire is told when it has no room, and what goes by it in which order.
 
+use std::time::Duration;
+
 use super::probe::{TRAITS, cancel, open, request};
 use rescind_core::dialect::{ACP, MCP};
 use rescind_core::{Lane, Limits, LinkTraits};
@@ -92,4 +94,21 @@ async fn a_batch_is_read_where_both_the_wire_and_the_revision_allow_it() {
         wire.says(0, &batch);
         assert_eq!(wire.told().await, expected, "{revision}, over a wire with batches: {batches}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
+    let (_peer, wire) = open(ACP, TRAITS, Limits::default());
+    wire.says(3, &request(1, "deaf", &json!({})));
+    assert_eq!(wire.told().await, ["begin 3"]);
+    let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
+    wire.says(4, &cancel);
+    assert_eq!(wire.told().await, ["finish 4 Accepted"]);
+    for id in 2..2002 {
+        wire.says(5, &request(id, "unknown", &json!({})));
+    }
+    tokio::time::advance(Limits::default().cancel_grace + Duration::from_millis(1)).await;
+    let told = wire.told().await;
+    let place = told.iter().position(|line| line == "Bulk Answer 1 on 3, last");
+    assert!(place.is_some_and(|place| place < 200), "L3: the grace is over, and {place:?} lines come first");
 }

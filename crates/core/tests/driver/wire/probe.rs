@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use rescind_core::dialect::Dialect;
 use rescind_core::{
-    CallContext, CloseReason, ExchangeId, Fault, Finish, FrameKind, Inbound, Lane, Limits, Link, LinkTraits,
-    Meta, Outbound, Peer, Receiver, Router, Sender, TransportError, TransportErrorKind, TransportEvent,
-    Unsupported,
+    CallContext, CloseReason, ExchangeId, Fault, Finish, FrameKind, HandlerError, Inbound, Lane, Limits,
+    Link, LinkTraits, Meta, Outbound, Peer, Receiver, Router, Sender, TransportError, TransportErrorKind,
+    TransportEvent, Unsupported,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -198,6 +198,7 @@ fn router() -> Router {
             ctx.notify("stepped", &json!({}))?;
             Ok(json!({}))
         })
+        .method("deaf", |_: CallContext, _: Value| std::future::pending::<Result<(), HandlerError>>())
         .method("wait", |ctx: CallContext, _: Value| async move {
             ctx.notify("waits", &json!({}))?;
             let cause = ctx.cancelled().await;
