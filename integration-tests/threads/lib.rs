@@ -39,6 +39,11 @@ pub fn explore(name: &str, test: impl Fn() + Send + Sync + Copy + 'static) {
     let by_chance = wanted.unwrap_or(BY_CHANCE);
     let orders = run(name, RandomScheduler::new_from_seed(SEED, by_chance), test)
         + run(name, PctScheduler::new_from_seed(SEED, CHANGES, by_chance / 10 + 1), test);
+    assert_eq!(
+        orders,
+        by_chance + by_chance / 10 + 1,
+        "{name}: the time was up before all orders were tried"
+    );
     println!("{name}: {orders} orders");
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rescind_threads::explore;
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
+use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread as tasks;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -95,6 +96,13 @@ fn pipe_read_and_dropped() {
 struct Target {
     taken: Arc<Mutex<Vec<u8>>>,
     room: usize,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+    }
 }
 
 impl Write for Target {
@@ -115,13 +123,13 @@ impl Write for Target {
     }
 }
 
-async fn write_all(writer: &mut ThreadWriter) -> io::Result<()> {
+async fn write_all(writer: &mut ThreadWriter, flushes: bool) -> io::Result<()> {
     let mut left = TEXT;
     while !left.is_empty() {
         let count = poll_fn(|cx| Pin::new(&mut *writer).poll_write(cx, left)).await?;
         left = left.get(count..).unwrap_or_default();
     }
-    poll_fn(|cx| Pin::new(&mut *writer).poll_flush(cx)).await
+    if flushes { poll_fn(|cx| Pin::new(&mut *writer).poll_flush(cx)).await } else { Ok(()) }
 }
 
 /// How a writer ends.
@@ -133,21 +141,29 @@ enum Last {
 }
 
 fn writing(room: usize, last: Last) {
-    let taken = Arc::<Mutex<Vec<u8>>>::default();
-    let target = Target { taken: Arc::clone(&taken), room };
+    let (taken, is_gone) = (Arc::<Mutex<Vec<u8>>>::default(), Arc::<AtomicBool>::default());
+    let target = Target { taken: Arc::clone(&taken), room, is_gone: Arc::clone(&is_gone) };
     let Ok(mut writer) = ThreadWriter::new(target) else { panic!("no thread") };
-    let wrote = block_on(write_all(&mut writer));
+    let wrote = block_on(write_all(&mut writer, last == Last::Flush));
     let is_broken = room < TEXT.len();
-    assert_eq!(wrote.is_err(), is_broken, "{wrote:?}");
-    if last == Last::Shutdown {
-        let shut = block_on(poll_fn(|cx| Pin::new(&mut writer).poll_shutdown(cx)));
-        assert_eq!(shut.is_err(), is_broken, "{shut:?}");
-    }
-    if last == Last::Drop {
-        drop(writer);
+    // Who does not wait may not have heard of it yet.
+    assert!(is_broken || wrote.is_ok(), "{wrote:?}");
+    match last {
+        Last::Flush => assert_eq!(wrote.is_err(), is_broken, "{wrote:?}"),
+        Last::Shutdown => {
+            let shut = block_on(poll_fn(|cx| Pin::new(&mut writer).poll_shutdown(cx)));
+            assert_eq!(shut.is_err(), is_broken, "{shut:?}");
+            assert!(is_broken || is_gone.load(Ordering::SeqCst), "the pipe is open after the shutdown");
+        }
+        Last::Drop => {
+            drop(writer);
+            while !is_gone.load(Ordering::SeqCst) {
+                tasks::yield_now();
+            }
+        }
     }
     let Ok(taken) = taken.lock() else { panic!("a writer panicked") };
-    assert_eq!(&**taken, TEXT.get(..room).unwrap_or(TEXT));
+    assert_eq!(&**taken, TEXT.get(..room).unwrap_or(TEXT), "what was taken is written");
 }
 
 #[test]
