@@ -72,3 +72,14 @@ fn run(name: &str, scheduler: impl Scheduler + 'static, test: impl Fn() + Send +
         resume_unwind(panic)
     })
 }
+
+/// Makes a test of each pair: `play` of the two, in many orders of their threads.
+#[macro_export]
+macro_rules! pairs {
+    ($($name:ident: $first:ident, $second:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            $crate::explore(stringify!($name), || play($first, $second));
+        })*
+    };
+}

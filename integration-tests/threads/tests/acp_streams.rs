@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use rescind_core::{CallContext, HandlerError, Peer, Router, dialect};
 use rescind_http::Acp;
-use rescind_threads::explore;
+use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
@@ -154,15 +154,6 @@ async fn listen(site: &Site, id: &str, returns: bool) -> Vec<Value> {
 /// The connection or the server has ended.
 fn is_over(answered: &Answered) -> bool {
     matches!(answered.status, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE)
-}
-
-macro_rules! pairs {
-    ($($name:ident: $first:ident, $second:ident;)*) => {
-        $(#[test]
-        fn $name() {
-            explore(stringify!($name), || play($first, $second));
-        })*
-    };
 }
 
 pairs! {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use far::{Far, Way};
 use rescind_core::{Call, CancelResult, Outcome, Peer, dialect, memory_pair};
-use rescind_threads::explore;
+use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
@@ -105,15 +105,6 @@ fn started(peer: &Peer, name: &str) -> Call<Value> {
         Ok(call) => call,
         Err(error) => panic!("{name} was not started: {error}"),
     }
-}
-
-macro_rules! pairs {
-    ($($name:ident: $first:ident, $second:ident;)*) => {
-        $(#[test]
-        fn $name() {
-            explore(stringify!($name), || play($first, $second));
-        })*
-    };
 }
 
 pairs! {

@@ -9,7 +9,7 @@ use rescind_core::{
     CallContext, Cause, CauseKind, ExchangeId, FrameKind, HandlerError, Head, Lane, Outbound, Peer, Receiver,
     Router, Sender, TransportEvent, dialect, memory_pair,
 };
-use rescind_threads::explore;
+use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
@@ -160,15 +160,6 @@ fn send(tx: &Tx, frame: &Value) {
     let Ok(mut tx) = tx.lock() else { panic!("a sender panicked") };
     // The wire has room for this little; the near end may have gone.
     let _: Result<(), _> = tx.as_mut().start_send(out);
-}
-
-macro_rules! pairs {
-    ($($name:ident: $first:ident, $second:ident;)*) => {
-        $(#[test]
-        fn $name() {
-            explore(stringify!($name), || play($first, $second));
-        })*
-    };
 }
 
 pairs! {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use rescind_core::{CallContext, Cause, CauseKind, HandlerError, Peer, Router, dialect};
 use rescind_http::Stateless;
-use rescind_threads::explore;
+use rescind_threads::pairs;
 use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
@@ -138,15 +138,6 @@ fn check(answered: Option<Answered>, first: Event, second: Event) {
         [] => assert!(has(Shut), "I1: {first:?} and {second:?} brought {answered:?}"),
         _ => panic!("I1: {first:?} and {second:?} brought {answers:?}"),
     }
-}
-
-macro_rules! pairs {
-    ($($name:ident: $first:ident, $second:ident;)*) => {
-        $(#[test]
-        fn $name() {
-            explore(stringify!($name), || play($first, $second));
-        })*
-    };
 }
 
 pairs! {

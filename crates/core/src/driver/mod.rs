@@ -27,6 +27,7 @@ mod notifiers;
 mod notify;
 mod opening;
 mod outbox;
+mod outgoing;
 mod peer;
 mod read;
 mod request;

@@ -2,32 +2,20 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::calls::StagedCall;
-use super::deferred::Deferred;
-use super::outbox::{Answer, Bulk, Control, Notification, ROW};
-use super::shared::{Core, Shared};
+use super::outbox::{Answer, Control, ROW};
+use super::outgoing::Outgoing;
+use super::shared::Shared;
 use super::task::Driver;
-use crate::cause::Cause;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
-use crate::id::{CallNumber, ExchangeId, OutboundKey, RequestId};
+use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::transport::{Fault, Finish, FrameKind, Head, Lane, Outbound, TransportError};
 
 /// Over this a frame's buffer is given away and not copied.
 const COPY: usize = 16 * 1024;
-
-/// A frame that was taken out of the outbox: it counts as written (T4).
-enum Outgoing {
-    Call { key: OutboundKey, number: CallNumber, exchange: ExchangeId, call: Box<StagedCall> },
-    Cancel { key: OutboundKey, number: CallNumber, exchange: ExchangeId, cancel: CallNumber, cause: Cause },
-    Control(Control),
-    Answer { reply: Reply, answer: Option<Answer> },
-    Notification(Notification),
-}
 
 impl Driver {
     /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: there is more to write
@@ -335,69 +323,4 @@ const fn fault_of(why: Refusal) -> Fault {
 
 fn id_of(number: CallNumber) -> Option<RequestId> {
     i64::try_from(number.0).ok().map(RequestId::number)
-}
-
-impl Core {
-    /// Takes the next frame of a lane, and tells the machine that it is written.
-    fn take(&mut self, lane: Lane, now: Instant, deferred: &mut Deferred) -> Option<Outgoing> {
-        let taken = match lane {
-            Lane::Control => self.take_control(now),
-            Lane::Bulk => self.take_bulk(now),
-        };
-        self.give_room(deferred);
-        taken
-    }
-
-    fn take_control(&mut self, now: Instant) -> Option<Outgoing> {
-        match self.outbox.pop_control()? {
-            Control::Cancel(ticket) => {
-                let entry = self.calls.get_mut(ticket)?;
-                let key = entry.key;
-                let (cancel, cause) = entry.take_cancel()?;
-                let settled = entry.ended;
-                let number = self.session.call_number(key);
-                let exchange = number.map_or(ExchangeId::NONE, |number| entry.exchange(number));
-                let wanted = self.session.wants_cancel(key);
-                if wanted {
-                    self.session.local_cancel_written(now, key);
-                }
-                if settled {
-                    self.outbound.remove(key.0);
-                    self.free_call(ticket);
-                }
-                let number = number.filter(|_| wanted)?;
-                Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
-            }
-            control => Some(Outgoing::Control(control)),
-        }
-    }
-
-    fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
-        match self.outbox.pop_bulk()? {
-            Bulk::Call(ticket) => {
-                let taken = self.calls.get_mut(ticket).and_then(|entry| {
-                    let call = entry.frame.take()?;
-                    let number = self.session.call_number(entry.key)?;
-                    Some((call, entry.key, number, entry.exchange(number)))
-                });
-                let Some((call, key, number, exchange)) = taken else {
-                    self.outbox.found_empty();
-                    return None;
-                };
-                self.session.local_written(now, key);
-                Some(Outgoing::Call { key, number, exchange, call })
-            }
-            Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
-            Bulk::Notification(frame) => {
-                if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
-                    slot.frames = slot.frames.saturating_sub(1);
-                }
-                Some(Outgoing::Notification(frame))
-            }
-            Bulk::Dropped => {
-                self.outbox.found_empty();
-                None
-            }
-        }
-    }
 }

@@ -1,0 +1,86 @@
+//! What comes out of the outbox to be written, and what the machine is told with it.
+
+use std::time::Instant;
+
+use super::calls::StagedCall;
+use super::deferred::Deferred;
+use super::outbox::{Answer, Bulk, Control, Notification};
+use super::shared::Core;
+use crate::cause::Cause;
+use crate::id::{CallNumber, ExchangeId, OutboundKey};
+use crate::machine::Reply;
+use crate::transport::Lane;
+
+/// A frame that was taken out of the outbox: it counts as written (T4).
+pub(super) enum Outgoing {
+    Call { key: OutboundKey, number: CallNumber, exchange: ExchangeId, call: Box<StagedCall> },
+    Cancel { key: OutboundKey, number: CallNumber, exchange: ExchangeId, cancel: CallNumber, cause: Cause },
+    Control(Control),
+    Answer { reply: Reply, answer: Option<Answer> },
+    Notification(Notification),
+}
+
+impl Core {
+    /// Takes the next frame of a lane, and tells the machine that it is written.
+    pub(super) fn take(&mut self, lane: Lane, now: Instant, deferred: &mut Deferred) -> Option<Outgoing> {
+        let taken = match lane {
+            Lane::Control => self.take_control(now),
+            Lane::Bulk => self.take_bulk(now),
+        };
+        self.give_room(deferred);
+        taken
+    }
+
+    fn take_control(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_control()? {
+            Control::Cancel(ticket) => {
+                let entry = self.calls.get_mut(ticket)?;
+                let key = entry.key;
+                let (cancel, cause) = entry.take_cancel()?;
+                let settled = entry.ended;
+                let number = self.session.call_number(key);
+                let exchange = number.map_or(ExchangeId::NONE, |number| entry.exchange(number));
+                let wanted = self.session.wants_cancel(key);
+                if wanted {
+                    self.session.local_cancel_written(now, key);
+                }
+                if settled {
+                    self.outbound.remove(key.0);
+                    self.free_call(ticket);
+                }
+                let number = number.filter(|_| wanted)?;
+                Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
+            }
+            control => Some(Outgoing::Control(control)),
+        }
+    }
+
+    fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_bulk()? {
+            Bulk::Call(ticket) => {
+                let taken = self.calls.get_mut(ticket).and_then(|entry| {
+                    let call = entry.frame.take()?;
+                    let number = self.session.call_number(entry.key)?;
+                    Some((call, entry.key, number, entry.exchange(number)))
+                });
+                let Some((call, key, number, exchange)) = taken else {
+                    self.outbox.found_empty();
+                    return None;
+                };
+                self.session.local_written(now, key);
+                Some(Outgoing::Call { key, number, exchange, call })
+            }
+            Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
+            Bulk::Notification(frame) => {
+                if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
+                    slot.frames = slot.frames.saturating_sub(1);
+                }
+                Some(Outgoing::Notification(frame))
+            }
+            Bulk::Dropped => {
+                self.outbox.found_empty();
+                None
+            }
+        }
+    }
+}
