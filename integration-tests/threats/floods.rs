@@ -278,7 +278,10 @@ async fn pairs(wire: Wire) {
     let mut memory = Memory::begin();
     let since = Instant::now();
     let together = together_over(&wire);
-    for first in (0..count).step_by(together) {
+    // First as many as may run, so that the limit is reached however slow this machine is; then the flood.
+    let filling = together.max(limits.running);
+    some_pairs(&mut stranger, 0, filling, || server.stats().slots == filling as u64).await;
+    for first in (filling..count).step_by(together) {
         some_pairs(&mut stranger, first, together, || server.stats().slots == together as u64).await;
         memory.look(first);
     }
