@@ -1,15 +1,18 @@
 //! Whether a request is cancelled, for code that has only its session and its id.
 
-use std::collections::hash_map::DefaultHasher;
-use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, PoisonError};
+
+use hashbrown::HashTable;
 
 use crate::id::RequestId;
 use crate::sync::RwLock;
 
 const SHARDS: usize = 16;
+
+/// Places a shard keeps when it is empty.
+const KEPT: usize = 1024;
 
 /// Names a session among all that share a [`Registry`].
 ///
@@ -65,9 +68,16 @@ impl fmt::Debug for SessionId {
 /// assert!(!registry.is_cancelled(&SessionId::from("s-1"), &RequestId::number(7)));
 /// ```
 #[derive(Clone, Default)]
-pub struct Registry(Arc<[Shard; SHARDS]>);
+pub struct Registry(Arc<Shards>);
 
-type Shard = RwLock<HashMap<SessionId, HashSet<RequestId>>>;
+/// Ids come from strangers, so the hash is the standard library's, keyed for each registry.
+#[derive(Default)]
+struct Shards {
+    hasher: RandomState,
+    shards: [RwLock<Shard>; SHARDS],
+}
+
+type Shard = HashTable<(SessionId, RequestId)>;
 
 impl Registry {
     /// An empty registry.
@@ -79,18 +89,16 @@ impl Registry {
     /// Whether the request is cancelled and its handler has not ended (002-12).
     #[must_use]
     pub fn is_cancelled(&self, session: &SessionId, request: &RequestId) -> bool {
-        let shard = self.shard(session, request).read().unwrap_or_else(PoisonError::into_inner);
-        shard.get(session).is_some_and(|requests| requests.contains(request))
+        let (shard, hash) = self.0.of(session, request);
+        let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+        shard.find(hash, is(session, request)).is_some()
     }
 
     /// How many cancelled requests have not ended.
     #[must_use]
     pub fn len(&self) -> usize {
-        let count = |shard: &Shard| {
-            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            shard.values().map(HashSet::len).sum::<usize>()
-        };
-        self.0.iter().map(count).sum()
+        let count = |shard: &RwLock<Shard>| shard.read().unwrap_or_else(PoisonError::into_inner).len();
+        self.0.shards.iter().map(count).sum()
     }
 
     /// No cancelled request is left.
@@ -104,8 +112,10 @@ impl Registry {
         expect(dead_code, reason = "only a driver writes to a registry")
     )]
     pub(crate) fn record(&self, session: &SessionId, request: &RequestId) {
-        let mut shard = self.shard(session, request).write().unwrap_or_else(PoisonError::into_inner);
-        shard.entry(session.clone()).or_default().insert(request.clone());
+        let (shard, hash) = self.0.of(session, request);
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        let rehash = |(session, request): &(SessionId, RequestId)| self.0.of(session, request).1;
+        shard.entry(hash, is(session, request), rehash).or_insert_with(|| (session.clone(), request.clone()));
     }
 
     #[cfg_attr(
@@ -113,22 +123,31 @@ impl Registry {
         expect(dead_code, reason = "only a driver writes to a registry")
     )]
     pub(crate) fn clear(&self, session: &SessionId, request: &RequestId) {
-        let mut shard = self.shard(session, request).write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(requests) = shard.get_mut(session) {
-            requests.remove(request);
-            if requests.is_empty() {
-                shard.remove(session);
-            }
+        let (shard, hash) = self.0.of(session, request);
+        let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(found) = shard.find_entry(hash, is(session, request)) {
+            found.remove();
+        }
+        if shard.is_empty() && shard.capacity() > KEPT {
+            *shard = HashTable::new();
         }
     }
+}
 
-    fn shard(&self, session: &SessionId, request: &RequestId) -> &Shard {
-        let mut hasher = DefaultHasher::new();
-        (session, request).hash(&mut hasher);
+fn is(session: &SessionId, request: &RequestId) -> impl Fn(&(SessionId, RequestId)) -> bool {
+    move |(of, known)| known == request && of == session
+}
+
+impl Shards {
+    /// The shard of a session, whose requests share its connection's lock anyway, and the hash of a request in it.
+    fn of(&self, session: &SessionId, request: &RequestId) -> (&RwLock<Shard>, u64) {
+        let mut hasher = self.hasher.build_hasher();
+        session.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or(0);
-        let [first, ..] = &*self.0;
+        request.hash(&mut hasher);
+        let [first, ..] = &self.shards;
         // The place is below SHARDS; the first stands in only to spare a panic.
-        self.0.get(place).unwrap_or(first)
+        (self.shards.get(place).unwrap_or(first), hasher.finish())
     }
 }
 
@@ -155,5 +174,26 @@ mod tests {
         registry.clear(&one, &id);
         assert!(!registry.is_cancelled(&one, &id), "I3: a request that ended is still recorded");
         assert!(registry.is_empty());
+    }
+
+    #[test]
+    fn a_registry_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
+        let registry = Registry::new();
+        let session = SessionId::from("one");
+        let ids: Vec<_> = (0..100_000).map(RequestId::number).collect();
+        for id in ids.iter().chain(&ids) {
+            registry.record(&session, id);
+        }
+        assert_eq!(registry.len(), ids.len(), "a request is recorded once");
+        assert!(ids.iter().all(|id| registry.is_cancelled(&session, id)));
+        let kept = || {
+            registry.0.shards.iter().map(|shard| shard.read().unwrap().capacity()).max().unwrap_or_default()
+        };
+        assert!(kept() > KEPT);
+        for id in &ids {
+            registry.clear(&session, id);
+        }
+        assert!(registry.is_empty());
+        assert!(kept() <= KEPT, "I11: {} places are left", kept());
     }
 }
