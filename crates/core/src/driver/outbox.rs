@@ -145,8 +145,8 @@ pub(super) struct Outbox {
     empty: usize,
     /// Something was queued that the writer does not know of.
     news: bool,
-    /// The wire takes no bulk now, so that more of it is no news.
-    pub(super) bulk_blocked: bool,
+    /// The wire takes no frame of the next lane now, so that more bulk is no news.
+    pub(super) blocked: bool,
 }
 
 impl Outbox {
@@ -160,7 +160,7 @@ impl Outbox {
             reserve: Load { frames: 0, bytes: 0 },
             empty: 0,
             news: false,
-            bulk_blocked: false,
+            blocked: false,
         }
     }
 
@@ -193,7 +193,7 @@ impl Outbox {
     pub(super) fn push_bulk(&mut self, frame: Bulk) {
         self.charge(charge_of_bulk(&frame), true);
         self.bulk.push_back(frame);
-        self.news |= !self.bulk_blocked && !plant::is(Plant::LostWakeup);
+        self.news |= !self.blocked && !plant::is(Plant::LostWakeup);
     }
 
     pub(super) fn pop_control(&mut self) -> Option<Control> {
@@ -213,10 +213,14 @@ impl Outbox {
         let frame = self.bulk.pop_front()?;
         self.in_a_row = 0;
         self.charge(charge_of_bulk(&frame), false);
+        self.shrink_bulk();
+        Some(frame)
+    }
+
+    fn shrink_bulk(&mut self) {
         if self.bulk.is_empty() && self.bulk.capacity() > KEPT {
             self.bulk.shrink_to(0);
         }
-        Some(frame)
     }
 
     /// The lane the next frame goes by.
@@ -267,6 +271,20 @@ impl Outbox {
     pub(super) fn took_back(&mut self, is_staged: impl Fn(Ticket) -> bool) {
         self.empty += 1;
         self.sweep(is_staged);
+    }
+
+    /// Lets go of empty places ahead of the next frame of bulk: none of them has a turn, or waits for the wire's room.
+    pub(super) fn skip_empty(&mut self, is_staged: impl Fn(Ticket) -> bool) {
+        while self.empty > 0 {
+            match self.bulk.front() {
+                Some(Bulk::Dropped) => {}
+                Some(Bulk::Call(ticket)) if !is_staged(*ticket) => {}
+                _ => return,
+            }
+            self.bulk.pop_front();
+            self.found_empty();
+            self.shrink_bulk();
+        }
     }
 
     /// An empty place came out of the lane.

@@ -21,6 +21,13 @@ pub(super) enum Outgoing {
 }
 
 impl Core {
+    /// The lane the next frame goes by.
+    pub(super) fn next_lane(&mut self) -> Option<Lane> {
+        let calls = &self.calls;
+        self.outbox.skip_empty(|ticket| calls.get(ticket).is_some_and(|entry| entry.frame.is_some()));
+        self.outbox.next_lane()
+    }
+
     /// Takes the next frame of a lane, and tells the machine that it is written.
     pub(super) fn take(&mut self, lane: Lane, now: Instant, deferred: &mut Deferred) -> Option<Outgoing> {
         let taken = match lane {

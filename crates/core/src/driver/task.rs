@@ -206,7 +206,7 @@ impl Driver {
     fn poll_close(&mut self, cx: &mut Context<'_>) {
         let Phase::Closing { by, reason, result } = &mut self.phase else { return };
         let late = by.as_mut().poll(cx).is_ready();
-        let drained = self.shared.lock().outbox.next_lane().is_none() && !self.unflushed;
+        let drained = self.shared.lock().next_lane().is_none() && !self.unflushed;
         let closed = match &mut self.tx {
             Some(tx) if drained && !late => tx.as_mut().poll_close(reason, cx).is_ready(),
             Some(_) => late,

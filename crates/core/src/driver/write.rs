@@ -27,10 +27,10 @@ impl Driver {
         }
         let mut next = {
             let mut core = self.shared.lock();
-            core.outbox.bulk_blocked = false;
+            core.outbox.blocked = false;
             // All that happened so far is looked at from here on.
             core.dirty = false;
-            core.outbox.next_lane()
+            core.next_lane()
         };
         let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
         while let Some(lane) = next {
@@ -45,15 +45,14 @@ impl Driver {
             }
             if !self.poll_ready(lane, cx)? {
                 let mut core = self.shared.lock();
-                core.outbox.bulk_blocked = lane == Lane::Bulk;
+                core.outbox.blocked = true;
                 // In a wire with one order, more cancels ahead of it would have it wait for as long as there are any.
-                let may_pass = core.outbox.bulk_blocked && !self.shared.traits.ordered;
+                let may_pass = lane == Lane::Bulk && !self.shared.traits.ordered;
                 cancels_wait = may_pass && core.outbox.pass_turn();
                 break;
             }
-            let (taken, then) = self
-                .shared
-                .step(|core, now, deferred| (core.take(lane, now, deferred), core.outbox.next_lane()));
+            let (taken, then) =
+                self.shared.step(|core, now, deferred| (core.take(lane, now, deferred), core.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
                 let is_cancel = matches!(outgoing, Outgoing::Cancel { .. });

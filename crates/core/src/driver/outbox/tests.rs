@@ -276,7 +276,7 @@ fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_
     assert_eq!([outbox.take_news(), outbox.take_news()], [true, false]);
     outbox.push_control(begin());
     assert_eq!([outbox.take_news(), outbox.take_news()], [true, false]);
-    outbox.bulk_blocked = true;
+    outbox.blocked = true;
     outbox.push_bulk(note(0));
     assert!(!outbox.take_news(), "a wake-up for what cannot be written");
     outbox.push_control(begin());
@@ -341,4 +341,28 @@ fn an_empty_place_that_came_out_of_the_lane_is_no_longer_counted() {
     assert!(matches!(outbox.pop_bulk(), Some(Bulk::Dropped)));
     outbox.found_empty();
     assert_eq!(outbox.frames(), 1, "the frame behind it still waits");
+}
+
+#[test]
+fn empty_places_have_no_turn_of_their_own() {
+    let mut slots = super::super::slots::Slots::new();
+    let [first, waiting, last] = [(); 3].map(|()| slots.insert(()));
+    let mut outbox = Outbox::new();
+    // Taken back, dropped, waiting, taken back.
+    outbox.push_bulk(Bulk::Call(first));
+    outbox.push_bulk(note(1));
+    outbox.push_bulk(Bulk::Call(waiting));
+    outbox.push_bulk(Bulk::Call(last));
+    (0..=ROW).for_each(|_| outbox.push_control(Control::Cancel(first)));
+    (0..ROW).for_each(|_| drop(outbox.pop_control()));
+    outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
+    outbox.took_back(|_| true);
+    outbox.took_back(|_| true);
+
+    outbox.skip_empty(|call| call == waiting);
+    assert_eq!(outbox.next_lane(), Some(Lane::Bulk), "the row is over, and a call waits");
+    assert!(matches!(outbox.pop_bulk(), Some(Bulk::Call(call)) if call == waiting));
+    outbox.skip_empty(|call| call == waiting);
+    assert_eq!(outbox.next_lane(), Some(Lane::Control), "only an empty place is left of bulk");
+    assert_eq!((outbox.frames(), outbox.bulk.len()), (1, 0), "the last cancel");
 }
