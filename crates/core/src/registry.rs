@@ -167,7 +167,9 @@ mod tests {
         let registry = Registry::new();
         let (one, two) = (SessionId::from("one"), SessionId::from("two"));
         let id = RequestId::number(1);
+        assert!(registry.is_empty());
         registry.record(&one, &id);
+        assert!(!registry.is_empty());
         assert!(registry.is_cancelled(&one, &id));
         assert!(!registry.is_cancelled(&two, &id));
         assert!(!registry.is_cancelled(&one, &RequestId::text("1").unwrap()));
@@ -190,10 +192,27 @@ mod tests {
             registry.0.shards.iter().map(|shard| shard.read().unwrap().capacity()).max().unwrap_or_default()
         };
         assert!(kept() > KEPT);
-        for id in &ids {
+        for (cleared, id) in ids.iter().enumerate() {
+            assert_eq!(registry.len(), ids.len() - cleared, "the others are still recorded");
             registry.clear(&session, id);
         }
         assert!(registry.is_empty());
         assert!(kept() <= KEPT, "I11: {} places are left", kept());
+    }
+
+    #[test]
+    fn sessions_do_not_wait_for_one_lock() {
+        let registry = Registry::new();
+        for session in 0..64 {
+            registry.record(&SessionId::from(session.to_string()), &RequestId::number(1));
+        }
+        let taken = registry.0.shards.iter().filter(|shard| !shard.read().unwrap().is_empty()).count();
+        assert!(taken > SHARDS / 2, "64 sessions stand in {taken} shards");
+    }
+
+    #[test]
+    fn a_name_is_shown_without_control_characters() {
+        assert_eq!(SessionId::from("a\nb").to_string(), r"a\u{a}b");
+        assert_eq!(format!("{:?}", SessionId::from("a\nb")), r"SessionId(a\u{a}b)");
     }
 }
