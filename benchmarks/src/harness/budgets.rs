@@ -182,16 +182,17 @@ impl Court<'_> {
 
     fn cancels(&mut self) {
         const CASE: &str = "one at a time";
+        const BETWEEN: &str = "an echo between";
         for (place, allowed) in [(ONE, 1.0), (TWO, 5.0)] {
             let signal = self.ours("W3", CASE, place, "to handler");
-            if let Some((ours, trip)) = signal.zip(self.floor("W1", "64 B", place, "round trip")) {
+            if let Some((ours, trip)) = signal.zip(self.floor("W3", CASE, place, BETWEEN)) {
                 let note =
                     format!("{:.2} us, one way {:.2} us: half the floor's echo", ours / 1e3, trip / 2e3);
                 let name = format!("W3 cancel to signal over one way, {place}");
                 self.at_most(name, (ours - trip / 2.0) / 1e3, allowed, "us", note);
             }
             let caller = self.ours("W3", CASE, place, "to caller");
-            if let Some((ours, echo)) = caller.zip(self.ours("W1", "64 B", place, "round trip")) {
+            if let Some((ours, echo)) = caller.zip(self.ours("W3", CASE, place, BETWEEN)) {
                 let note = format!("{:.2} us, our echo {:.2} us", ours / 1e3, echo / 1e3);
                 let name = format!("W3 cancel to the caller's return against our echo, {place}");
                 self.at_most(name, ours / echo, 1.2, "x", note);

@@ -12,7 +12,7 @@ use crate::subject::{BURST, CancelSamples, Competitor, Echo, Subject, Tree, Whic
 pub enum Work {
     /// W1 and W2.
     Echo(Echo),
-    /// W3, so many cancels a turn.
+    /// W3, so many cancels a turn, and as many echoes: what a cancel is held against.
     Cancel(usize),
     /// W4, so many a turn.
     Saturate(Which, usize),
@@ -46,7 +46,7 @@ impl Work {
         match self {
             Self::Echo(Echo { in_flight: 1, .. }) => &["round trip"],
             Self::Echo(_) => &["round trip", "a request, of all the time"],
-            Self::Cancel(_) => &["to handler", "to caller", "to answer"],
+            Self::Cancel(_) => &["to handler", "to caller", "to answer", "an echo between"],
             Self::Saturate(..) => &["to caller"],
             Self::Pairs(_) => &["a pair, of all the time"],
             Self::UnknownCancels(_) => &["a cancel, of all the time"],
@@ -164,6 +164,9 @@ async fn ask(subject: &mut dyn Subject, work: Work, samples: &mut Samples) -> Op
                 samples.iter_mut().zip([took.to_handler, took.to_caller, took.to_answer])
             {
                 samples.append(&mut took);
+            }
+            if told.said().is_none() {
+                subject.echo(Echo { bytes: 64, in_flight: 1, count }, &mut samples[3].1).await;
             }
             told.said()
         }
