@@ -53,7 +53,17 @@ pub fn judge(results: &Results) -> Vec<Verdict> {
     court.bystanders();
     court.growth();
     court.memory_and_machine();
+    court.failures();
     court.verdicts
+}
+
+/// What one of ours or a floor never did, or panicked at.
+pub fn broken(results: &Results) -> impl Iterator<Item = (&Row, &'static str)> {
+    let ours = subjects::all_of_ours();
+    results.rows.iter().filter_map(move |row| match row.figure {
+        Figure::Said(said @ ("never" | "panicked")) if ours.contains(&row.name) => Some((row, said)),
+        Figure::Said(_) | Figure::Times(_) | Figure::Number { .. } => None,
+    })
 }
 
 struct Court<'a> {
@@ -204,16 +214,12 @@ impl Court<'_> {
                 let Some(row) = self.rows("W4", case, place, "to caller").find(|row| row.name == ours) else {
                     continue;
                 };
-                let name = format!("W4 {case} against W3, {place}");
-                let alone = self.ours("W3", CASE, place, "to caller");
-                match (row.figure.value(), alone) {
-                    (Some(value), Some(alone)) => {
-                        let note =
-                            format!("always answered; {:.2} us, W3 {:.2} us", value / 1e3, alone / 1e3);
-                        self.at_most(name, value / alone, 2.0, "x", note);
-                    }
-                    (Some(_), None) => {}
-                    (None, _) => self.at_most(name, f64::INFINITY, 2.0, "x", "not answered".to_owned()),
+                let name = format!("W4 {case} against one with slots to spare, {place}");
+                let spare = self.ours("W4", case, place, "to caller, slots to spare");
+                if let Some((value, spare)) = row.figure.value().zip(spare) {
+                    let note =
+                        format!("always answered; {:.2} us, to spare {:.2} us", value / 1e3, spare / 1e3);
+                    self.at_most(name, value / spare, 2.0, "x", note);
                 }
             }
         }
@@ -223,9 +229,12 @@ impl Court<'_> {
         let counted = |court: &Self, who| court.value(who, "W5", "an echo", ONE, "instructions");
         let ours = counted(self, subjects::rescind::COMPETITOR.name);
         if let Some((ours, off)) = ours.zip(counted(self, subjects::rescind::WITHHELD.name)) {
-            let note = format!(
+            let mut note = format!(
                 "{ours:.0} instructions, {off:.0} where neither side declares that it handles cancels"
             );
+            if let Some(tokens) = counted(self, subjects::rescind::TOKENS.name) {
+                note += &format!(", {tokens:.0} with a token on either side");
+            }
             self.at_most("W5 more instructions a request", (ours / off - 1.0) * 100.0, 3.0, "%", note);
         }
         let case = "unknown cancels, 1,000,000";
@@ -238,8 +247,12 @@ impl Court<'_> {
                 self.at_most(format!("W6 an unknown cancel, {place}"), ours - floor, 250.0, "ns", note);
             }
         }
-        if let Some(kib) = self.ours("W6", "after 1,000,000 unknown cancels", ONE, "heap") {
-            self.at_most("W6 growth over 1,000,000 unknown cancels", kib, 1024.0, "KiB", String::new());
+        let case = "after 1,000,000 unknown cancels";
+        if let Some((kib, played)) =
+            self.ours("W6", case, ONE, "heap").zip(self.ours("W6", case, ONE, "played in all"))
+        {
+            let name = format!("W6 growth over {played:.0} unknown cancels");
+            self.at_most(name, kib, 1024.0, "KiB", String::new());
         }
     }
 
@@ -303,6 +316,14 @@ impl Court<'_> {
             if let Some(count) = self.ours("machine", dialect, "no wire", "allocations a step") {
                 self.at_most(format!("allocations a machine step, {dialect}"), count, 2.0, "", String::new());
             }
+        }
+    }
+
+    /// A figure that is missing meets no budget.
+    fn failures(&mut self) {
+        for (row, said) in broken(self.results) {
+            let name = format!("{} {}: {}, {}", row.workload, row.case, row.measure, row.place);
+            self.at_most(name, f64::INFINITY, 0.0, "", format!("{} said: {said}", row.name.library));
         }
     }
 }

@@ -14,7 +14,7 @@ pub enum Work {
     Echo(Echo),
     /// W3, so many cancels a turn, and as many echoes: what a cancel is held against.
     Cancel(usize),
-    /// W4, so many a turn.
+    /// W4, so many a turn, and as many on a connection with slots to spare: what they are held against.
     Saturate(Which, usize),
     /// W6, so many a turn.
     Pairs(usize),
@@ -47,7 +47,7 @@ impl Work {
             Self::Echo(Echo { in_flight: 1, .. }) => &["round trip"],
             Self::Echo(_) => &["round trip", "a request, of all the time"],
             Self::Cancel(_) => &["to handler", "to caller", "to answer", "an echo between"],
-            Self::Saturate(..) => &["to caller"],
+            Self::Saturate(..) => &["to caller", "to caller, slots to spare"],
             Self::Pairs(_) => &["a pair, of all the time"],
             Self::UnknownCancels(_) => &["a cancel, of all the time"],
             Self::Cascade(_) => &["to last handler", "to caller"],
@@ -72,12 +72,17 @@ impl Work {
     }
 }
 
+/// Slots that are never all taken.
+pub(super) const PLENTY: usize = 4096;
+
 /// So many nanoseconds a turn with very many requests may take: who is slower has fewer in the next.
 const TURN: u64 = 40_000_000;
 
 /// Someone in a case.
 struct Player {
     entrant: Entrant,
+    /// W4: another connection of the same, whose slots are never all taken.
+    spare: Option<Entrant>,
     samples: Samples,
     /// Requests in the next turn at most.
     most: usize,
@@ -95,7 +100,11 @@ pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) ->
         for competitor in &competitors {
             let samples = case.work.measures().iter().map(|measure| (*measure, Vec::new())).collect();
             let entrant = enter(competitor, place, case.slots).await;
-            field.push(Player { entrant, samples, most: usize::MAX, played: 0 });
+            let spare = match case.work {
+                Work::Saturate(..) => Some(enter(competitor, place, PLENTY).await),
+                _ => None,
+            };
+            field.push(Player { entrant, spare, samples, most: usize::MAX, played: 0 });
         }
         for round in 0..run.rounds + WARM {
             if round == WARM {
@@ -139,9 +148,23 @@ async fn turn(player: &mut Player, work: Work) {
         player.entrant.out = out;
         player.entrant.subject = None;
     }
+    if let Work::Saturate(_, count) = work {
+        spare_turn(player, count).await;
+    }
     if let (Some(count), Some(each)) = (work.many(), player.samples[0].1.last()) {
         player.played += count;
         player.most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
+    }
+}
+
+/// W4's other connection: the same cancels where there are slots to spare.
+async fn spare_turn(player: &mut Player, count: usize) {
+    let Some(spare) = &mut player.spare else { return };
+    let Some(subject) = &mut spare.subject else { return };
+    let mut took = CancelSamples::default();
+    match attempt(Bound::Turn, subject.cancel(count, &mut took)).await {
+        Ok(told) if told.said().is_none() => player.samples[1].1.append(&mut took.to_caller),
+        Ok(_) | Err(_) => spare.subject = None,
     }
 }
 

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::subject::{Name, Pace, set_pace};
 use crate::subjects;
 
-pub use budgets::{Verdict, judge};
+pub use budgets::{Verdict, broken, judge};
 #[cfg(feature = "count")]
 pub use counted::allocations_of_ours;
 pub use field::{Bound, Entrant, Place, enter, find, serve_if_asked};

@@ -1,6 +1,6 @@
 //! How cost grows with the number: in flight, of connections, of a cascade. And the wires beside their own floors.
 
-use super::alone::{Alone, PLACE};
+use super::alone::{Alone, NOT_COUNTED, PLACE};
 use super::budgets::ONE_CORE;
 use super::field::{Bound, Place, enter};
 use super::figures::{Figure, Row};
@@ -12,8 +12,8 @@ use crate::subject::{Competitor, Echo, Tree};
 use crate::subjects;
 use crate::wires::one_thread;
 
-/// What it took to have so many: nanoseconds and bytes in all; nothing is 0.
-type Took = (f64, f64);
+/// What it took to have so many: nanoseconds and bytes in all, no bytes where none are counted; or why there are none.
+type Took = Result<[Option<f64>; 2], &'static str>;
 
 /// Something there may be many of.
 struct Many {
@@ -66,11 +66,17 @@ fn grow(run: &Run, competitor: &Competitor, many: &Many, results: &mut Results) 
     let took: Vec<_> = counts.map(|count| (count as f64, (many.measure)(competitor, count))).collect();
     let (with, name) = (many.with, competitor.name);
     for (place, (what, unit)) in many.what.into_iter().zip(["ns", "B"]).enumerate() {
-        let each = took.iter().map(|(count, took)| (*count, [took.0, took.1][place] / count));
-        let points: Vec<_> = each.filter(|(_, value)| *value > 0.0).collect();
-        for (count, value) in &points {
-            let (case, figure) = (format!("{count} {with}"), Figure::Number { value: *value, unit });
-            results.rows.push(Row::new("scale", case, PLACE, what, name, figure));
+        let mut points = Vec::new();
+        for (count, took) in &took {
+            let figure = match took.map(|took| took[place]) {
+                Ok(Some(all)) => {
+                    points.push((*count, all / count));
+                    Figure::Number { value: all / count, unit }
+                }
+                Ok(None) => NOT_COUNTED,
+                Err(said) => Figure::Said(said),
+            };
+            results.rows.push(Row::new("scale", format!("{count} {with}"), PLACE, what, name, figure));
         }
         results.growth.push(Growth { what, with, unit, name, points });
     }
@@ -81,7 +87,7 @@ fn in_flight(competitor: &Competitor, count: usize) -> Took {
     let begin = clock();
     let counted = alone.count_told(Bound::Long, |subject| subject.park(count));
     let nanos = clock() - begin;
-    counted.map_or((0.0, 0.0), |heap| (nanos as f64, heap.map_or(0.0, |heap| heap.left)))
+    counted.map(|heap| [Some(nanos as f64), heap.map(|heap| heap.left)])
 }
 
 fn children(competitor: &Competitor, count: usize) -> Took {
@@ -89,8 +95,9 @@ fn children(competitor: &Competitor, count: usize) -> Took {
     let counted =
         alone.count(Bound::Long, |subject| subject.cascade(Tree { depth: 1, fan_out: count }, false));
     match counted {
-        Ok((Ok(told), heap)) => (told.to_last as f64, heap.map_or(0.0, |heap: Heap| heap.most)),
-        Ok((Err(_), _)) | Err(_) => (0.0, 0.0),
+        Ok((Ok(told), heap)) => Ok([Some(told.to_last as f64), heap.map(|heap: Heap| heap.most)]),
+        Ok((Err(told), _)) => Err(told.said().unwrap_or("none")),
+        Err(said) => Err(said),
     }
 }
 
@@ -112,9 +119,10 @@ fn connections(competitor: &Competitor, count: usize) -> Took {
             nanos = clock() - begin;
         });
     });
+    let out = open.iter().find_map(|entrant| entrant.out);
     let _entered = runtime.enter();
     drop(open);
-    (nanos as f64, counted.map_or(0.0, |heap| heap.left))
+    out.map_or(Ok([Some(nanos as f64), counted.map(|heap| heap.left)]), Err)
 }
 
 /// Our wires between two processes on one core, each beside the same wire without us.

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use super::field::{Bound, Place, attempt, enter};
 use super::figures::{Distribution, Figure, Row};
-use super::interleave::{Case, Work, play};
+use super::interleave::{Case, PLENTY, Work, play};
 use super::{Results, Run, counted};
 use crate::subject::{BURST, Competitor, Echo, Told, Tree, Which};
 
-/// Enough slots for each workload that says nothing of them.
-const PLENTY: usize = 4096;
 /// Slots where every one is to be taken.
 const FEW: usize = 4;
 

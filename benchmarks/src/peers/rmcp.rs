@@ -16,8 +16,10 @@ use ::rmcp::service::{PeerRequestOptions, RequestContext, RequestHandle, Running
 use ::rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt as _};
 use serde_json::Value;
 
-use crate::driven::{Due, End, Halves, Library, Returned, Signals, Slots, Tasks, one_by_one, open, serve};
-use crate::subject::{Carries, Competitor, Name, Told};
+use crate::driven::{
+    Due, End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one, open, serve,
+};
+use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};
 
 /// Its defaults: nothing that bears on this can be set. The tools are matched by hand in `ServerHandler::call_tool`, which spares
 /// what the router of its macros does for each call.
@@ -111,10 +113,12 @@ impl Library for Connected {
     fn deadline(&self, after: Duration) -> Option<impl Future<Output = Due> + Send> {
         Some(async move {
             let parked = self.parked(PeerRequestOptions::with_timeout(after)).await;
-            Due(Box::pin(async {
+            let due: BoxFuture<'static, ()> = Box::pin(async {
                 let answer = parked.await_response().await;
                 assert!(matches!(answer, Err(ServiceError::Timeout { .. })), "it is too late: {answer:?}");
-            }))
+            });
+            // Its time counts from the first look at it.
+            Due(begun(due).await)
         })
     }
 }

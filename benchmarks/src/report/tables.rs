@@ -13,11 +13,17 @@ pub fn machine_line() -> String {
     let about = read("/proc/cpuinfo");
     let cores = about.lines().filter(|line| line.starts_with("processor")).count();
     let model = about.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let memory = read("/proc/meminfo");
+    let memory = memory.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default();
+    let release = read("/proc/sys/kernel/osrelease");
     let load = read("/proc/loadavg");
     let load = load.split(' ').next().unwrap_or("unknown");
     format!(
-        "{cores} cores of {}; load {load} when the run ended",
-        model.map_or("an unknown processor", |(_, model)| model)
+        "{cores} cores of {}, {:.0} GiB; Linux {}; {}; load {load} when the run ended",
+        model.map_or("an unknown processor", |(_, model)| model),
+        memory / f64::from(1 << 20),
+        release.split('-').next().unwrap_or_default().trim(),
+        env!("BUILT_WITH"),
     )
 }
 
@@ -120,7 +126,9 @@ pub(super) fn slope(growth: &crate::harness::Growth) -> Option<String> {
 /// The tables of the documentation: budgets, a line for each competitor, growth. All figures are in the JSON and on the page.
 #[must_use]
 pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
-    let mut out = format!("Machine: {}.\n\n### Budgets\n\n", machine_line());
+    let met = verdicts.iter().filter(|verdict| verdict.met).count();
+    let mut out =
+        format!("Machine: {}.\n\n### Budgets\n\n{met} of {} are met.\n\n", machine_line(), verdicts.len());
     out.push_str("| budget | measured | at most | | made of |\n|---|---|---|---|---|\n");
     for verdict in verdicts {
         let Verdict { name, met, value, limit, unit, note } = verdict;
@@ -136,9 +144,7 @@ pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
     }
     let better = better(results);
     if !better.is_empty() {
-        out.push_str(
-            "\n### Where another is better\n\nBy medians, the floor aside, whom nobody reaches.\n\n",
-        );
+        out.push_str("\n### Where another is better\n\nBy medians; the two floors are not named.\n\n");
         for line in better {
             let _ = writeln!(out, "- {line}");
         }
