@@ -208,4 +208,12 @@ mod tests {
         let left = (admission.alive.load(Ordering::Relaxed), admission.draining.load(Ordering::Relaxed));
         assert_eq!((admission.admit(), left), (Ok(()), (0, 0)));
     }
+
+    #[test]
+    fn no_more_connections_are_open_than_may_be() {
+        let admission = Admission::new(ServerLimits { sessions: 2, ..ServerLimits::default() });
+        assert_eq!([(); 3].map(|()| admission.open_session()), [true, true, false]);
+        admission.close_session();
+        assert_eq!([(); 2].map(|()| admission.open_session()), [true, false], "one was closed");
+    }
 }

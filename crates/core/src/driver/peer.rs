@@ -192,3 +192,45 @@ impl fmt::Debug for Peer {
         f.debug_tuple("Peer").field(&self.0).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::context::CallContext;
+    use super::super::router::Router;
+    use super::*;
+    use crate::dialect::ACP;
+    use crate::transport::memory_pair;
+    use serde_json::{Value, json};
+
+    fn connect(router: Router) -> (Peer, Peer) {
+        let (near, far) = memory_pair();
+        let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+        (Peer::builder(ACP).attach(near).unwrap(), server)
+    }
+
+    fn echo() -> Router {
+        Router::new().method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+    }
+
+    /// What no one outside can see: nothing is kept of calls that have ended, on their own connection or on their parent's.
+    #[tokio::test]
+    async fn calls_that_ended_leave_no_entry() {
+        let (upstream, _far) = connect(echo());
+        let gateway = upstream.clone();
+        let via = Router::new().method("via", move |ctx: CallContext, _: Value| {
+            let gateway = gateway.clone();
+            async move {
+                for _ in 0..10 {
+                    let _: Value = gateway.call("echo", &json!({})).child_of(&ctx).await?;
+                }
+                Ok(ctx.request().shared.lock().foreign.len())
+            }
+        });
+        let (client, _near) = connect(via);
+        let left: usize = client.call("via", &json!({})).await.unwrap();
+        assert_eq!(left, 0, "I3: a parent knows children that have ended");
+        for peer in [&client, &upstream] {
+            assert_eq!(peer.0.lock().calls.taken(), 0, "I3: a call that ended keeps its entry");
+        }
+    }
+}

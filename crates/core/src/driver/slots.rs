@@ -101,6 +101,11 @@ impl<T> Slots<T> {
         self.free.push(ticket.place);
         content.take()
     }
+
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Calls over a real connection: how they are cancelled, and what their callers see.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use rescind_core::dialect::ACP;
@@ -341,4 +344,58 @@ async fn a_reader_made_after_the_start_ends_with_its_call() {
     let both = async { tokio::join!(call.outcome(), read) };
     let (outcome, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
     assert!(matches!(outcome, Outcome::Completed(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_moves_to_another_task_wakes_that_one() {
+    let mut pair = pair();
+    let mut call = pair.client.call::<_, String>("deaf", &(1000,)).start().unwrap();
+    // Here it is looked at once, and then waited for elsewhere.
+    let looked = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
+    assert!(looked.is_pending());
+    assert_eq!(pair.next().await, "started");
+    let answer = tokio::time::timeout(Duration::from_secs(10), tokio::spawn(call)).await;
+    assert_eq!(answer.expect("who waits now is woken").unwrap().unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_that_was_detached_outlives_its_parent() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let (near, far) = memory_pair();
+    let client = Peer::builder(ACP).serve(router(&tell)).attach(near).unwrap();
+    let started = tell.clone();
+    let parent = Router::new().method("parent", move |ctx: CallContext, _: Value| {
+        let started = started.clone();
+        async move {
+            for detached in [true, false] {
+                let child = ctx.call::<_, Value>("wait", &json!({})).start()?;
+                if detached {
+                    child.detach();
+                } else {
+                    started.send("both".to_owned()).unwrap();
+                    let _ = child.outcome().await;
+                }
+            }
+            Ok(Value::Null)
+        }
+    });
+    let server = Peer::builder(ACP).serve(parent).attach(far).unwrap();
+    let call = client.call::<_, Value>("parent", &json!({})).start().unwrap();
+    for expected in ["both", "started", "started"] {
+        assert_eq!(told.recv().await.as_deref(), Some(expected));
+    }
+    let _ = call.canceller().cancel("stop");
+    let _ = call.outcome().await;
+    assert_eq!(told.recv().await.as_deref(), Some("Peer"), "the child that is still its parent's");
+    assert_eq!((client.stats().slots, server.stats().calls), (1, 1), "the other goes on");
+    assert!(told.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ended_has_no_acknowledgement_to_wait_for() {
+    let pair = pair();
+    let mut call = pair.client.call::<_, Value>("echo", &json!({})).start().unwrap();
+    pair.settle().await;
+    let told = tokio::time::timeout(Duration::from_secs(10), call.acknowledged()).await;
+    assert_eq!(told.expect("L3: it waits for ever"), None);
 }

@@ -11,6 +11,7 @@ mod exchanges;
 mod idle;
 mod notification_order;
 mod notifications;
+mod opening;
 mod room;
 mod router;
 mod serving;

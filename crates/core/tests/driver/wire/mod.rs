@@ -2,4 +2,4 @@
 
 mod exchanges;
 mod lanes;
-mod probe;
+pub(crate) mod probe;

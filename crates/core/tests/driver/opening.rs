@@ -1,0 +1,56 @@
+//! What a connection is opened with: its dialects, and what each side declares.
+
+use rescind_core::dialect::{ACP, ACP_DRAFT, MCP};
+use rescind_core::{ApiMisuse, CallContext, ConnectionError, Declaration, Limits, Peer, Router, memory_pair};
+use serde_json::{Value, json};
+
+use crate::wire::probe::{self, TRAITS};
+
+#[tokio::test]
+async fn one_dialect_is_attached_and_none_or_several_are_told_apart() {
+    let open = |dialects: &[_]| {
+        let (near, far) = memory_pair();
+        let opened = Peer::builder(ACP).dialects(dialects.iter().cloned()).attach(near);
+        (
+            opened.map(drop).map_err(|error| match error {
+                ConnectionError::Misuse(misuse) => misuse,
+                other => panic!("{other}"),
+            }),
+            far,
+        )
+            .0
+    };
+    assert!(matches!(open(&[]), Err(ApiMisuse::NoDialect)));
+    assert!(matches!(open(&[ACP]), Ok(())));
+    assert!(matches!(open(&[ACP, MCP]), Err(ApiMisuse::SeveralDialects)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_side_declares_that_it_handles_cancels_unless_that_is_withheld() {
+    let declared = json!({"protocolVersion": 1, "clientCapabilities": {"cancellation": {"request": true}}});
+    let bare = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    for (declaration, expected) in [(Declaration::Declared, &declared), (Declaration::Withheld, &bare)] {
+        let (near, far) = memory_pair();
+        let told = Router::new().method("initialize", |_: CallContext, told: Value| async move { Ok(told) });
+        let _server = Peer::builder(ACP_DRAFT).serve(told).attach(far).unwrap();
+        let client = Peer::builder(ACP_DRAFT).declare_cancellation(declaration).attach(near).unwrap();
+        // The server's own half says what the client's did, and its own declaration beside it.
+        let told: Value = client.call("initialize", &bare).await.unwrap();
+        assert_eq!(told.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
+    for (params, expected) in [
+        (json!({"name": "slow"}), &["Control Cancel 1 on ours 2"][..]),
+        (json!({"name": "task"}), &["Control Cancel 1 on ours 2"]),
+        (json!({"name": "slow", "task": {"ttl": 1}}), &[]),
+    ] {
+        let (peer, wire) = probe::open(MCP, TRAITS, Limits::default());
+        let call = peer.call::<_, Value>("tools/call", &params).start().unwrap();
+        assert_eq!(wire.told().await, ["Bulk Request 1 tools/call on ours 1"]);
+        drop(call);
+        assert_eq!(wire.told().await, expected, "{params}");
+    }
+}
