@@ -63,7 +63,7 @@ pub async fn open<H: Halves>(halves: H, setup: Setup) -> Box<dyn Subject> {
         }
         Ends::Pipes { input, output, server } => {
             let (client, tasks) = halves.connect(pipes(input, output), setup.slots).await;
-            Driven::of_far(client, server, tasks).await
+            Driven::of_far(client, server, Arc::default(), tasks).await
         }
     }
 }

@@ -5,6 +5,7 @@ mod library;
 mod signals;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -47,10 +48,11 @@ impl<L: Library> Driven<L> {
         Box::new(Self { driver: Driver { library, watch }, parked: Vec::new(), _tasks: tasks })
     }
 
-    /// The same, of a server in this other process: it answers by the time it echoes.
-    pub async fn of_far(library: L, server: u32, tasks: Tasks) -> Box<dyn Subject> {
+    /// The same, of a server in this other process: it answers by the time it echoes. `client` are the signals of handlers on
+    /// this side.
+    pub async fn of_far(library: L, server: u32, client: Arc<Signals>, tasks: Tasks) -> Box<dyn Subject> {
         library.echo(L::Text::new(1)).await;
-        let watch = Watch::far(server).await;
+        let watch = Watch::far(server, client).await;
         Self::boxed(library, watch, tasks)
     }
 }

@@ -88,17 +88,18 @@ impl Drop for Waiting {
 pub enum Watch {
     /// The server is in this process.
     Here(Arc<Signals>),
-    /// It is in another, and is asked beside the wire.
-    Far(Mutex<UnixStream>),
+    /// It is in another, and is asked beside the wire. The client here may have handlers too.
+    Far(Mutex<UnixStream>, Arc<Signals>),
 }
 
 impl Watch {
-    /// Of the server in this process, which [answers](Signals::answer).
+    /// Of the server in this process, which [answers](Signals::answer), and of the client here.
     ///
     /// # Panics
     /// If it does not.
-    pub async fn far(process: u32) -> Self {
-        Self::Far(Mutex::new(UnixStream::connect(socket(process)).await.expect("the server listens")))
+    pub async fn far(process: u32, client: Arc<Signals>) -> Self {
+        let server = UnixStream::connect(socket(process)).await.expect("the server listens");
+        Self::Far(Mutex::new(server), client)
     }
 
     /// What was counted so far.
@@ -108,15 +109,19 @@ impl Watch {
     pub async fn seen(&self) -> Seen {
         match self {
             Self::Here(signals) => signals.seen(),
-            Self::Far(server) => {
+            Self::Far(server, client) => {
                 let mut server = server.lock().await;
                 server.write_all(b"?").await.expect("the server is asked");
                 let mut told = [0; 3];
                 for number in &mut told {
                     *number = server.read_u64_le().await.expect("the server tells");
                 }
-                let [waiting, signalled, last] = told;
-                Seen { waiting: waiting as usize, signalled: signalled as usize, last }
+                let ([waiting, signalled, last], here) = (told, client.seen());
+                Seen {
+                    waiting: waiting as usize + here.waiting,
+                    signalled: signalled as usize + here.signalled,
+                    last: last.max(here.last),
+                }
             }
         }
     }
@@ -142,7 +147,7 @@ impl Watch {
             // Hears of what changes from here on, polled or not.
             let changed = match self {
                 Self::Here(signals) => Some(signals.changed.notified()),
-                Self::Far(_) => None,
+                Self::Far(..) => None,
             };
             let seen = self.seen().await;
             if done(seen) {

@@ -63,7 +63,8 @@ fn cases(run: &Run, workload: &'static str) -> Vec<(Case, &'static [Place])> {
             ),
         ],
         "W7" => {
-            vec![(case("depth 5, fan-out 4", PLENTY, Work::Cascade(Tree { depth: 5, fan_out: 4 })), MEMORY)]
+            let tree = Work::Cascade(Tree { depth: 5, fan_out: 4 });
+            vec![(case("depth 5, fan-out 4", PLENTY, tree), &Place::ALL)]
         }
         _ => Vec::new(),
     }
@@ -73,7 +74,7 @@ fn cases(run: &Run, workload: &'static str) -> Vec<(Case, &'static [Place])> {
 fn wide_tree(run: &Run, competitors: &[Competitor], results: &mut Results) {
     let children = run.of(100_000, 1000);
     let tree = Tree { depth: 1, fan_out: children };
-    for place in [Place::OneThread, Place::TwoWorkers] {
+    for place in Place::ALL {
         run.begin(&format!("W7 {children} children, {}", place.name()), competitors.len());
         for competitor in competitors.iter().copied() {
             let told = place.run(async move {
@@ -110,25 +111,26 @@ fn deadlines(run: &Run, competitors: &[Competitor], results: &mut Results) {
         // So long, that the slowest has started them all by then.
         (100_000, Duration::from_secs(5))
     };
-    run.begin(&format!("W9 {count} deadlines"), competitors.len());
-    for competitor in competitors.iter().copied() {
-        let place = Place::OneThread;
-        let (told, late) = place.run(async move {
-            let mut entrant = enter(&competitor, place, count + 16).await;
-            let mut late = Vec::with_capacity(count);
-            let told = match &mut entrant.subject {
-                Some(subject) => attempt(Bound::Whole, subject.deadlines(count, after, &mut late)).await,
-                None => Err(entrant.out.unwrap_or("none")),
-            };
-            (told, late)
-        });
-        let said = told.map_or_else(Some, Told::said);
-        let figure = said.map_or_else(
-            || Distribution::new(late).map_or(Figure::Said("none"), Figure::Times),
-            Figure::Said,
-        );
-        let case = format!("{count} deadlines at once");
-        results.rows.push(Row::new("W9", case, place.name(), "late by", competitor.name, figure));
-        run.step();
+    for place in Place::ALL {
+        run.begin(&format!("W9 {count} deadlines, {}", place.name()), competitors.len());
+        for competitor in competitors.iter().copied() {
+            let (told, late) = place.run(async move {
+                let mut entrant = enter(&competitor, place, count + 16).await;
+                let mut late = Vec::with_capacity(count);
+                let told = match &mut entrant.subject {
+                    Some(subject) => attempt(Bound::Whole, subject.deadlines(count, after, &mut late)).await,
+                    None => Err(entrant.out.unwrap_or("none")),
+                };
+                (told, late)
+            });
+            let said = told.map_or_else(Some, Told::said);
+            let figure = said.map_or_else(
+                || Distribution::new(late).map_or(Figure::Said("none"), Figure::Times),
+                Figure::Said,
+            );
+            let case = format!("{count} deadlines at once");
+            results.rows.push(Row::new("W9", case, place.name(), "late by", competitor.name, figure));
+            run.step();
+        }
     }
 }

@@ -92,7 +92,7 @@ async fn open<T: Echoed>(setup: Setup, declare: Declaration, tokens: Tokens) -> 
     let rescind = Rescind { client, slots, tokens, by_hand, of_hand, text };
     match server {
         None => Driven::boxed(rescind, Watch::Here(signals), Tasks::default()),
-        Some(server) => Driven::of_far(rescind, server, Tasks::default()).await,
+        Some(server) => Driven::of_far(rescind, server, signals, Tasks::default()).await,
     }
 }
 
