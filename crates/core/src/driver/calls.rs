@@ -203,8 +203,8 @@ impl Core {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         match self.calls.get(ticket) {
-            Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
-            Some(_) | None => CancelResult::AlreadySettled,
+            Some(entry) => self.session.local_cancel_call(now, entry.key, cause, after),
+            None => CancelResult::AlreadySettled,
         }
     }
 
@@ -316,7 +316,46 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::context::CallContext;
+    use super::super::peer::Peer;
+    use super::super::router::Router;
     use super::*;
+    use crate::dialect::ACP;
+    use crate::transport::memory_pair;
+
+    /// What no one outside can see.
+    #[tokio::test]
+    async fn nothing_is_left_of_calls_that_nobody_awaits() {
+        let (near, far) = memory_pair();
+        let router = Router::new()
+            .method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+            .method("wait", |ctx: CallContext, _: Value| async move {
+                let cause = ctx.cancelled().await;
+                ctx.stopped::<Value>(cause)
+            });
+        let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+        let peer = Peer::builder(ACP).attach(near).unwrap();
+        let start = |method| peer.call::<_, Value>(method, &json!({})).progress().start().unwrap();
+        let settle = async || {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let (given_up, answered) = (start("wait"), start("echo"));
+        let reader = given_up.notifications_where(|_| true);
+        settle().await;
+        // It comes too late to belong to anything.
+        let late = answered.notifications_where(|_| true);
+        drop((given_up, answered));
+        settle().await;
+        let core = peer.shared().lock();
+        assert_eq!((core.calls.taken(), core.outbound.taken()), (0, 0), "I3: a call keeps its entry");
+        assert_eq!(core.progress_readers, 0, "I3: a reader of progress is counted that has gone");
+        assert!(core.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
+        drop((core, reader, late));
+    }
 
     #[test]
     fn a_call_in_flight_takes_little() {

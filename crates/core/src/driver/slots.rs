@@ -50,6 +50,11 @@ impl<T> SideTable<T> {
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().flatten().map(|(_, value)| value)
     }
+
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> usize {
+        (0..self.places.len()).filter(|place| matches!(self.places.get(*place), Some(Some(_)))).count()
+    }
 }
 
 /// A place in [`Slots`] and how often it was used.

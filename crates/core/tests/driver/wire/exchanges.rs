@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::probe::{TRAITS, cancel, open, request};
+use super::probe::{TRAITS, cancel, client, open, request};
 use rescind_core::dialect::{ABP, ACP, ACP_DRAFT, Dialect, MCP};
 use rescind_core::{
     CallNumber, CancelResult, ConnectionError, ExchangeId, FrameKind, Limits, LinkTraits, Outcome,
@@ -204,5 +204,25 @@ async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake()
         assert_eq!(wire.told().await, ["Bulk Request 1 work on ours 1"]);
         assert_eq!(call.canceller().cancel(""), result, "{params}");
         assert_eq!(wire.told().await, told, "{params}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_learns_from_the_answer_to_its_handshake_alone_whether_the_peer_hears_cancels() {
+    let capabilities = |declared: bool| json!({"agentCapabilities": {"cancellation": {"request": declared}}});
+    for (method, declared, result) in [
+        ("initialize", true, CancelResult::Sent),
+        ("initialize", false, CancelResult::NotSupported),
+        ("work", true, CancelResult::NotSupported),
+    ] {
+        let (peer, wire) = client(ACP_DRAFT, TRAITS);
+        let opening = peer.call::<_, Value>(method, &json!({"protocolVersion": 1})).start().unwrap();
+        assert_eq!(wire.told().await.len(), 1);
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": capabilities(declared)});
+        wire.says(ExchangeId::of_call(CallNumber(1)).0, &answer);
+        assert!(opening.await.is_ok());
+        let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
+        wire.told().await;
+        assert_eq!(call.canceller().cancel(""), result, "the answer to {method} declared {declared}");
     }
 }

@@ -25,14 +25,14 @@ pub(crate) const TRAITS: LinkTraits = LinkTraits {
     max_frame: 1 << 20,
 };
 
-struct Comes(mpsc::UnboundedReceiver<Inbound>);
+struct Comes(mpsc::UnboundedReceiver<Result<Inbound, TransportError>>);
 
 impl Receiver for Comes {
     fn poll_event(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        self.0.poll_recv(cx).map(|inbound| inbound.map(|inbound| Ok(TransportEvent::Message(inbound))))
+        self.0.poll_recv(cx).map(|event| event.map(|event| event.map(TransportEvent::Message)))
     }
 }
 
@@ -46,6 +46,10 @@ pub(crate) struct State {
     pub(crate) holds: Option<usize>,
     held: usize,
     waker: Option<Waker>,
+    /// It does not flush.
+    pub(crate) keeps: bool,
+    /// It does not close.
+    pub(crate) stays_open: bool,
     /// How often it had no room.
     pub(crate) asked_in_vain: usize,
     /// The kind of frame it refuses, and what its error is about.
@@ -112,8 +116,13 @@ impl Sender for Goes {
     }
 
     /// Whoever flushes knows that there is room again: nobody is woken.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        self.0.lock().unwrap().held = 0;
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        let mut state = self.0.lock().unwrap();
+        if state.keeps {
+            state.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        state.held = 0;
         Poll::Ready(Ok(()))
     }
 
@@ -137,15 +146,21 @@ impl Sender for Goes {
     fn poll_close(
         self: Pin<&mut Self>,
         _: &CloseReason,
-        _: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
+        self.note("close".to_owned());
+        let mut state = self.0.lock().unwrap();
+        if state.stays_open {
+            state.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         Poll::Ready(Ok(()))
     }
 }
 
 /// The far end of a connection.
 pub(crate) struct Wire {
-    says: mpsc::UnboundedSender<Inbound>,
+    says: mpsc::UnboundedSender<Result<Inbound, TransportError>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -153,7 +168,13 @@ impl Wire {
     /// A frame comes in on an exchange the peer opened; 0: on none.
     pub(crate) fn says(&self, exchange: u64, frame: &impl ToString) {
         let body = Bytes::from(frame.to_string());
-        self.says.send(Inbound { body, exchange: ExchangeId(exchange), principal: None }).unwrap();
+        let inbound = Inbound { body, exchange: ExchangeId(exchange), principal: None };
+        self.says.send(Ok(inbound)).unwrap();
+    }
+
+    /// Something could not be read.
+    pub(crate) fn fails(&self, error: TransportError) {
+        self.says.send(Err(error)).unwrap();
     }
 
     /// What the wire was told since this was asked last, once nothing goes on any more.
@@ -170,22 +191,39 @@ impl Wire {
 
     /// There is room on both lanes again.
     pub(crate) fn make_room(&self) {
-        let waker = {
-            let mut state = self.state();
-            state.full = None;
-            state.waker.take()
-        };
+        self.state().full = None;
+        self.wake();
+    }
+
+    /// Wakes who waits for the sending half.
+    pub(crate) fn wake(&self) {
+        let waker = self.state().waker.take();
         waker.unwrap().wake();
     }
 }
 
 /// A side that serves, over such a wire.
 pub(crate) fn open(dialect: Dialect, traits: LinkTraits, limits: Limits) -> (Peer, Wire) {
+    serve(router(), dialect, traits, limits)
+}
+
+/// The same with methods of a test's own.
+pub(crate) fn serve(router: Router, dialect: Dialect, traits: LinkTraits, limits: Limits) -> (Peer, Wire) {
+    let (link, wire) = wire(traits);
+    (Peer::builder(dialect).serve(router).limits(limits).attach(link).unwrap(), wire)
+}
+
+/// A side that serves nothing.
+pub(crate) fn client(dialect: Dialect, traits: LinkTraits) -> (Peer, Wire) {
+    let (link, wire) = wire(traits);
+    (Peer::builder(dialect).attach(link).unwrap(), wire)
+}
+
+fn wire(traits: LinkTraits) -> (Link, Wire) {
     let (says, comes) = mpsc::unbounded_channel();
     let state = Arc::new(Mutex::new(State::default()));
     let link = Link::new(Comes(comes), Goes(Arc::clone(&state)), traits, Meta::default());
-    let peer = Peer::builder(dialect).serve(router()).limits(limits).attach(link).unwrap();
-    (peer, Wire { says, state })
+    (link, Wire { says, state })
 }
 
 fn router() -> Router {
