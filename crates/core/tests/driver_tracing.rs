@@ -21,6 +21,8 @@ struct Seen {
     /// The name of each span, by its id.
     names: Vec<&'static str>,
     fields: BTreeMap<(&'static str, String), String>,
+    /// What was told, and under which span.
+    told: Vec<(String, Option<&'static str>)>,
     open: usize,
 }
 
@@ -62,9 +64,21 @@ impl Visit for Fields<'_> {
     }
 }
 
+/// The message of an event.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
 impl Subscriber for Spans {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span() && metadata.name().starts_with("rescind.")
+        metadata.is_event() || metadata.name().starts_with("rescind.")
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
@@ -84,7 +98,12 @@ impl Subscriber for Spans {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let under = event.parent().map(|id| self.visitor(id).name);
+        self.0.lock().unwrap().told.push((text.0, under));
+    }
 
     fn enter(&self, _: &Id) {}
 
@@ -123,6 +142,11 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
     spans.assert_fields("rescind.request", &[("cancel.source", "peer"), ("cancel.outcome", "cancelled")]);
     spans.assert_fields("rescind.call", &asked);
     spans.assert_fields("rescind.call", &[("cancel.source", "caller"), ("cancel.outcome", "cancelled")]);
+    for text in ["a call is cancelled", "a call has ended"] {
+        let told = spans.0.lock().unwrap().told.clone();
+        let under: Vec<_> = told.iter().filter(|(told, _)| told == text).map(|(_, under)| *under).collect();
+        assert_eq!(under, [Some("rescind.call")], "{text}: {told:?}");
+    }
     assert_eq!(server.stats().slots, 0);
     assert_eq!(spans.0.lock().unwrap().open, 0, "I3: a span is left open");
 }

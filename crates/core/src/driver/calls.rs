@@ -317,6 +317,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
 
     use super::super::context::CallContext;
     use super::super::peer::Peer;
@@ -348,13 +349,19 @@ mod tests {
         settle().await;
         // It comes too late to belong to anything.
         let late = answered.notifications_where(|_| true);
+        let token = CancellationToken::new();
+        let canceller = answered.canceller();
+        canceller.cancel_on(token.clone());
         drop((given_up, answered));
         settle().await;
         let core = peer.shared().lock();
         assert_eq!((core.calls.taken(), core.outbound.taken()), (0, 0), "I3: a call keeps its entry");
         assert_eq!(core.progress_readers, 0, "I3: a reader of progress is counted that has gone");
         assert!(core.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
-        drop((core, reader, late));
+        drop((core, reader, late, canceller));
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        assert_eq!(tasks, 2, "I3: a task waits for the token of a call that has ended");
+        drop(token);
     }
 
     #[test]

@@ -165,9 +165,11 @@ async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
         .method("token", move |ctx: CallContext, _: Value| {
             let tell = by_token.clone();
             async move {
-                let token: CancellationToken = ctx.token();
-                tell.send(token.is_cancelled()).unwrap();
-                token.cancelled().await;
+                let tokens = [ctx.token(), CancellationToken::from(&ctx), ctx.clone().into()];
+                tell.send(tokens.iter().any(CancellationToken::is_cancelled)).unwrap();
+                for token in &tokens {
+                    token.cancelled().await;
+                }
                 tell.send(ctx.is_cancelled()).unwrap();
                 ctx.check()?;
                 Ok(())
