@@ -83,6 +83,12 @@ pub(super) struct Envelope<'a> {
     params: Option<&'a RawValue>,
     #[serde(borrow)]
     error: Option<&'a RawValue>,
+    /// Of the params, read once: they may be long.
+    #[serde(skip)]
+    said: Params<'a>,
+    /// Of their `_meta`.
+    #[serde(skip)]
+    meta: Meta<'a>,
 }
 
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
@@ -115,7 +121,7 @@ impl<'a> Envelope<'a> {
     /// Reads a message. What cannot be read as one is refused here, as its headers could not be held against it.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, Unfit<'a>> {
         let is_no_message = match serde_json::from_slice(body) {
-            Ok(envelope) if is_object(body) => return Ok(envelope),
+            Ok(envelope) if is_object(body) => return Ok(Self::with_params(envelope)),
             Ok(Self { .. }) => true,
             Err(error) => error.is_data(),
         };
@@ -127,36 +133,34 @@ impl<'a> Envelope<'a> {
         Err(unfit(None, code, message))
     }
 
-    fn params(&self) -> Params<'a> {
-        self.params.and_then(|params| object(params.get().as_bytes())).unwrap_or_default()
-    }
-
-    fn meta(&self) -> Meta<'a> {
-        let meta = self.params().meta;
-        meta.and_then(|meta| object(meta.get().as_bytes())).unwrap_or_default()
+    fn with_params(mut self) -> Self {
+        let read = self.params.and_then(|params| object(params.get().as_bytes()));
+        self.said = read.unwrap_or_default();
+        let read = self.said.meta.and_then(|meta| object(meta.get().as_bytes()));
+        self.meta = read.unwrap_or_default();
+        self
     }
 
     /// What the message names, if its method is one whose messages do.
     fn name(&self) -> Option<Cow<'a, str>> {
         match self.method.as_deref()? {
-            "tools/call" | "prompts/get" => self.params().name,
-            "resources/read" => self.params().uri,
+            "tools/call" | "prompts/get" => self.said.name.clone(),
+            "resources/read" => self.said.uri.clone(),
             _ => None,
         }
     }
 
     /// The tool a message calls and with what, if headers mirror any of that tool's arguments.
     fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, Value)> {
-        let params =
-            self.method.as_deref().filter(|method| *method == "tools/call").map(|_| self.params())?;
-        let tool = params.name.filter(|tool| mirrors.of(tool))?;
-        let arguments = params.arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
+        self.method.as_deref().filter(|method| *method == "tools/call")?;
+        let tool = self.said.name.clone().filter(|tool| mirrors.of(tool))?;
+        let arguments = self.said.arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
         Some((tool, arguments.unwrap_or_default()))
     }
 
     /// The revision the message says it is of.
     pub(super) fn version(&self) -> Option<Cow<'a, str>> {
-        self.meta().version
+        self.meta.version.clone()
     }
 
     /// Holds the headers against the message, in the order in which clients are told: no version, no metadata, a
@@ -182,7 +186,7 @@ impl<'a> Envelope<'a> {
         let kind = if self.id.is_some() { Kind::Request } else { Kind::Notification };
         let mismatch = |what: String| unfit(self.id, HEADER_MISMATCH, what);
         let version = single(headers, &MCP_PROTOCOL_VERSION).map_err(mismatch)?;
-        let meta = self.meta();
+        let meta = &self.meta;
         if kind == Kind::Request {
             let missing: Vec<&str> =
                 [(META_VERSION, meta.version.is_none()), (META_CAPABILITIES, meta.capabilities.is_none())]
@@ -194,7 +198,7 @@ impl<'a> Envelope<'a> {
                 return Err(unfit(self.id, INVALID_PARAMS, message));
             }
         }
-        if meta.version.is_some_and(|told| told != version) {
+        if meta.version.as_deref().is_some_and(|told| told != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
         // The document asks for these two on requests, and leaves open what a notification has; what is there must fit.
