@@ -105,23 +105,42 @@ async fn a_shield_holds_the_cancel_off_until_its_section_ends() {
 const WAIT: rescind_core::AfterCancel = rescind_core::AfterCancel::WaitForPeer;
 
 #[tokio::test(start_paused = true)]
-async fn a_child_on_another_connection_is_cancelled_with_its_parent() {
+async fn children_on_another_connection_are_cancelled_with_their_parent() {
     let (tell, mut told) = mpsc::unbounded_channel();
     let started = Arc::new(Notify::new());
     let (upstream, far_server) = connect(waiting(&tell, &started));
     let gateway = upstream.clone();
     let (client, near_server) = connect(Router::new().method("via", move |ctx: CallContext, _: Value| {
         let gateway = gateway.clone();
-        async move { Ok(gateway.call::<_, Value>("wait", &json!({})).child_of(&ctx).await?) }
+        async move {
+            let child = || gateway.call::<_, Value>("wait", &json!({})).child_of(&ctx).start();
+            let children = (child()?, child()?);
+            // A handler that looks after its cancel itself: what ends the children is not that it lets go of them.
+            ctx.cancelled().await;
+            let (first, second) = (children.0.outcome().await, children.1.outcome().await);
+            if first.is_cancelled() && second.is_cancelled() {
+                Ok(())
+            } else {
+                Err(ErrorObject::internal().into())
+            }
+        }
     }));
-    let call = client.call::<_, Value>("via", &json!({})).start().unwrap();
-    started.notified().await;
-    let _ = call.canceller().cancel("stop");
-    assert_eq!(told.recv().await, Some(CauseKind::Peer));
-    match call.outcome().await {
-        Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
-        other => panic!("{other:?}"),
+    let call = client.call::<_, ()>("via", &json!({})).start().unwrap();
+    for _ in 0..2 {
+        started.notified().await;
     }
+    let begun = tokio::time::Instant::now();
+    let _ = call.canceller().cancel("stop");
+    for _ in 0..2 {
+        assert_eq!(told.recv().await, Some(CauseKind::Peer));
+    }
+    let outcome = call.outcome().await;
+    assert_eq!(outcome, Outcome::CompletedAfterCancel(()), "I6");
+    assert_eq!(
+        begun.elapsed(),
+        Duration::ZERO,
+        "I6: the children were cancelled when the handler was aborted"
+    );
     until("I3", || {
         [&far_server, &near_server].iter().all(|peer| peer.stats().slots == 0) && upstream.stats().calls == 0
     })

@@ -160,7 +160,7 @@ async fn an_answer_may_be_just_as_long_as_a_frame() {
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "big", &json!([100])));
     assert_eq!(wire.told().await, ["begin 3", "Bulk Answer 1 on 3, last"]);
-    assert_eq!(wire.state().length, envelope + 100);
+    assert_eq!(wire.state().frame.len(), envelope + 100);
     wire.says(4, &request(2, "big", &json!([101])));
     assert_eq!(wire.told().await, ["begin 4", "fault 4 Internal", "Bulk Answer 2 on 4, last"]);
 }
@@ -189,6 +189,12 @@ async fn a_call_is_cancelled_by_a_message_or_by_giving_up_its_exchange_where_ids
     }
 }
 
+/// What an answer declares of cancels.
+fn declared_in(answer: &[u8]) -> Option<bool> {
+    let answer: Value = serde_json::from_slice(answer).unwrap();
+    answer.pointer("/result/agentCapabilities/cancellation/request").and_then(Value::as_bool)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake() {
     for (declared, result, told) in [
@@ -198,8 +204,12 @@ async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake()
         let (peer, wire) = open(ACP_DRAFT, TRAITS, Limits::default());
         let capabilities = json!({"cancellation": {"request": declared}});
         let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+        wire.says(2, &request(9, "big", &json!([1])));
+        assert_eq!(wire.told().await, ["begin 2", "Bulk Answer 9 on 2, last"]);
+        assert_eq!(declared_in(&wire.state().frame), None);
         wire.says(3, &request(0, "initialize", &params));
         assert_eq!(wire.told().await, ["begin 3", "Bulk Answer 0 on 3, last"]);
+        assert_eq!(declared_in(&wire.state().frame), Some(true), "our own half");
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
         assert_eq!(wire.told().await, ["Bulk Request 1 work on ours 1"]);
         assert_eq!(call.canceller().cancel(""), result, "{params}");

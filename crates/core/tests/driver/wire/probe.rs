@@ -56,8 +56,8 @@ pub(crate) struct State {
     pub(crate) refuses: Option<(FrameKind, Option<ExchangeId>)>,
     /// It cannot give up an exchange.
     pub(crate) cannot_abort: bool,
-    /// The length of the frame that was taken last.
-    pub(crate) length: usize,
+    /// The frame that was taken last.
+    pub(crate) frame: Bytes,
 }
 
 struct Goes(Arc<Mutex<State>>);
@@ -111,7 +111,7 @@ impl Sender for Goes {
         }
         state.told.push(line);
         state.held += 1;
-        state.length = out.body.len();
+        state.frame = out.body;
         Ok(())
     }
 
