@@ -335,6 +335,30 @@ mod tests {
     }
 
     #[test]
+    fn no_params_and_empty_ones_are_the_same_to_a_handler_that_takes_none() {
+        for none in [None, Some("null"), Some("{}"), Some("[]")] {
+            assert_eq!(read_params::<()>(none.map(Bytes::from)), Ok(()), "{none:?}");
+        }
+        for some in ["[1]", r#"{"a":1}"#, "[", "1"] {
+            assert!(read_params::<()>(Some(Bytes::from(some))).is_err(), "{some}");
+        }
+        let empty = read_params::<std::collections::BTreeMap<String, u32>>(None);
+        assert_eq!(empty, Ok(std::collections::BTreeMap::new()));
+    }
+
+    #[test]
+    fn what_stands_in_a_frame_is_lent_and_what_stands_elsewhere_is_copied() {
+        for text in ["[1,2]", r#"  {"a":1}"#] {
+            let frame = Bytes::from(text);
+            let part: &RawValue = serde_json::from_slice(&frame).unwrap();
+            let lent = part_of(&frame, part);
+            assert_eq!((lent.as_ptr(), &*lent), (part.get().as_ptr(), text.trim().as_bytes()), "a copy");
+            let elsewhere = RawValue::from_string("[3]".to_owned()).unwrap();
+            assert_eq!(&*part_of(&frame, &elsewhere), b"[3]");
+        }
+    }
+
+    #[test]
     fn the_task_of_a_handler_is_the_users_future_and_two_words() {
         let handler = |context: CallContext, _params: Box<RawValue>| async move {
             context.cancelled().await;
