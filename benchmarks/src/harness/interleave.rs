@@ -47,7 +47,7 @@ impl Work {
             Self::Echo(Echo { in_flight: 1, .. }) => &["round trip"],
             Self::Echo(_) => &["round trip", "a request, of all the time"],
             Self::Cancel(_) => &["to handler", "to caller", "to answer", "an echo between"],
-            Self::Saturate(..) => &["to caller", "to caller, slots to spare"],
+            Self::Saturate(..) => &["to caller", TO_SPARE],
             Self::Pairs(_) => &["a pair, of all the time"],
             Self::UnknownCancels(_) => &["a cancel, of all the time"],
             Self::Cascade(_) => &["to last handler", "to caller"],
@@ -71,6 +71,9 @@ impl Work {
         }
     }
 }
+
+/// What W4 measures on its other connection.
+const TO_SPARE: &str = "to caller, slots to spare";
 
 /// Slots that are never all taken.
 pub(super) const PLENTY: usize = 4096;
@@ -123,9 +126,14 @@ pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) ->
 }
 
 fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
-    let Player { entrant, samples, played, .. } = player;
+    let Player { entrant, spare, samples, played, .. } = player;
+    // A connection that is out says nothing of the other.
+    let out = |measure| match (&spare, measure) {
+        (Some(spare), TO_SPARE) => spare.out,
+        _ => entrant.out,
+    };
     let row = |measure, figure| {
-        let figure = entrant.out.map_or(figure, Figure::Said);
+        let figure = out(measure).map_or(figure, Figure::Said);
         Row::new(case.workload, case.name.clone(), place.name(), measure, entrant.name, figure)
     };
     let times = |samples| Distribution::new(samples).map_or(Figure::Said("none"), Figure::Times);
@@ -138,33 +146,15 @@ fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
 }
 
 async fn turn(player: &mut Player, work: Work) {
-    let Some(subject) = &mut player.entrant.subject else { return };
-    let work = work.at_most(player.most);
-    let out = match attempt(Bound::Turn, ask(subject.as_mut(), work, &mut player.samples)).await {
-        Ok(out) => out,
-        Err(out) => Some(out),
-    };
-    if out.is_some() {
-        player.entrant.out = out;
-        player.entrant.subject = None;
+    let Player { entrant, spare, samples, most, played } = player;
+    let work = work.at_most(*most);
+    let asked = ask_or_out(entrant, async |subject| ask(subject, work, samples).await).await;
+    if let (Some(spare), Work::Saturate(_, count)) = (spare, work) {
+        ask_or_out(spare, async |subject| ask_spare(subject, count, &mut samples[1].1).await).await;
     }
-    if let Work::Saturate(_, count) = work {
-        spare_turn(player, count).await;
-    }
-    if let (Some(count), Some(each)) = (work.many(), player.samples[0].1.last()) {
-        player.played += count;
-        player.most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
-    }
-}
-
-/// W4's other connection: the same cancels where there are slots to spare.
-async fn spare_turn(player: &mut Player, count: usize) {
-    let Some(spare) = &mut player.spare else { return };
-    let Some(subject) = &mut spare.subject else { return };
-    let mut took = CancelSamples::default();
-    match attempt(Bound::Turn, subject.cancel(count, &mut took)).await {
-        Ok(told) if told.said().is_none() => player.samples[1].1.append(&mut took.to_caller),
-        Ok(_) | Err(_) => spare.subject = None,
+    if let (true, Some(count), Some(each)) = (asked, work.many(), samples[0].1.last()) {
+        *played += count;
+        *most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::better::{ABOUT, better};
 use super::shown;
-use super::summary::{better, summary};
+use super::summary::summary;
 use crate::harness::{Figure, Fit, Results, Row, Verdict};
 
 /// What machine this is, and how busy it was.
@@ -144,7 +145,7 @@ pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
     }
     let better = better(results);
     if !better.is_empty() {
-        out.push_str("\n### Where another is better\n\nBy medians; the two floors are not named.\n\n");
+        let _ = writeln!(out, "\n### Where another is better\n\n{ABOUT}\n");
         for line in better {
             let _ = writeln!(out, "- {line}");
         }
