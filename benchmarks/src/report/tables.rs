@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::better::{ABOUT, better};
 use super::shown;
 use super::summary::summary;
-use crate::harness::{Figure, Fit, Results, Row, Verdict};
+use crate::harness::{Figure, Fit, Results, Row, Ruling, Verdict, tally};
 
 /// What machine this is, and how busy it was.
 #[must_use]
@@ -98,13 +98,11 @@ pub fn print(results: &Results, verdicts: &[Verdict]) {
     }
     let _ = writeln!(out, "\nBudgets");
     for verdict in verdicts {
-        let met = if verdict.met { "met    " } else { "not met" };
-        let value = format!("{:.3} {}", verdict.value, verdict.unit);
-        let limit = format!("{} {}", verdict.limit, verdict.unit);
-        let _ = writeln!(out, "  {met}  {value:>12} of {limit:<10} {}  {}", verdict.name, verdict.note);
+        let (ruling, value, limit) = (verdict.ruling.name(), verdict.value_shown(3), verdict.limit_shown());
+        let _ =
+            writeln!(out, "  {ruling:<10}  {value:>12} of {limit:<10} {}  {}", verdict.name, verdict.note);
     }
-    let met = verdicts.iter().filter(|verdict| verdict.met).count();
-    let _ = writeln!(out, "  {met} of {} met. {}", verdicts.len(), machine_line());
+    let _ = writeln!(out, "  {}. {}", tally(verdicts), machine_line());
     print!("{out}");
 }
 
@@ -127,14 +125,16 @@ pub(super) fn slope(growth: &crate::harness::Growth) -> Option<String> {
 /// The tables of the documentation: budgets, a line for each competitor, growth. All figures are in the JSON and on the page.
 #[must_use]
 pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
-    let met = verdicts.iter().filter(|verdict| verdict.met).count();
-    let mut out =
-        format!("Machine: {}.\n\n### Budgets\n\n{met} of {} are met.\n\n", machine_line(), verdicts.len());
+    let mut out = format!("Machine: {}.\n\n### Budgets\n\n{}.\n\n", machine_line(), tally(verdicts));
     out.push_str("| budget | measured | at most | | made of |\n|---|---|---|---|---|\n");
     for verdict in verdicts {
-        let Verdict { name, met, value, limit, unit, note } = verdict;
-        let met = if *met { "met" } else { "**not met**" };
-        let _ = writeln!(out, "| {name} | {value:.2} {unit} | {limit} {unit} | {met} | {note} |");
+        let Verdict { name, ruling, note, .. } = verdict;
+        let (value, limit) = (verdict.value_shown(2), verdict.limit_shown());
+        let ruling = match ruling {
+            Ruling::Met | Ruling::NotJudged => ruling.name(),
+            Ruling::NotMet => "**not met**",
+        };
+        let _ = writeln!(out, "| {name} | {value} | {limit} | {ruling} | {note} |");
     }
     if let Some((heads, lines)) = summary(results) {
         let _ = writeln!(out, "\n### Beside the others\n\n| {} |", heads.join(" | "));
