@@ -94,6 +94,21 @@ impl<'a> Court<'a> {
         self.verdicts.push(Verdict { name: name.into(), ruling, value, limit: Some(limit), unit, note });
     }
 
+    /// [`hold`](Self::hold), of a difference of two times taken apart: one below nothing says nothing of the limit.
+    pub(super) fn hold_above_noise(&mut self, name: String, found: Found, limit: f64, unit: &'static str) {
+        match found {
+            Ok((value, note)) if value < 0.0 => self.verdicts.push(Verdict {
+                name,
+                ruling: Ruling::NotJudged,
+                value: Some(value),
+                limit: Some(limit),
+                unit,
+                note: format!("less than the floor: the check is lost in noise; {note}"),
+            }),
+            found => self.hold(name, found, limit, unit),
+        }
+    }
+
     /// A line that this build or this run cannot rule on.
     pub(super) fn leave(&mut self, name: impl Into<String>, limit: f64, unit: &'static str, why: &str) {
         self.verdicts.push(Verdict {

@@ -155,7 +155,8 @@ fn unknown_cancels(court: &mut Court<'_>) {
     };
     for place in [ONE, TWO] {
         let found = each(court, place);
-        court.hold(format!("W6 an unknown cancel, {place}"), found, limits::UNKNOWN_CANCEL, "ns");
+        let name = format!("W6 an unknown cancel over the floor, {place}");
+        court.hold_above_noise(name, found, limits::UNKNOWN_CANCEL, "ns");
     }
     let left = |court: &Court<'_>| {
         let at = At::new("W6", "after 1,000,000 unknown cancels", ONE, "heap");

@@ -174,8 +174,8 @@ fn every_part_has_its_lines_though_nothing_was_measured() {
         (
             "W6",
             &[
-                "W6 an unknown cancel, memory, one thread",
-                "W6 an unknown cancel, memory, two workers",
+                "W6 an unknown cancel over the floor, memory, one thread",
+                "W6 an unknown cancel over the floor, memory, two workers",
                 "W6 growth over unknown cancels",
             ],
         ),
@@ -301,4 +301,23 @@ fn what_ours_never_did_is_a_line_though_no_budget_asks_for_it() {
     assert_eq!(names(&verdicts), ["W9 100000 deadlines at once: late by, memory, one thread"]);
     assert!(verdicts[0].lacks_its_figure());
     assert_eq!(tally(&verdicts), "0 of 1 met");
+}
+
+#[test]
+fn an_unknown_cancel_that_takes_less_than_the_floor_is_lost_in_noise_and_not_judged() {
+    for (nanos, expected) in
+        [(199.0, Ruling::NotJudged), (200.0, Ruling::Met), (450.0, Ruling::Met), (451.0, Ruling::NotMet)]
+    {
+        let mut results = complete();
+        results.parts = vec!["W6"];
+        let is_it =
+            |row: &&mut Row| row.name == COMPETITOR.name && row.measure == "a cancel, of all the time";
+        for row in results.rows.iter_mut().filter(is_it) {
+            row.figure = Figure::Number { value: nanos, unit: "ns" };
+        }
+        for verdict in &judge_of(&results, ALL)[..2] {
+            assert_eq!((verdict.ruling, verdict.value), (expected, Some(nanos - 200.0)), "{verdict:?}");
+            assert_eq!(verdict.note.contains("noise"), expected == Ruling::NotJudged, "{verdict:?}");
+        }
+    }
 }
