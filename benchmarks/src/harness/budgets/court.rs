@@ -109,6 +109,13 @@ impl<'a> Court<'a> {
         }
     }
 
+    /// A figure that nothing is asked of, beside one that something is.
+    pub(super) fn show(&mut self, name: &str, found: Found, unit: &'static str) {
+        let (value, note) = finite(found);
+        let (name, ruling) = (name.to_owned(), Ruling::NotJudged);
+        self.verdicts.push(Verdict { name, ruling, value, limit: None, unit, note });
+    }
+
     /// A line that this build or this run cannot rule on.
     pub(super) fn leave(&mut self, name: impl Into<String>, limit: f64, unit: &'static str, why: &str) {
         self.verdicts.push(Verdict {

@@ -128,22 +128,23 @@ fn saturated(court: &mut Court<'_>) {
 
 fn bystanders(court: &mut Court<'_>) {
     const NAME: &str = "W5 more instructions a request";
+    const WITH_TOKENS: &str = "W5 more instructions a request, a token on either side";
+    let more = |court: &Court<'_>, who: Name| {
+        let at = At::new("W5", "an echo", ONE, "instructions");
+        let (with, off) = (court.figure(who, at)?, court.figure(WITHHELD.name, at)?);
+        let note =
+            format!("{with:.0} instructions, {off:.0} where neither side declares that it handles cancels");
+        Ok(((with / off - 1.0) * 100.0, note))
+    };
     if court.results.short {
         court.leave(NAME, limits::BYSTANDER, "%", TOO_SHORT);
+        court.show(WITH_TOKENS, Err(TOO_SHORT.to_owned()), "%");
         return;
     }
-    let more = |court: &Court<'_>| {
-        let at = At::new("W5", "an echo", ONE, "instructions");
-        let (ours, off) = (court.ours(at)?, court.figure(WITHHELD.name, at)?);
-        let mut note =
-            format!("{ours:.0} instructions, {off:.0} where neither side declares that it handles cancels");
-        if let Ok(tokens) = court.figure(TOKENS.name, at) {
-            note += &format!(", {tokens:.0} with a token on either side");
-        }
-        Ok(((ours / off - 1.0) * 100.0, note))
-    };
-    let found = more(court);
+    let found = more(court, COMPETITOR.name);
     court.hold(NAME, found, limits::BYSTANDER, "%");
+    let found = more(court, TOKENS.name);
+    court.show(WITH_TOKENS, found, "%");
 }
 
 fn unknown_cancels(court: &mut Court<'_>) {

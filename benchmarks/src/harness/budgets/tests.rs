@@ -3,7 +3,7 @@ use crate::apart::Wire;
 use crate::harness::{Distribution, Growth, PARTS};
 use crate::subject::{Carries, Name};
 use crate::subjects::FLOOR;
-use crate::subjects::rescind::{COMPETITOR, TYPED, WITHHELD};
+use crate::subjects::rescind::{COMPETITOR, TOKENS, TYPED, WITHHELD};
 
 const ALL: Build = Build { counts: true, peers: true };
 const OTHER: Name = Name { library: "rmcp", version: "", configuration: "", carries: Carries::Bytes };
@@ -110,8 +110,14 @@ fn names(verdicts: &[Verdict]) -> Vec<&str> {
     verdicts.iter().map(|verdict| verdict.name.as_str()).collect()
 }
 
+/// Of the lines that something is asked of.
 fn rulings(results: &Results) -> Vec<Ruling> {
-    judge_of(results, ALL).into_iter().map(|verdict| verdict.ruling).collect()
+    let verdicts = judge_of(results, ALL).into_iter();
+    verdicts.filter(|verdict| !is_only_shown(verdict)).map(|verdict| verdict.ruling).collect()
+}
+
+fn is_only_shown(verdict: &Verdict) -> bool {
+    verdict.ruling == Ruling::NotJudged && verdict.limit.is_none()
 }
 
 #[test]
@@ -170,7 +176,7 @@ fn every_part_has_its_lines_though_nothing_was_measured() {
                 "W4 of a queued request against one with slots to spare, pipes, one core",
             ],
         ),
-        ("W5", &["W5 more instructions a request"]),
+        ("W5", &["W5 more instructions a request", "W5 more instructions a request, a token on either side"]),
         (
             "W6",
             &[
@@ -237,7 +243,8 @@ fn every_part_has_its_lines_though_nothing_was_measured() {
     for (part, lines) in lines {
         let verdicts = judge_of(&empty(&[part]), ALL);
         assert_eq!(names(&verdicts), lines, "{part}");
-        let told = verdicts.iter().all(|verdict| verdict.lacks_its_figure() && !verdict.note.is_empty());
+        let lacks = |verdict: &Verdict| verdict.lacks_its_figure() || is_only_shown(verdict);
+        let told = verdicts.iter().all(|verdict| lacks(verdict) && !verdict.note.is_empty());
         assert!(told, "{verdicts:#?}");
     }
 }
@@ -268,9 +275,9 @@ fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
 #[test]
 fn what_this_build_cannot_measure_is_not_judged_and_says_so() {
     for (build, expected) in [
-        (Build { counts: false, peers: true }, 11),
-        (Build { counts: true, peers: false }, 22),
-        (Build { counts: false, peers: false }, 31),
+        (Build { counts: false, peers: true }, 12),
+        (Build { counts: true, peers: false }, 23),
+        (Build { counts: false, peers: false }, 32),
     ] {
         let verdicts = judge_of(&empty(&PARTS), build);
         let left: Vec<_> = verdicts.iter().filter(|verdict| verdict.ruling == Ruling::NotJudged).collect();
@@ -278,6 +285,19 @@ fn what_this_build_cannot_measure_is_not_judged_and_says_so() {
         assert!(left.iter().all(|verdict| verdict.value.is_none() && !verdict.note.is_empty()), "{left:#?}");
         assert_eq!(names(&verdicts), names(&judge_of(&empty(&PARTS), ALL)));
     }
+}
+
+#[test]
+fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
+    let mut results = complete();
+    results.parts = vec!["W5"];
+    results.rows.push(row(TOKENS.name, "W5", "an echo", ONE, "instructions", 125.0));
+    let verdicts = judge_of(&results, ALL);
+    assert_eq!(tally(&verdicts), "1 of 1 met, 1 not judged");
+    assert_eq!(
+        (verdicts[1].value_shown(1), verdicts[1].limit_shown()),
+        ("25.0 %".to_owned(), "-".to_owned())
+    );
 }
 
 #[test]
