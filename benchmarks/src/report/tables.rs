@@ -40,8 +40,9 @@ fn cells(row: &Row) -> [String; 9] {
     let configuration = row.name.configuration.to_owned();
     match &row.figure {
         Figure::Times(times) => {
-            let [p50, p99, p999, max] =
-                [times.p50, times.p99, times.p999, times.max].map(|nanos| shown(nanos as f64, "ns"));
+            // Too few samples have none.
+            let [p50, p99, p999, max] = [Some(times.p50), times.p99, times.p999, Some(times.max)]
+                .map(|nanos| nanos.map_or("-".to_owned(), |nanos| shown(nanos as f64, "ns")));
             [name, configuration, p50, p99, p999, max, ratio, times.count.to_string(), note]
         }
         Figure::Number { value, unit } => {
@@ -172,6 +173,15 @@ pub fn pasted(text: &str, tables: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_of_too_few_samples_are_a_dash() {
+        let name = crate::subjects::FLOOR.name;
+        let times =
+            crate::harness::Distribution::new(vec![5; 99]).map_or(Figure::Said("none"), Figure::Times);
+        let row = Row::new("W7", "any".to_owned(), "memory", "to caller", name, times);
+        assert_eq!(cells(&row)[2..6], ["5 ns", "-", "-", "5 ns"]);
+    }
 
     #[test]
     fn tables_take_the_place_of_the_last_ones_and_nothing_else_changes() {

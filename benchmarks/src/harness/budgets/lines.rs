@@ -170,7 +170,12 @@ fn unknown_cancels(court: &mut Court<'_>) {
 
 fn wide_trees(court: &mut Court<'_>) {
     let p99 = |court: &Court<'_>, at: At<'_>| match &court.row(COMPETITOR.name, at)?.figure {
-        Figure::Times(times) => Ok((times.p99 as f64 / 1e6, format!("of {} round trips", times.count))),
+        Figure::Times(times) => {
+            let few = || (times.max, format!("only {} round trips: this is the slowest", times.count));
+            let (nanos, note) =
+                times.p99.map_or_else(few, |p99| (p99, format!("of {} round trips", times.count)));
+            Ok((nanos as f64 / 1e6, note))
+        }
         Figure::Number { .. } => Err("one number has no 99th percentile".to_owned()),
         Figure::Said(said) => Err(format!("ours said: {said}")),
     };

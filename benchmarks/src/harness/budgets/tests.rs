@@ -288,6 +288,24 @@ fn what_this_build_cannot_measure_is_not_judged_and_says_so() {
 }
 
 #[test]
+fn too_few_round_trips_for_a_99th_percentile_are_judged_by_their_slowest_and_say_so() {
+    let (few, enough) = (vec![5_000_000; 1], vec![1000; 98]);
+    for (more, value, note) in
+        [(0, 5.0, "only 99 round trips: this is the slowest"), (100, 0.001, "of 199 round trips")]
+    {
+        let mut results = complete();
+        results.parts = vec!["W7"];
+        let times = [few.clone(), enough.clone(), vec![1000; more]].concat();
+        for row in results.rows.iter_mut().filter(|row| row.workload == "W7") {
+            row.figure = Distribution::new(times.clone()).map_or(Figure::Said("none"), Figure::Times);
+        }
+        for verdict in judge_of(&results, ALL) {
+            assert_eq!((verdict.value, verdict.note.as_str()), (Some(value), note));
+        }
+    }
+}
+
+#[test]
 fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
     let mut results = complete();
     results.parts = vec!["W5"];
