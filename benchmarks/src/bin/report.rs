@@ -29,7 +29,8 @@ struct Options {
     /// Rounds that count, after two that warm up.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Only shows that all of it runs; the figures mean nothing. Exits with 1 if something of ours or a floor does not.
+    /// Only shows that all of it runs; the figures mean nothing. Exits with 1 if something of ours or a floor does not, or if a
+    /// budget lacks its figure.
     #[arg(long)]
     short: bool,
     /// Exits with 1 if a budget is not met, or the part has none.
