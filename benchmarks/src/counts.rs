@@ -48,7 +48,7 @@ pub enum Verdict {
     Held,
     /// It is not judged here.
     Shown,
-    /// There is no budget for it.
+    /// There is no budget for it, or one without a number.
     New,
     /// It is above its budget.
     Above,
@@ -120,6 +120,8 @@ impl Counts {
     pub fn judge(&self, measured: &Self, count: &Count) -> [Verdict; 2] {
         let Some(budget) = self.of(&count.name) else { return [Verdict::New, Verdict::New] };
         let instructions = match (count.instructions, budget.instructions) {
+            // Else what was once written where nothing counts them would never be judged.
+            (_, None) => Verdict::New,
             (Some(counted), Some(budget)) if self.made_with == measured.made_with => {
                 let ratio = counted as f64 / budget as f64;
                 if ratio > 1.0 + TOLERANCE {
@@ -130,7 +132,7 @@ impl Counts {
                     Verdict::Held
                 }
             }
-            _ => Verdict::Shown,
+            (Some(_) | None, Some(_)) => Verdict::Shown,
         };
         let allocations = match count.allocations.cmp(&budget.allocations) {
             std::cmp::Ordering::Less => Verdict::Lower,
@@ -138,6 +140,24 @@ impl Counts {
             std::cmp::Ordering::Greater => Verdict::Above,
         };
         [instructions, allocations]
+    }
+
+    /// The budgets of what is counted no more: each fails the check until it is taken out.
+    pub fn gone<'a>(&'a self, measured: &'a Self) -> impl Iterator<Item = &'a Count> {
+        self.counts.iter().filter(|budget| measured.of(&budget.name).is_none())
+    }
+
+    /// Whether the check fails, these being the budgets.
+    #[must_use]
+    pub fn fails(&self, measured: &Self) -> bool {
+        let fails = |count: &Count| self.judge(measured, count).iter().any(Verdict::fails);
+        self.gone(measured).next().is_some() || measured.counts.iter().any(fails)
+    }
+
+    /// Whether instructions of something were not counted.
+    #[must_use]
+    pub fn lacks_instructions(&self) -> bool {
+        self.counts.iter().any(|count| count.instructions.is_none())
     }
 
     /// These budgets, each lowered to what was measured where that is less. Instructions of another compiler are taken as they are.
@@ -211,6 +231,31 @@ mod tests {
         let (budget, other) = (counts("rustc 1", 10_000, 15), counts("rustc 2", 20_000, 16));
         assert_eq!(judged(&budget, &other), [Verdict::Shown, Verdict::Above]);
         assert!(!Verdict::Shown.fails());
+    }
+
+    #[test]
+    fn a_budget_of_what_is_counted_no_more_fails_until_it_is_taken_out() {
+        let (mut budget, measured) = (counts("rustc 1", 10_000, 15), counts("rustc 1", 10_000, 15));
+        assert!(!budget.fails(&measured));
+        budget.counts.push(Count { name: "renamed".to_owned(), instructions: Some(1), allocations: 0 });
+        assert_eq!(budget.gone(&measured).map(|count| count.name.as_str()).collect::<Vec<_>>(), ["renamed"]);
+        assert!(budget.fails(&measured));
+        assert!(!budget.lowered(&measured).fails(&measured));
+    }
+
+    #[test]
+    fn a_budget_written_where_nothing_counts_instructions_fails_until_they_are_counted() {
+        let measured = counts("rustc 1", 10_000, 15);
+        let mut budget = measured.clone();
+        budget.counts[0].instructions = None;
+        assert!(budget.lacks_instructions());
+        for with in ["rustc 1", "rustc 2"] {
+            let measured = counts(with, 10_000, 15);
+            assert_eq!(judged(&budget, &measured), [Verdict::New, Verdict::Held]);
+            assert!(budget.fails(&measured));
+        }
+        assert!(budget.fails(&budget));
+        assert_eq!(budget.lowered(&measured), measured);
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod counts;
 pub mod driven;
 pub mod harness;
 pub mod heap;
+pub mod limits;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod raw;

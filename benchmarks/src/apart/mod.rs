@@ -16,6 +16,8 @@ use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
 
+use crate::limits;
+
 pub use client::OurClient;
 pub(crate) use server::own_pipes;
 pub use server::serve_if_asked;
@@ -79,6 +81,12 @@ impl Wire {
     #[must_use]
     pub const fn is_http(self) -> bool {
         !matches!(self, Self::Stdio | Self::NamedPipe | Self::WebSocket)
+    }
+
+    /// W1: the microseconds an echo of 64 B may take over the floor.
+    #[must_use]
+    pub const fn echo_limit(self) -> f64 {
+        if self.is_http() { limits::ECHO_OVER_HTTP } else { limits::ECHO_BETWEEN_PROCESSES }
     }
 
     pub(crate) const fn is_http2(self) -> bool {

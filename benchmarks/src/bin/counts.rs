@@ -1,7 +1,8 @@
 //! Holds instructions and allocations against the budgets of a file. Exits with 1 if one is above its budget, or so far below that
-//! the budget must be lowered; `--lower` does that, and never raises one.
+//! the budget must be lowered; `--lower` does that, and never raises one. It also exits with 1 if the file has a budget of what is
+//! counted no more, or one without instructions.
 //!
-//! `counts FILE [--lower]`. Instructions need valgrind, and are judged only where they were made with the same as the file's.
+//! `counts FILE [--lower]`. Instructions need valgrind, without which nothing is lowered; they are judged only where they were made with the same as the file's.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -28,6 +29,10 @@ fn main() -> ExitCode {
     let measured = Counts::measure();
     let budgets = budgets.unwrap_or_else(|| measured.clone());
     let failed = tell(&budgets, &measured, file);
+    if lower && measured.lacks_instructions() {
+        eprintln!("{} was not written: a budget without instructions would never be judged.", file.display());
+        return ExitCode::from(2);
+    }
     if lower {
         let text = format!("{:#}\n", budgets.lowered(&measured).to_json());
         if let Err(error) = std::fs::write(file, text) {
@@ -47,13 +52,15 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
         println!("INSTRUCTIONS ARE NOT JUDGED: the budgets were made with {}", budgets.made_with.join("; "));
     }
     let valgrind = Command::new("valgrind").arg("--version").output().is_ok();
-    let uncounted = measured.counts.iter().any(|count| count.instructions.is_none());
+    let uncounted = measured.lacks_instructions();
     if uncounted {
         let why =
             if valgrind { "valgrind is there and does not count them" } else { "valgrind is not there" };
         println!("INSTRUCTIONS ARE NOT COUNTED: {why}.");
     }
-    let mut failed = valgrind && uncounted;
+    for Count { name, .. } in budgets.gone(measured) {
+        println!("{name:<28} IS COUNTED NO MORE: take it out of {} with --lower", file.display());
+    }
     for count in &measured.counts {
         let budget = budgets.of(&count.name);
         let verdicts = budgets.judge(measured, count);
@@ -62,7 +69,6 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
             ("allocations of 1000", Some(count.allocations), budget.map(|budget| budget.allocations)),
         ];
         for ((what, counted, budget), verdict) in pairs.into_iter().zip(verdicts) {
-            failed |= verdict.fails();
             let shown = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
             let (counted, budget) = (shown(counted), shown(budget));
             let told = match verdict {
@@ -80,5 +86,5 @@ fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
         TOLERANCE * 100.0,
         SLACK * 100.0
     );
-    failed
+    valgrind && uncounted || budgets.fails(measured)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use rescind_benchmarks::harness::{self, PARTS, Run, broken, judge, measure};
+use rescind_benchmarks::harness::{self, PARTS, Ruling, Run, Verdict, judge, measure};
 use rescind_benchmarks::{apart, report};
 
 /// Measures what cancelling costs, ours beside the other libraries and the floor, in one run.
@@ -29,7 +29,8 @@ struct Options {
     /// Rounds that count, after two that warm up.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Only shows that all of it runs; the figures mean nothing. Exits with 1 if something of ours or a floor does not.
+    /// Only shows that all of it runs; the figures mean nothing. Exits with 1 if something of ours or a floor does not, or if a
+    /// budget lacks its figure.
     #[arg(long)]
     short: bool,
     /// Exits with 1 if a budget is not met, or the part has none.
@@ -58,8 +59,9 @@ fn main() -> ExitCode {
     if written.contains(&Some(false)) {
         return ExitCode::from(2);
     }
-    let failed = options.short && broken(&results).next().is_some();
-    let met = !verdicts.is_empty() && verdicts.iter().all(|verdict| verdict.met);
+    let failed = options.short && verdicts.iter().any(Verdict::lacks_its_figure);
+    let are = |ruling| verdicts.iter().any(|verdict| verdict.ruling == ruling);
+    let met = are(Ruling::Met) && !are(Ruling::NotMet);
     if failed || options.strict && !met {
         return ExitCode::FAILURE;
     }

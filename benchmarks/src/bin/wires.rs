@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use rescind_benchmarks::apart::echoes::{RESETS, Times, WARM, in_a_task, measure, median, micros};
 use rescind_benchmarks::apart::{Far, OurClient, Serves, Wire, serve_if_asked};
+use rescind_benchmarks::limits;
 use rescind_benchmarks::table::Table;
 use rescind_benchmarks::wires::one_thread;
 
@@ -130,14 +131,15 @@ impl Options {
 fn judge_times(times: &Times, table: &mut Table, wire: Wire) {
     let Times { ours, floor, over, cancel } = times;
     let name = wire.name();
-    let limit = if wire.is_http() { 20.0 } else { 8.0 };
     let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
-    table.judge(&format!("echo 64 B over floor, {name}"), *over, limit, "us", &note);
+    table.judge(&format!("echo 64 B over floor, {name}"), *over, wire.echo_limit(), "us", &note);
     if let Some(cancel) = cancel {
+        // Two processes are two threads.
+        let limit = limits::SIGNAL_ON_TWO_THREADS;
         let one_way = floor / 2.0;
         let note = format!("{cancel:.2} us, one way of the floor {one_way:.2} us");
         let over = cancel - one_way;
-        table.judge(&format!("cancel to signal over one way, {name}"), over, 20.0, "us", &note);
+        table.judge(&format!("cancel to signal over one way, {name}"), over, limit, "us", &note);
     }
 }
 

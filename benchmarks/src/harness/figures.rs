@@ -14,10 +14,10 @@ pub struct Distribution {
     pub count: usize,
     /// Half are below.
     pub p50: u64,
-    /// One in a hundred is above.
-    pub p99: u64,
-    /// One in a thousand is above.
-    pub p999: u64,
+    /// One in a hundred is above; `None` of fewer than a hundred, where that is only the slowest.
+    pub p99: Option<u64>,
+    /// One in a thousand is above; `None` of fewer than a thousand.
+    pub p999: Option<u64>,
     /// The longest.
     pub max: u64,
     /// Where each bin of the logarithmic scale begins, and how many are in it; empty bins are left out.
@@ -31,6 +31,8 @@ impl Distribution {
         samples.sort_unstable();
         let max = *samples.last()?;
         let at = |share: f64| samples[((samples.len() - 1) as f64 * share).round() as usize];
+        let of_at_least = |least, share| (samples.len() >= least).then(|| at(share));
+        let (p99, p999) = (of_at_least(100, 0.99), of_at_least(1000, 0.999));
         let mut bins: Vec<(f64, usize)> = Vec::new();
         for sample in &samples {
             let begin = 10_f64.powf(((*sample).max(1) as f64).log10().mul_add(BINS, 0.0).floor() / BINS);
@@ -39,7 +41,7 @@ impl Distribution {
                 _ => bins.push((begin, 1)),
             }
         }
-        Some(Self { count: samples.len(), p50: at(0.5), p99: at(0.99), p999: at(0.999), max, bins })
+        Some(Self { count: samples.len(), p50: at(0.5), p99, p999, max, bins })
     }
 }
 
@@ -157,10 +159,21 @@ mod tests {
     #[test]
     fn quantiles_are_of_the_samples() {
         let times = Distribution::new((1..=1000).rev().collect()).expect("there are samples");
-        assert_eq!((times.count, times.p50, times.p99, times.p999, times.max), (1000, 501, 990, 999, 1000));
+        assert_eq!((times.count, times.p50, times.max), (1000, 501, 1000));
+        assert_eq!((times.p99, times.p999), (Some(990), Some(999)));
         assert_eq!(times.bins.iter().map(|(_, count)| count).sum::<usize>(), 1000);
         assert!(times.bins.windows(2).all(|pair| pair[0].0 < pair[1].0), "{:?}", times.bins);
         assert!(Distribution::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn few_samples_have_no_quantile_that_only_their_slowest_could_be() {
+        for (count, has) in
+            [(99, [false, false]), (100, [true, false]), (999, [true, false]), (1000, [true; 2])]
+        {
+            let times = Distribution::new((1..=count).collect()).expect("there are samples");
+            assert_eq!([times.p99.is_some(), times.p999.is_some()], has, "{count}");
+        }
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Work {
             Self::Echo(Echo { in_flight: 1, .. }) => &["round trip"],
             Self::Echo(_) => &["round trip", "a request, of all the time"],
             Self::Cancel(_) => &["to handler", "to caller", "to answer", "an echo between"],
-            Self::Saturate(..) => &["to caller", "to caller, slots to spare"],
+            Self::Saturate(..) => &["to caller", TO_SPARE],
             Self::Pairs(_) => &["a pair, of all the time"],
             Self::UnknownCancels(_) => &["a cancel, of all the time"],
             Self::Cascade(_) => &["to last handler", "to caller"],
@@ -71,6 +71,9 @@ impl Work {
         }
     }
 }
+
+/// What W4 measures on its other connection.
+const TO_SPARE: &str = "to caller, slots to spare";
 
 /// Slots that are never all taken.
 pub(super) const PLENTY: usize = 4096;
@@ -123,9 +126,14 @@ pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) ->
 }
 
 fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
-    let Player { entrant, samples, played, .. } = player;
+    let Player { entrant, spare, samples, played, .. } = player;
+    // A connection that is out says nothing of the other.
+    let out = |measure| match (&spare, measure) {
+        (Some(spare), TO_SPARE) => spare.out,
+        _ => entrant.out,
+    };
     let row = |measure, figure| {
-        let figure = entrant.out.map_or(figure, Figure::Said);
+        let figure = out(measure).map_or(figure, Figure::Said);
         Row::new(case.workload, case.name.clone(), place.name(), measure, entrant.name, figure)
     };
     let times = |samples| Distribution::new(samples).map_or(Figure::Said("none"), Figure::Times);
@@ -138,34 +146,40 @@ fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
 }
 
 async fn turn(player: &mut Player, work: Work) {
-    let Some(subject) = &mut player.entrant.subject else { return };
     let work = work.at_most(player.most);
-    let out = match attempt(Bound::Turn, ask(subject.as_mut(), work, &mut player.samples)).await {
-        Ok(out) => out,
-        Err(out) => Some(out),
-    };
-    if out.is_some() {
-        player.entrant.out = out;
-        player.entrant.subject = None;
+    let Player { entrant, spare, samples, most, played } = player;
+    if let Some(subject) = &mut entrant.subject {
+        let asked = ask(subject.as_mut(), work, samples);
+        let out = attempt(Bound::Turn, asked).await.unwrap_or_else(Some);
+        end_if_out(entrant, out);
+        if let (Some(count), Some(each)) = (work.many(), samples[0].1.last()) {
+            *played += count;
+            *most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
+        }
     }
-    if let Work::Saturate(_, count) = work {
-        spare_turn(player, count).await;
-    }
-    if let (Some(count), Some(each)) = (work.many(), player.samples[0].1.last()) {
-        player.played += count;
-        player.most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
+    // It is asked whatever became of the one whose slots are taken.
+    if let (Some(spare), Work::Saturate(_, count)) = (spare, work)
+        && let Some(subject) = &mut spare.subject
+    {
+        let asked = ask_spare(subject.as_mut(), count, &mut samples[1].1);
+        let out = attempt(Bound::Turn, asked).await.unwrap_or_else(Some);
+        end_if_out(spare, out);
     }
 }
 
-/// W4's other connection: the same cancels where there are slots to spare.
-async fn spare_turn(player: &mut Player, count: usize) {
-    let Some(spare) = &mut player.spare else { return };
-    let Some(subject) = &mut spare.subject else { return };
-    let mut took = CancelSamples::default();
-    match attempt(Bound::Turn, subject.cancel(count, &mut took)).await {
-        Ok(told) if told.said().is_none() => player.samples[1].1.append(&mut took.to_caller),
-        Ok(_) | Err(_) => spare.subject = None,
+fn end_if_out(entrant: &mut Entrant, out: Option<&'static str>) {
+    if out.is_some() {
+        entrant.out = out;
+        entrant.subject = None;
     }
+}
+
+/// W4's other connection: the same cancels where there are slots to spare. What it says if it is out.
+async fn ask_spare(subject: &mut dyn Subject, count: usize, samples: &mut Vec<u64>) -> Option<&'static str> {
+    let mut took = CancelSamples::default();
+    let told = subject.cancel(count, &mut took).await;
+    samples.append(&mut took.to_caller);
+    told.said()
 }
 
 /// One turn; what it says if it is out.
@@ -213,5 +227,81 @@ async fn ask(subject: &mut dyn Subject, work: Work, samples: &mut Samples) -> Op
             samples[1].1.push(told.to_caller);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subject::{BoxFuture, Carries, Name, Saturated, Told};
+
+    /// Answers cancels in the one case, or in the other.
+    struct Answers {
+        saturated: Saturated,
+        to_spare: Told,
+    }
+
+    impl Subject for Answers {
+        fn echo<'a>(&'a mut self, _: Echo, _: &'a mut Vec<u64>) -> BoxFuture<'a, ()> {
+            Box::pin(async {})
+        }
+
+        fn cancel<'a>(&'a mut self, count: usize, took: &'a mut CancelSamples) -> BoxFuture<'a, Told> {
+            Box::pin(async move {
+                took.to_caller.extend((0..count).map(|_| 7));
+                self.to_spare
+            })
+        }
+
+        fn saturate<'a>(
+            &'a mut self,
+            _: Which,
+            count: usize,
+            took: &'a mut Vec<u64>,
+        ) -> BoxFuture<'a, Saturated> {
+            Box::pin(async move {
+                took.extend((0..count).map(|_| 9));
+                self.saturated
+            })
+        }
+    }
+
+    const NAME: Name = Name { library: "it", version: "", configuration: "", carries: Carries::Bytes };
+    const SILENT: Competitor = Competitor {
+        name: NAME,
+        open: |_| Box::pin(async { boxed(Saturated::Never, Told::Measured) }),
+        serve: None,
+    };
+    const FAILS_TO_SPARE: Competitor = Competitor {
+        name: NAME,
+        open: |_| Box::pin(async { boxed(Saturated::Answered, Told::Never) }),
+        serve: None,
+    };
+
+    fn boxed(saturated: Saturated, to_spare: Told) -> Box<dyn Subject> {
+        Box::new(Answers { saturated, to_spare })
+    }
+
+    fn played(competitor: Competitor) -> [Figure; 2] {
+        let work = Work::Saturate(Which::Running, 3);
+        let case = Case { workload: "W4", name: "made up".to_owned(), slots: 4, work };
+        let rows = play(&Run::new(2, false), &case, Place::OneThread, &[competitor]);
+        let figures: Vec<_> = rows.into_iter().map(|row| row.figure).collect();
+        figures.try_into().expect("two measures")
+    }
+
+    #[test]
+    fn who_never_answers_with_every_slot_taken_still_shows_what_it_does_with_slots_to_spare() {
+        let [taken, spare] = played(SILENT);
+        assert!(matches!(taken, Figure::Said("never")), "{taken:?}");
+        // Two turns in each of two rounds, three cancels in each.
+        assert!(matches!(&spare, Figure::Times(times) if (times.count, times.p50) == (12, 7)), "{spare:?}");
+    }
+
+    #[test]
+    fn who_fails_with_slots_to_spare_says_so_beside_its_figure_with_every_slot_taken() {
+        let [taken, spare] = played(FAILS_TO_SPARE);
+        assert!(matches!(&taken, Figure::Times(times) if (times.count, times.p50) == (12, 9)), "{taken:?}");
+        assert!(matches!(spare, Figure::Said("never")), "{spare:?}");
     }
 }

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::subject::{Name, Pace, set_pace};
 use crate::subjects;
 
-pub use budgets::{Verdict, broken, judge};
+pub use budgets::{Ruling, Verdict, judge, tally};
 #[cfg(feature = "count")]
 pub use counted::allocations_of_ours;
 pub use field::{Bound, Entrant, Place, enter, find, serve_if_asked};
@@ -86,6 +86,10 @@ impl Run {
 /// What came of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
+    /// The parts that were run: each has its budgets.
+    pub parts: Vec<&'static str>,
+    /// Whether the run only showed that all of it runs.
+    pub short: bool,
     /// Every figure.
     pub rows: Vec<Row>,
     /// How figures grow with what they grow with.
@@ -110,7 +114,7 @@ pub struct Growth {
 /// Measures this part, or all of them.
 #[must_use]
 pub fn measure(run: &Run, part: &str) -> Results {
-    let mut results = Results::default();
+    let mut results = Results { short: run.short, ..Results::default() };
     let competitors = subjects::all();
     let asked = |one: &str| match part {
         "all" => !matches!(one, "all" | "budget"),
@@ -118,6 +122,7 @@ pub fn measure(run: &Run, part: &str) -> Results {
         _ => one == part,
     };
     for one in PARTS.into_iter().filter(|one| asked(one)) {
+        results.parts.push(one);
         match one {
             "W5" => {
                 counted::allocations(run, &competitors, &mut results);

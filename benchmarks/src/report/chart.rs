@@ -155,9 +155,9 @@ fn hill(out: &mut String, times: &Distribution, scale: Scale, base: f64, colour:
     let middle = LINE.mul_add(-0.4, base);
     let at = |nanos: u64| scale.at(nanos as f64);
     line(out, (at(times.p50), base), (at(times.p50), base - LINE + 5.0), "median");
-    for (nanos, class, radius) in
-        [(times.p99, "mark full", 3.0), (times.p999, "mark", 3.0), (times.max, "mark", 1.5)]
-    {
+    let marks = [(times.p99, "mark full", 3.0), (times.p999, "mark", 3.0), (Some(times.max), "mark", 1.5)];
+    for (nanos, class, radius) in marks {
+        let Some(nanos) = nanos else { continue };
         let _ = write!(
             out,
             r#"<circle cx="{:.1}" cy="{middle:.1}" r="{radius}" class="{class} {colour}"/>"#,

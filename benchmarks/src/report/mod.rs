@@ -1,5 +1,6 @@
 //! What a run shows: a table, JSON, a page, tables for the documentation.
 
+mod better;
 mod chart;
 mod page;
 mod summary;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::chart::{bars, distributions, escaped, growth};
 use super::summary::summary;
 use super::tables::{groups, machine_line, title};
-use crate::harness::{Figure, Growth, Results, Row, Verdict};
+use crate::harness::{Figure, Growth, Results, Row, Ruling, Verdict, tally};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -100,19 +100,23 @@ fn budgets(out: &mut String, verdicts: &[Verdict]) {
     if verdicts.is_empty() {
         return;
     }
-    let met = verdicts.iter().filter(|verdict| verdict.met).count();
     let _ = writeln!(
         out,
-        "<h2>Budgets: {met} of {} met</h2>\n<div class=\"wide\"><table><thead><tr><th>budget<th>measured<th>at most<th><th>made of</tr></thead><tbody>",
-        verdicts.len()
+        "<h2>Budgets: {}</h2>\n<div class=\"wide\"><table><thead><tr><th>budget<th>measured<th>at most<th><th>made of</tr></thead><tbody>",
+        tally(verdicts)
     );
-    for Verdict { name, met, value, limit, unit, note } in verdicts {
-        let (class, told) = if *met { ("met", "met") } else { ("missed", "not met") };
+    for verdict in verdicts {
+        let class = match verdict.ruling {
+            Ruling::Met => "met",
+            Ruling::NotMet => "missed",
+            Ruling::NotJudged => "said",
+        };
+        let (value, limit, told) = (verdict.value_shown(2), verdict.limit_shown(), verdict.ruling.name());
         let _ = writeln!(
             out,
-            "<tr><td>{}<td class=\"number\">{value:.2} {unit}<td class=\"number\">{limit} {unit}<td class=\"{class}\">{told}<td>{}</tr>",
-            escaped(name),
-            escaped(note)
+            "<tr><td>{}<td class=\"number\">{value}<td class=\"number\">{limit}<td class=\"{class}\">{told}<td>{}</tr>",
+            escaped(&verdict.name),
+            escaped(&verdict.note)
         );
     }
     out.push_str("</tbody></table></div>\n");

@@ -3,7 +3,6 @@
 use super::shown;
 use crate::harness::{Figure, Results, Row};
 use crate::subject::Name;
-use crate::subjects;
 
 /// A column: its head, and whose figures stand in it.
 type Column = (&'static str, &'static str, &'static str, &'static str, &'static str);
@@ -23,20 +22,6 @@ const COLUMNS: [Column; 12] = [
     ("deadline, late by", "W9", "100000 deadlines at once", ONE, "late by"),
     ("allocations an echo", "W5", "an echo", ONE, "allocations"),
     ("heap in flight", "W8", "10000 in flight", ONE, "heap a request"),
-];
-
-/// Where else another may be better.
-const MORE: [Column; 10] = [
-    ("1024 in flight", "W2", "1024 in flight", ONE, "a request, of all the time"),
-    ("cancel to handler, pipes", "W3", "one at a time", PIPES, "to handler"),
-    ("a request and its cancel", "W6", "request and cancel, 100,000", ONE, "a pair, of all the time"),
-    ("an unknown cancel", "W6", "unknown cancels, 1,000,000", ONE, "a cancel, of all the time"),
-    ("a tree, to its last handler", "W7", "depth 5, fan-out 4", ONE, "to last handler"),
-    ("a tree, to the caller", "W7", "depth 5, fan-out 4", ONE, "to caller"),
-    ("a child of 100,000", "W7", "100000 children of one root", ONE, "a child, of all the time"),
-    ("others beside 100,000 children", "W7", "100000 children of one root", ONE, "other requests meanwhile"),
-    ("heap, 100,000 in flight", "W8", "100000 in flight", ONE, "heap a request"),
-    ("instructions an echo", "W5", "an echo", ONE, "instructions"),
 ];
 
 /// The heads and the lines; columns of which the run has nothing are left out.
@@ -71,45 +56,4 @@ pub(super) fn summary(results: &Results) -> Option<(Vec<&'static str>, Vec<Vec<S
     let heads =
         std::iter::once("medians").chain(columns.iter().map(|column| column.0)).chain(["note"]).collect();
     Some((heads, lines.collect()))
-}
-
-/// For each column and a few more, who did better there than we did.
-pub(super) fn better(results: &Results) -> Vec<String> {
-    let ours = [subjects::rescind::COMPETITOR.name, subjects::rescind::TYPED.name];
-    let mut told = Vec::new();
-    for (head, workload, case, place, measure) in COLUMNS.into_iter().chain(MORE) {
-        let is_here = |row: &&Row| {
-            (row.workload, row.case.as_str(), row.place, row.measure) == (workload, case, place, measure)
-        };
-        let rows: Vec<_> = results.rows.iter().filter(is_here).collect();
-        let value = |name| rows.iter().find(|row| row.name == name)?.figure.value();
-        for (us, ours) in ours.into_iter().filter_map(|name| Some((name, value(name)?))) {
-            let is_other = |row: &&&Row| !subjects::all_of_ours().contains(&row.name);
-            let mut ahead: Vec<_> = rows
-                .iter()
-                .filter(is_other)
-                .filter_map(|row| Some((row.figure.value().filter(|value| *value < ours)?, row)))
-                .collect();
-            ahead.sort_by(|a, b| a.0.total_cmp(&b.0));
-            if ahead.is_empty() {
-                continue;
-            }
-            let unit = |row: &Row| match row.figure {
-                Figure::Number { unit, .. } => unit,
-                Figure::Times(_) | Figure::Said(_) => "ns",
-            };
-            let who: Vec<_> = ahead
-                .iter()
-                .map(|(value, row)| {
-                    let Name { library, configuration, carries, .. } = row.name;
-                    let note = carries.note();
-                    let note = if note.is_empty() { String::new() } else { format!(", {note}") };
-                    format!("{library} ({configuration}{note}) {}", shown(*value, unit(row)))
-                })
-                .collect();
-            let mine = format!("ours ({}) {}", us.configuration, shown(ours, unit(ahead[0].1)));
-            told.push(format!("{head}: {mine}; {}", who.join("; ")));
-        }
-    }
-    told
 }

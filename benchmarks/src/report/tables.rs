@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::better::{ABOUT, better};
 use super::shown;
-use super::summary::{better, summary};
-use crate::harness::{Figure, Fit, Results, Row, Verdict};
+use super::summary::summary;
+use crate::harness::{Figure, Fit, Results, Row, Ruling, Verdict, tally};
 
 /// What machine this is, and how busy it was.
 #[must_use]
@@ -39,8 +40,9 @@ fn cells(row: &Row) -> [String; 9] {
     let configuration = row.name.configuration.to_owned();
     match &row.figure {
         Figure::Times(times) => {
-            let [p50, p99, p999, max] =
-                [times.p50, times.p99, times.p999, times.max].map(|nanos| shown(nanos as f64, "ns"));
+            // Too few samples have none.
+            let [p50, p99, p999, max] = [Some(times.p50), times.p99, times.p999, Some(times.max)]
+                .map(|nanos| nanos.map_or("-".to_owned(), |nanos| shown(nanos as f64, "ns")));
             [name, configuration, p50, p99, p999, max, ratio, times.count.to_string(), note]
         }
         Figure::Number { value, unit } => {
@@ -97,13 +99,11 @@ pub fn print(results: &Results, verdicts: &[Verdict]) {
     }
     let _ = writeln!(out, "\nBudgets");
     for verdict in verdicts {
-        let met = if verdict.met { "met    " } else { "not met" };
-        let value = format!("{:.3} {}", verdict.value, verdict.unit);
-        let limit = format!("{} {}", verdict.limit, verdict.unit);
-        let _ = writeln!(out, "  {met}  {value:>12} of {limit:<10} {}  {}", verdict.name, verdict.note);
+        let (ruling, value, limit) = (verdict.ruling.name(), verdict.value_shown(3), verdict.limit_shown());
+        let _ =
+            writeln!(out, "  {ruling:<10}  {value:>12} of {limit:<10} {}  {}", verdict.name, verdict.note);
     }
-    let met = verdicts.iter().filter(|verdict| verdict.met).count();
-    let _ = writeln!(out, "  {met} of {} met. {}", verdicts.len(), machine_line());
+    let _ = writeln!(out, "  {}. {}", tally(verdicts), machine_line());
     print!("{out}");
 }
 
@@ -126,14 +126,16 @@ pub(super) fn slope(growth: &crate::harness::Growth) -> Option<String> {
 /// The tables of the documentation: budgets, a line for each competitor, growth. All figures are in the JSON and on the page.
 #[must_use]
 pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
-    let met = verdicts.iter().filter(|verdict| verdict.met).count();
-    let mut out =
-        format!("Machine: {}.\n\n### Budgets\n\n{met} of {} are met.\n\n", machine_line(), verdicts.len());
+    let mut out = format!("Machine: {}.\n\n### Budgets\n\n{}.\n\n", machine_line(), tally(verdicts));
     out.push_str("| budget | measured | at most | | made of |\n|---|---|---|---|---|\n");
     for verdict in verdicts {
-        let Verdict { name, met, value, limit, unit, note } = verdict;
-        let met = if *met { "met" } else { "**not met**" };
-        let _ = writeln!(out, "| {name} | {value:.2} {unit} | {limit} {unit} | {met} | {note} |");
+        let Verdict { name, ruling, note, .. } = verdict;
+        let (value, limit) = (verdict.value_shown(2), verdict.limit_shown());
+        let ruling = match ruling {
+            Ruling::Met | Ruling::NotJudged => ruling.name(),
+            Ruling::NotMet => "**not met**",
+        };
+        let _ = writeln!(out, "| {name} | {value} | {limit} | {ruling} | {note} |");
     }
     if let Some((heads, lines)) = summary(results) {
         let _ = writeln!(out, "\n### Beside the others\n\n| {} |", heads.join(" | "));
@@ -144,7 +146,7 @@ pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
     }
     let better = better(results);
     if !better.is_empty() {
-        out.push_str("\n### Where another is better\n\nBy medians; the two floors are not named.\n\n");
+        let _ = writeln!(out, "\n### Where another is better\n\n{ABOUT}\n");
         for line in better {
             let _ = writeln!(out, "- {line}");
         }
@@ -171,6 +173,15 @@ pub fn pasted(text: &str, tables: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_of_too_few_samples_are_a_dash() {
+        let name = crate::subjects::FLOOR.name;
+        let times =
+            crate::harness::Distribution::new(vec![5; 99]).map_or(Figure::Said("none"), Figure::Times);
+        let row = Row::new("W7", "any".to_owned(), "memory", "to caller", name, times);
+        assert_eq!(cells(&row)[2..6], ["5 ns", "-", "-", "5 ns"]);
+    }
 
     #[test]
     fn tables_take_the_place_of_the_last_ones_and_nothing_else_changes() {

@@ -1,0 +1,166 @@
+//! Where figures are looked up and lines are ruled on.
+
+use super::super::figures::{Figure, Row};
+use super::{Build, Results, Ruling, Verdict};
+use crate::subject::Name;
+use crate::subjects;
+
+/// It has a server only; its client is one of ours that writes frames by hand, which no budget is against.
+const WITHOUT_CLIENT: &str = "tower-lsp-server";
+
+pub(super) struct Court<'a> {
+    pub(super) results: &'a Results,
+    pub(super) build: Build,
+    pub(super) verdicts: Vec<Verdict>,
+}
+
+/// A figure and what it is made of, or why there is none.
+pub(super) type Found = Result<(f64, String), String>;
+
+/// Which figure.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    pub(super) workload: &'a str,
+    pub(super) case: &'a str,
+    pub(super) place: &'a str,
+    pub(super) measure: &'a str,
+}
+
+impl<'a> At<'a> {
+    pub(super) const fn new(workload: &'a str, case: &'a str, place: &'a str, measure: &'a str) -> Self {
+        Self { workload, case, place, measure }
+    }
+
+    /// Another measure of the same.
+    pub(super) const fn but(self, measure: &'a str) -> Self {
+        Self { measure, ..self }
+    }
+
+    fn is_of(self, row: &Row) -> bool {
+        let Self { workload, case, place, measure } = self;
+        (row.workload, row.case.as_str(), row.place, row.measure) == (workload, case, place, measure)
+    }
+}
+
+impl<'a> Court<'a> {
+    pub(super) const fn new(results: &'a Results, build: Build) -> Self {
+        Self { results, build, verdicts: Vec::new() }
+    }
+
+    /// The row of this competitor, or that there is none.
+    pub(super) fn row(&self, who: Name, at: At<'_>) -> Result<&'a Row, String> {
+        let row = self.results.rows.iter().find(|row| row.name == who && at.is_of(row));
+        row.ok_or_else(|| format!("{} ({}) was not asked: {}", who.library, who.configuration, at.measure))
+    }
+
+    /// One competitor's number or median, or why there is none.
+    pub(super) fn figure(&self, who: Name, at: At<'_>) -> Result<f64, String> {
+        match &self.row(who, at)?.figure {
+            Figure::Times(times) => Ok(times.p50 as f64),
+            Figure::Number { value, .. } => Ok(*value),
+            Figure::Said(said) => {
+                Err(format!("{} ({}) said: {said}: {}", who.library, who.configuration, at.measure))
+            }
+        }
+    }
+
+    pub(super) fn ours(&self, at: At<'_>) -> Result<f64, String> {
+        self.figure(subjects::rescind::COMPETITOR.name, at)
+    }
+
+    pub(super) fn floor(&self, at: At<'_>) -> Result<f64, String> {
+        self.figure(subjects::FLOOR.name, at)
+    }
+
+    /// The best of the others in a case: its figure and its name. Of those that have a client of their own.
+    pub(super) fn best_of_others(
+        &self,
+        at: At<'_>,
+        of: impl Fn(Name) -> bool,
+    ) -> Result<(f64, Name), String> {
+        let ours = subjects::all_of_ours();
+        let rows = self.results.rows.iter().filter(|row| at.is_of(row) && !ours.contains(&row.name));
+        let others = rows.filter(|row| row.name.library != WITHOUT_CLIENT && of(row.name));
+        let valued = others.filter_map(|row| Some((row.figure.value()?, row.name)));
+        let best = valued.min_by(|a, b| a.0.total_cmp(&b.0));
+        best.ok_or_else(|| format!("none of the others has a figure: {}", at.measure))
+    }
+
+    /// Rules on a line: it is not met if there is no figure.
+    pub(super) fn hold(&mut self, name: impl Into<String>, found: Found, limit: f64, unit: &'static str) {
+        let (value, note) = finite(found);
+        let met = value.is_some_and(|value| value <= limit);
+        let ruling = if met { Ruling::Met } else { Ruling::NotMet };
+        self.verdicts.push(Verdict { name: name.into(), ruling, value, limit: Some(limit), unit, note });
+    }
+
+    /// [`hold`](Self::hold), of a difference of two times taken apart: one below nothing says nothing of the limit.
+    pub(super) fn hold_above_noise(&mut self, name: String, found: Found, limit: f64, unit: &'static str) {
+        match found {
+            Ok((value, note)) if value < 0.0 => self.verdicts.push(Verdict {
+                name,
+                ruling: Ruling::NotJudged,
+                value: Some(value),
+                limit: Some(limit),
+                unit,
+                note: format!("less than the floor: the check is lost in noise; {note}"),
+            }),
+            found => self.hold(name, found, limit, unit),
+        }
+    }
+
+    /// A figure that nothing is asked of, beside one that something is.
+    pub(super) fn show(&mut self, name: &str, found: Found, unit: &'static str) {
+        let (value, note) = finite(found);
+        let (name, ruling) = (name.to_owned(), Ruling::NotJudged);
+        self.verdicts.push(Verdict { name, ruling, value, limit: None, unit, note });
+    }
+
+    /// A line that this build or this run cannot rule on.
+    pub(super) fn leave(&mut self, name: impl Into<String>, limit: f64, unit: &'static str, why: &str) {
+        self.verdicts.push(Verdict {
+            name: name.into(),
+            ruling: Ruling::NotJudged,
+            value: None,
+            limit: Some(limit),
+            unit,
+            note: why.to_owned(),
+        });
+    }
+
+    /// Something that was not done and should have been.
+    pub(super) fn fail(&mut self, name: String, why: String) {
+        self.verdicts.push(Verdict {
+            name,
+            ruling: Ruling::NotMet,
+            value: None,
+            limit: None,
+            unit: "",
+            note: why,
+        });
+    }
+
+    /// [`hold`](Self::hold), of what needs the counter of allocations.
+    pub(super) fn hold_memory(
+        &mut self,
+        name: impl Into<String>,
+        found: Found,
+        limit: f64,
+        unit: &'static str,
+    ) {
+        if self.build.counts {
+            self.hold(name, found, limit, unit);
+        } else {
+            self.leave(name, limit, unit, "memory is not counted in this build");
+        }
+    }
+}
+
+/// What is no finite number, as a ratio to nothing, is none: JSON could not tell it either.
+fn finite(found: Found) -> (Option<f64>, String) {
+    match found {
+        Ok((value, note)) if value.is_finite() => (Some(value), note),
+        Ok((value, note)) => (None, format!("{value} is no figure: {note}")),
+        Err(why) => (None, why),
+    }
+}

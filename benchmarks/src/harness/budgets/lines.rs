@@ -1,0 +1,291 @@
+//! The lines of each part: all of them, whatever was measured.
+
+use super::super::Place;
+use super::super::figures::Figure;
+use super::super::fit::Fit;
+use super::court::{At, Court, Found};
+use super::{ONE, ONE_CORE, PIPES, TWO};
+use crate::apart::Wire;
+use crate::limits;
+use crate::subject::{Carries, Name};
+use crate::subjects::rescind::{COMPETITOR, TOKENS, TYPED, WITHHELD};
+
+const TRIP: &str = "round trip";
+const TOO_SHORT: &str = "a short run cannot say";
+const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
+
+/// Rules on every line of this part. W9 has none.
+pub(super) fn of(court: &mut Court<'_>, part: &str) {
+    match part {
+        "W1" => {
+            round_trips(court);
+            against_others(court, "W1", &["64 B", "4 KiB", "64 KiB"], TRIP);
+        }
+        "W2" => {
+            against_others(court, "W2", &["64 in flight", "1024 in flight"], "a request, of all the time");
+        }
+        "W3" => cancels(court),
+        "W4" => saturated(court),
+        "W5" => bystanders(court),
+        "W6" => unknown_cancels(court),
+        "W7" => wide_trees(court),
+        "W8" => in_flight(court),
+        "scale" => scale(court),
+        "wires" => wires(court),
+        "machine" => machine(court),
+        _ => {}
+    }
+}
+
+/// The difference of two times, in microseconds.
+fn over(ours: f64, floor: f64) -> (f64, String) {
+    ((ours - floor) / 1e3, format!("{:.2} us, floor {:.2} us", ours / 1e3, floor / 1e3))
+}
+
+fn round_trips(court: &mut Court<'_>) {
+    let both = |court: &Court<'_>, case, place| {
+        let at = At::new("W1", case, place, TRIP);
+        Ok::<_, String>((court.ours(at)?, court.floor(at)?))
+    };
+    for (place, limit) in [(ONE, limits::ECHO_IN_MEMORY), (PIPES, limits::ECHO_BETWEEN_PROCESSES)] {
+        let found = both(court, "64 B", place).map(|(ours, floor)| over(ours, floor));
+        court.hold(format!("W1 64 B over the floor, {place}"), found, limit, "us");
+    }
+    let found = both(court, "64 KiB", ONE)
+        .map(|(ours, floor)| (ours / floor, format!("{:.1} us, floor {:.1} us", ours / 1e3, floor / 1e3)));
+    court.hold("W1 64 KiB against the floor", found, limits::ECHO_64_KIB, "x");
+}
+
+/// The others write and parse a text for each request, so ours does here.
+fn against_others(court: &mut Court<'_>, workload: &str, cases: &[&str], measure: &str) {
+    for place in [ONE, TWO] {
+        for case in cases {
+            let best = format!("{workload} {case} against the best other, {place}");
+            let slow = format!("{workload} {case}, rmcp and agent-client-protocol 5 times ours, {place}");
+            if !court.build.peers {
+                court.leave(best, limits::BEST_OF_OTHERS, "x", WITHOUT_OTHERS);
+                court.leave(slow, limits::SLOW_OTHERS, "x", WITHOUT_OTHERS);
+                continue;
+            }
+            let at = At::new(workload, case, place, measure);
+            let found = beside(court, at, |name| name.carries == Carries::Bytes).map(|(value, note)| {
+                // Nobody who must write is asked to keep up with who need not, but it is said.
+                let unwritten = court.best_of_others(at, |name| name.carries == Carries::Values);
+                let said = unwritten.map(|(best, name)| {
+                    let Name { library, configuration, carries, .. } = name;
+                    format!("; {library} ({configuration}) {:.2} us, which {}", best / 1e3, carries.note())
+                });
+                (value, note + &said.unwrap_or_default())
+            });
+            court.hold(best, found, limits::BEST_OF_OTHERS, "x");
+            let found = beside(court, at, |name| ["rmcp", "agent-client-protocol"].contains(&name.library));
+            court.hold(slow, found, limits::SLOW_OTHERS, "x");
+        }
+    }
+}
+
+/// Ours as a multiple of the best of these.
+fn beside(court: &Court<'_>, at: At<'_>, of: impl Fn(Name) -> bool) -> Found {
+    let (ours, (best, name)) = (court.figure(TYPED.name, at)?, court.best_of_others(at, of)?);
+    Ok((ours / best, format!("{:.2} us, {} {:.2} us", ours / 1e3, name.library, best / 1e3)))
+}
+
+fn cancels(court: &mut Court<'_>) {
+    const BETWEEN: &str = "an echo between";
+    let signal = |court: &Court<'_>, at: At<'_>| {
+        let (ours, trip) = (court.ours(at)?, court.floor(at.but(BETWEEN))?);
+        let note = format!("{:.2} us, one way {:.2} us: half the floor's echo", ours / 1e3, trip / 2e3);
+        Ok(((ours - trip / 2.0) / 1e3, note))
+    };
+    let caller = |court: &Court<'_>, at: At<'_>| {
+        let (ours, echo) = (court.ours(at)?, court.ours(at.but(BETWEEN))?);
+        Ok((ours / echo, format!("{:.2} us, our echo {:.2} us", ours / 1e3, echo / 1e3)))
+    };
+    for (place, allowed) in [(ONE, limits::SIGNAL_ON_ONE_THREAD), (TWO, limits::SIGNAL_ON_TWO_THREADS)] {
+        let at = At::new("W3", "one at a time", place, "to handler");
+        let found = signal(court, at);
+        court.hold(format!("W3 cancel to signal over one way, {place}"), found, allowed, "us");
+        let found = caller(court, at.but("to caller"));
+        let name = format!("W3 cancel to the caller's return against our echo, {place}");
+        court.hold(name, found, limits::CALLER_RETURN, "x");
+    }
+}
+
+fn saturated(court: &mut Court<'_>) {
+    let taken = |court: &Court<'_>, at: At<'_>| {
+        let (value, spare) = (court.ours(at)?, court.ours(at.but("to caller, slots to spare"))?);
+        let note = format!("always answered; {:.2} us, to spare {:.2} us", value / 1e3, spare / 1e3);
+        Ok((value / spare, note))
+    };
+    for case in ["of a running request", "of a queued request"] {
+        for place in Place::ALL.map(Place::name) {
+            let found = taken(court, At::new("W4", case, place, "to caller"));
+            let name = format!("W4 {case} against one with slots to spare, {place}");
+            court.hold(name, found, limits::SATURATED, "x");
+        }
+    }
+}
+
+fn bystanders(court: &mut Court<'_>) {
+    const NAME: &str = "W5 more instructions a request";
+    const WITH_TOKENS: &str = "W5 more instructions a request, a token on either side";
+    let more = |court: &Court<'_>, who: Name| {
+        let at = At::new("W5", "an echo", ONE, "instructions");
+        let (with, off) = (court.figure(who, at)?, court.figure(WITHHELD.name, at)?);
+        let note =
+            format!("{with:.0} instructions, {off:.0} where neither side declares that it handles cancels");
+        Ok(((with / off - 1.0) * 100.0, note))
+    };
+    if court.results.short {
+        court.leave(NAME, limits::BYSTANDER, "%", TOO_SHORT);
+        court.show(WITH_TOKENS, Err(TOO_SHORT.to_owned()), "%");
+        return;
+    }
+    let found = more(court, COMPETITOR.name);
+    court.hold(NAME, found, limits::BYSTANDER, "%");
+    let found = more(court, TOKENS.name);
+    court.show(WITH_TOKENS, found, "%");
+}
+
+fn unknown_cancels(court: &mut Court<'_>) {
+    let each = |court: &Court<'_>, place| {
+        let at = At::new("W6", "unknown cancels, 1,000,000", place, "a cancel, of all the time");
+        let (ours, floor) = (court.ours(at)?, court.floor(at)?);
+        let note = format!("{ours:.0} ns; {floor:.0} ns to write, carry, read and drop one without us");
+        Ok((ours - floor, note))
+    };
+    for place in [ONE, TWO] {
+        let found = each(court, place);
+        let name = format!("W6 an unknown cancel over the floor, {place}");
+        court.hold_above_noise(name, found, limits::UNKNOWN_CANCEL, "ns");
+    }
+    let left = |court: &Court<'_>| {
+        let at = At::new("W6", "after 1,000,000 unknown cancels", ONE, "heap");
+        let (kib, played) = (court.ours(at)?, court.ours(at.but("played in all"))?);
+        Ok((kib, format!("of {played:.0} that were played")))
+    };
+    let found = left(court);
+    court.hold_memory("W6 growth over unknown cancels", found, limits::UNKNOWN_CANCELS_GROWTH, "KiB");
+}
+
+fn wide_trees(court: &mut Court<'_>) {
+    let p99 = |court: &Court<'_>, at: At<'_>| match &court.row(COMPETITOR.name, at)?.figure {
+        Figure::Times(times) => {
+            let few = || (times.max, format!("only {} round trips: this is the slowest", times.count));
+            let (nanos, note) =
+                times.p99.map_or_else(few, |p99| (p99, format!("of {} round trips", times.count)));
+            Ok((nanos as f64 / 1e6, note))
+        }
+        Figure::Number { .. } => Err("one number has no 99th percentile".to_owned()),
+        Figure::Said(said) => Err(format!("ours said: {said}")),
+    };
+    let children = if court.results.short { 1000 } else { 100_000 };
+    let case = format!("{children} children of one root");
+    for place in Place::ALL.map(Place::name) {
+        let name = format!("W7 p99 of other requests, {case}, {place}");
+        if court.results.short {
+            // So few may all be signalled before another request is begun.
+            court.leave(name, limits::OTHERS_MEANWHILE, "ms", TOO_SHORT);
+        } else {
+            let found = p99(court, At::new("W7", &case, place, "other requests meanwhile"));
+            court.hold(name, found, limits::OTHERS_MEANWHILE, "ms");
+        }
+    }
+}
+
+fn in_flight(court: &mut Court<'_>) {
+    let counts: &[usize] = if court.results.short { &[1000] } else { &[10_000, 100_000] };
+    for count in counts {
+        let case = format!("{count} in flight");
+        let at = At::new("W8", &case, ONE, "heap a request");
+        let name = format!("W8 {case} against the best other");
+        if court.build.peers {
+            let found = against_the_best(court, at);
+            court.hold_memory(name, found, limits::BEST_OF_OTHERS, "x");
+        } else {
+            court.leave(name, limits::BEST_OF_OTHERS, "x", WITHOUT_OTHERS);
+        }
+        let found = beside_the_task(court, at);
+        court.hold_memory(format!("W8 {case}, a request"), found, limits::IN_FLIGHT, "B");
+    }
+    linear(court, "heap a request in flight", "requests in flight", 100_000.0);
+}
+
+fn against_the_best(court: &Court<'_>, at: At<'_>) -> Found {
+    let (ours, (best, name)) = (court.ours(at)?, court.best_of_others(at, |_| true)?);
+    Ok((ours / best, format!("{ours:.0} B, {} {best:.0} B", name.library)))
+}
+
+fn beside_the_task(court: &Court<'_>, at: At<'_>) -> Found {
+    let beside = court.ours(at.but("beside the user's task"))?;
+    let task = court.ours(at.but("the runtime's cell of the user's task"))?;
+    let future = court.ours(at.but("the user's future"))?;
+    let note = format!("beside the runtime's cell of {task:.0} B, the user's future of {future:.0} B in it");
+    Ok((beside, note))
+}
+
+fn scale(court: &mut Court<'_>) {
+    for (times, bytes, with, last) in [
+        ("to put in flight", "heap in flight", "requests in flight", 1e6),
+        ("to open, with one echo", "heap open", "connections", 1e4),
+        ("to signal, from the root's cancel", "heap at most", "children", 1e6),
+    ] {
+        linear(court, times, with, last);
+        linear(court, bytes, with, last);
+    }
+}
+
+/// A total that may grow as its number does, up to the last.
+fn linear(court: &mut Court<'_>, what: &str, with: &str, last: f64) {
+    let name = format!("linear: {what} by {with}");
+    let found = exponent(court, what, with, last);
+    if court.results.short {
+        court.leave(name, limits::LINEAR, "", TOO_SHORT);
+    } else if what.starts_with("heap") {
+        court.hold_memory(name, found, limits::LINEAR, "");
+    } else {
+        court.hold(name, found, limits::LINEAR, "");
+    }
+}
+
+/// Below a thousand what is made once counts most.
+fn exponent(court: &Court<'_>, what: &str, with: &str, last: f64) -> Found {
+    let ours = COMPETITOR.name;
+    let mut all = court.results.growth.iter();
+    let growth = all.find(|growth| growth.name == ours && (growth.what, growth.with) == (what, with));
+    let points = growth.map(|growth| growth.points.as_slice()).unwrap_or_default();
+    let counts = std::iter::successors(Some(1000.0), |count| Some(count * 10.0));
+    let mut total = Vec::new();
+    for count in counts.take_while(|count| *count <= last) {
+        let point = points.iter().find(|point| (point.0 - count).abs() < 0.5);
+        let (_, each) = point.ok_or_else(|| format!("there is no figure of {count} {with}"))?;
+        total.push((count, count * each));
+    }
+    let fit = Fit::new(&total).ok_or("a figure is not above nothing")?;
+    Ok((fit.exponent, format!("exponent of the total, from 1000 to {last}")))
+}
+
+fn wires(court: &mut Court<'_>) {
+    let echo = |court: &Court<'_>, wire: Wire| {
+        let at = At::new("wires", wire.name(), ONE_CORE, TRIP);
+        let (ours, floor) = (court.ours(at)?, court.floor(at)?);
+        let over = court.ours(at.but("over the floor"))?;
+        let note = format!("{:.2} us, floor {:.2} us, {:.2}x", ours / 1e3, floor / 1e3, ours / floor);
+        Ok((over / 1e3, note))
+    };
+    for wire in Wire::ALL {
+        let found = echo(court, wire);
+        court.hold(format!("W1 64 B over the floor, {}", wire.name()), found, wire.echo_limit(), "us");
+    }
+}
+
+fn machine(court: &mut Court<'_>) {
+    for dialect in ["ACP", "MCP"] {
+        let at = At::new("machine", dialect, "no wire", "a step");
+        let found = court.ours(at).map(|nanos| (nanos / 1e3, String::new()));
+        court.hold(format!("a machine step, {dialect}"), found, limits::STEP, "us");
+        let found = court.ours(at.but("allocations a step")).map(|count| (count, String::new()));
+        let name = format!("allocations a machine step, {dialect}");
+        court.hold_memory(name, found, limits::STEP_ALLOCATIONS, "");
+    }
+}

@@ -1,0 +1,361 @@
+use super::*;
+use crate::apart::Wire;
+use crate::harness::{Distribution, Growth, PARTS};
+use crate::subject::{Carries, Name};
+use crate::subjects::FLOOR;
+use crate::subjects::rescind::{COMPETITOR, TOKENS, TYPED, WITHHELD};
+
+const ALL: Build = Build { counts: true, peers: true };
+const OTHER: Name = Name { library: "rmcp", version: "", configuration: "", carries: Carries::Bytes };
+
+fn row(
+    who: Name,
+    workload: &'static str,
+    case: &str,
+    place: &'static str,
+    what: &'static str,
+    value: f64,
+) -> Row {
+    Row::new(workload, case.to_owned(), place, what, who, Figure::Number { value, unit: "" })
+}
+
+fn empty(parts: &[&'static str]) -> Results {
+    Results { parts: parts.to_vec(), ..Results::default() }
+}
+
+/// Every figure that a budget needs, and each of them good enough.
+fn complete() -> Results {
+    const TRIP: &str = "round trip";
+    const EACH: &str = "a request, of all the time";
+    let ours = COMPETITOR.name;
+    let mut rows = Vec::new();
+    for (case, place) in [("64 B", ONE), ("64 B", PIPES), ("64 KiB", ONE)] {
+        rows.extend([ours, FLOOR.name].map(|who| row(who, "W1", case, place, TRIP, 100.0)));
+    }
+    for place in [ONE, TWO] {
+        for case in ["64 B", "4 KiB", "64 KiB"] {
+            rows.push(row(TYPED.name, "W1", case, place, TRIP, 10.0));
+            rows.push(row(OTHER, "W1", case, place, TRIP, 100.0));
+        }
+        for case in ["64 in flight", "1024 in flight"] {
+            rows.push(row(TYPED.name, "W2", case, place, EACH, 10.0));
+            rows.push(row(OTHER, "W2", case, place, EACH, 100.0));
+        }
+        for what in ["to handler", "to caller", "an echo between"] {
+            rows.push(row(ours, "W3", "one at a time", place, what, 100.0));
+        }
+        rows.push(row(FLOOR.name, "W3", "one at a time", place, "an echo between", 100.0));
+        for (who, value) in [(ours, 300.0), (FLOOR.name, 200.0)] {
+            rows.push(row(
+                who,
+                "W6",
+                "unknown cancels, 1,000,000",
+                place,
+                "a cancel, of all the time",
+                value,
+            ));
+        }
+    }
+    for place in Place::ALL.map(Place::name) {
+        for case in ["of a running request", "of a queued request"] {
+            rows.push(row(ours, "W4", case, place, "to caller", 100.0));
+            rows.push(row(ours, "W4", case, place, "to caller, slots to spare", 100.0));
+        }
+        let (case, what) = ("100000 children of one root".to_owned(), "other requests meanwhile");
+        let times = Distribution::new(vec![1000; 200]).map_or(Figure::Said("none"), Figure::Times);
+        rows.push(Row::new("W7", case, place, what, ours, times));
+    }
+    for who in [ours, WITHHELD.name] {
+        rows.push(row(who, "W5", "an echo", ONE, "instructions", 100.0));
+    }
+    for what in ["heap", "played in all"] {
+        rows.push(row(ours, "W6", "after 1,000,000 unknown cancels", ONE, what, 1.0));
+    }
+    for case in ["10000 in flight", "100000 in flight"] {
+        rows.push(row(OTHER, "W8", case, ONE, "heap a request", 1000.0));
+        for what in [
+            "heap a request",
+            "beside the user's task",
+            "the runtime's cell of the user's task",
+            "the user's future",
+        ] {
+            rows.push(row(ours, "W8", case, ONE, what, 100.0));
+        }
+    }
+    for wire in Wire::ALL.map(Wire::name) {
+        rows.extend([ours, FLOOR.name].map(|who| row(who, "wires", wire, ONE_CORE, TRIP, 100.0)));
+        rows.push(row(ours, "wires", wire, ONE_CORE, "over the floor", 1.0));
+    }
+    for dialect in ["ACP", "MCP"] {
+        rows.push(row(ours, "machine", dialect, "no wire", "a step", 1.0));
+        rows.push(row(ours, "machine", dialect, "no wire", "allocations a step", 0.0));
+    }
+    let growth = [
+        ("heap a request in flight", "requests in flight"),
+        ("to put in flight", "requests in flight"),
+        ("heap in flight", "requests in flight"),
+        ("to open, with one echo", "connections"),
+        ("heap open", "connections"),
+        ("to signal, from the root's cancel", "children"),
+        ("heap at most", "children"),
+    ]
+    .map(|(what, with)| {
+        let points = [1e3, 1e4, 1e5, 1e6].map(|count| (count, 5.0)).to_vec();
+        Growth { what, with, unit: "ns", name: ours, points }
+    });
+    Results { rows, growth: growth.to_vec(), ..empty(&PARTS) }
+}
+
+fn names(verdicts: &[Verdict]) -> Vec<&str> {
+    verdicts.iter().map(|verdict| verdict.name.as_str()).collect()
+}
+
+/// Of the lines that something is asked of.
+fn rulings(results: &Results) -> Vec<Ruling> {
+    let verdicts = judge_of(results, ALL).into_iter();
+    verdicts.filter(|verdict| !is_only_shown(verdict)).map(|verdict| verdict.ruling).collect()
+}
+
+fn is_only_shown(verdict: &Verdict) -> bool {
+    verdict.ruling == Ruling::NotJudged && verdict.limit.is_none()
+}
+
+#[test]
+fn every_part_has_its_lines_though_nothing_was_measured() {
+    let lines: [(&str, &[&str]); 12] = [
+        (
+            "W1",
+            &[
+                "W1 64 B over the floor, memory, one thread",
+                "W1 64 B over the floor, pipes, one core",
+                "W1 64 KiB against the floor",
+                "W1 64 B against the best other, memory, one thread",
+                "W1 64 B, rmcp and agent-client-protocol 5 times ours, memory, one thread",
+                "W1 4 KiB against the best other, memory, one thread",
+                "W1 4 KiB, rmcp and agent-client-protocol 5 times ours, memory, one thread",
+                "W1 64 KiB against the best other, memory, one thread",
+                "W1 64 KiB, rmcp and agent-client-protocol 5 times ours, memory, one thread",
+                "W1 64 B against the best other, memory, two workers",
+                "W1 64 B, rmcp and agent-client-protocol 5 times ours, memory, two workers",
+                "W1 4 KiB against the best other, memory, two workers",
+                "W1 4 KiB, rmcp and agent-client-protocol 5 times ours, memory, two workers",
+                "W1 64 KiB against the best other, memory, two workers",
+                "W1 64 KiB, rmcp and agent-client-protocol 5 times ours, memory, two workers",
+            ],
+        ),
+        (
+            "W2",
+            &[
+                "W2 64 in flight against the best other, memory, one thread",
+                "W2 64 in flight, rmcp and agent-client-protocol 5 times ours, memory, one thread",
+                "W2 1024 in flight against the best other, memory, one thread",
+                "W2 1024 in flight, rmcp and agent-client-protocol 5 times ours, memory, one thread",
+                "W2 64 in flight against the best other, memory, two workers",
+                "W2 64 in flight, rmcp and agent-client-protocol 5 times ours, memory, two workers",
+                "W2 1024 in flight against the best other, memory, two workers",
+                "W2 1024 in flight, rmcp and agent-client-protocol 5 times ours, memory, two workers",
+            ],
+        ),
+        (
+            "W3",
+            &[
+                "W3 cancel to signal over one way, memory, one thread",
+                "W3 cancel to the caller's return against our echo, memory, one thread",
+                "W3 cancel to signal over one way, memory, two workers",
+                "W3 cancel to the caller's return against our echo, memory, two workers",
+            ],
+        ),
+        (
+            "W4",
+            &[
+                "W4 of a running request against one with slots to spare, memory, one thread",
+                "W4 of a running request against one with slots to spare, memory, two workers",
+                "W4 of a running request against one with slots to spare, pipes, one core",
+                "W4 of a queued request against one with slots to spare, memory, one thread",
+                "W4 of a queued request against one with slots to spare, memory, two workers",
+                "W4 of a queued request against one with slots to spare, pipes, one core",
+            ],
+        ),
+        ("W5", &["W5 more instructions a request", "W5 more instructions a request, a token on either side"]),
+        (
+            "W6",
+            &[
+                "W6 an unknown cancel over the floor, memory, one thread",
+                "W6 an unknown cancel over the floor, memory, two workers",
+                "W6 growth over unknown cancels",
+            ],
+        ),
+        (
+            "W7",
+            &[
+                "W7 p99 of other requests, 100000 children of one root, memory, one thread",
+                "W7 p99 of other requests, 100000 children of one root, memory, two workers",
+                "W7 p99 of other requests, 100000 children of one root, pipes, one core",
+            ],
+        ),
+        (
+            "W8",
+            &[
+                "W8 10000 in flight against the best other",
+                "W8 10000 in flight, a request",
+                "W8 100000 in flight against the best other",
+                "W8 100000 in flight, a request",
+                "linear: heap a request in flight by requests in flight",
+            ],
+        ),
+        ("W9", &[]),
+        (
+            "scale",
+            &[
+                "linear: to put in flight by requests in flight",
+                "linear: heap in flight by requests in flight",
+                "linear: to open, with one echo by connections",
+                "linear: heap open by connections",
+                "linear: to signal, from the root's cancel by children",
+                "linear: heap at most by children",
+            ],
+        ),
+        (
+            "wires",
+            &[
+                "W1 64 B over the floor, stdio",
+                "W1 64 B over the floor, named-pipe",
+                "W1 64 B over the floor, websocket",
+                "W1 64 B over the floor, http-streamable",
+                "W1 64 B over the floor, http-streamable-h2",
+                "W1 64 B over the floor, http-stateless",
+                "W1 64 B over the floor, http-stateless-h2",
+                "W1 64 B over the floor, http-acp",
+            ],
+        ),
+        (
+            "machine",
+            &[
+                "a machine step, ACP",
+                "allocations a machine step, ACP",
+                "a machine step, MCP",
+                "allocations a machine step, MCP",
+            ],
+        ),
+    ];
+    let played = PARTS.into_iter().filter(|part| !["all", "budget"].contains(part));
+    assert_eq!(lines.map(|(part, _)| part).to_vec(), played.collect::<Vec<_>>());
+    for (part, lines) in lines {
+        let verdicts = judge_of(&empty(&[part]), ALL);
+        assert_eq!(names(&verdicts), lines, "{part}");
+        let lacks = |verdict: &Verdict| verdict.lacks_its_figure() || is_only_shown(verdict);
+        let told = verdicts.iter().all(|verdict| lacks(verdict) && !verdict.note.is_empty());
+        assert!(told, "{verdicts:#?}");
+    }
+}
+
+#[test]
+fn a_figure_that_is_missing_or_no_number_takes_a_line_from_met_to_not_met() {
+    let complete = complete();
+    assert_eq!(rulings(&complete), vec![Ruling::Met; 63]);
+    for place in 0..complete.rows.len() {
+        let mut without = complete.clone();
+        let row = without.rows.remove(place);
+        let verdicts = judge_of(&without, ALL);
+        assert!(verdicts.iter().any(|verdict| verdict.ruling == Ruling::NotMet), "{row:?}");
+        assert_eq!(names(&verdicts), names(&judge_of(&complete, ALL)), "{row:?}");
+        for said in ["none", "told", "no limit", "not counted"] {
+            let mut says = complete.clone();
+            says.rows[place].figure = Figure::Said(said);
+            assert_eq!(rulings(&says), rulings(&without), "{said}: {row:?}");
+        }
+    }
+    for place in 0..complete.growth.len() {
+        let mut without = complete.clone();
+        without.growth[place].points.remove(1);
+        assert!(rulings(&without).contains(&Ruling::NotMet), "{:?}", without.growth[place]);
+    }
+}
+
+#[test]
+fn what_this_build_cannot_measure_is_not_judged_and_says_so() {
+    for (build, expected) in [
+        (Build { counts: false, peers: true }, 12),
+        (Build { counts: true, peers: false }, 23),
+        (Build { counts: false, peers: false }, 32),
+    ] {
+        let verdicts = judge_of(&empty(&PARTS), build);
+        let left: Vec<_> = verdicts.iter().filter(|verdict| verdict.ruling == Ruling::NotJudged).collect();
+        assert_eq!(left.len(), expected, "{build:?}: {left:#?}");
+        assert!(left.iter().all(|verdict| verdict.value.is_none() && !verdict.note.is_empty()), "{left:#?}");
+        assert_eq!(names(&verdicts), names(&judge_of(&empty(&PARTS), ALL)));
+    }
+}
+
+#[test]
+fn too_few_round_trips_for_a_99th_percentile_are_judged_by_their_slowest_and_say_so() {
+    let (few, enough) = (vec![5_000_000; 1], vec![1000; 98]);
+    for (more, value, note) in
+        [(0, 5.0, "only 99 round trips: this is the slowest"), (100, 0.001, "of 199 round trips")]
+    {
+        let mut results = complete();
+        results.parts = vec!["W7"];
+        let times = [few.clone(), enough.clone(), vec![1000; more]].concat();
+        for row in results.rows.iter_mut().filter(|row| row.workload == "W7") {
+            row.figure = Distribution::new(times.clone()).map_or(Figure::Said("none"), Figure::Times);
+        }
+        for verdict in judge_of(&results, ALL) {
+            assert_eq!((verdict.value, verdict.note.as_str()), (Some(value), note));
+        }
+    }
+}
+
+#[test]
+fn what_tokens_cost_has_a_line_that_nothing_is_asked_of() {
+    let mut results = complete();
+    results.parts = vec!["W5"];
+    results.rows.push(row(TOKENS.name, "W5", "an echo", ONE, "instructions", 125.0));
+    let verdicts = judge_of(&results, ALL);
+    assert_eq!(tally(&verdicts), "1 of 1 met, 1 not judged");
+    assert_eq!(
+        (verdicts[1].value_shown(1), verdicts[1].limit_shown()),
+        ("25.0 %".to_owned(), "-".to_owned())
+    );
+}
+
+#[test]
+fn what_is_infinite_is_null_with_a_reason_in_json_and_not_met() {
+    let mut results = complete();
+    for row in results.rows.iter_mut().filter(|row| row.name == WITHHELD.name) {
+        row.figure = Figure::Number { value: 0.0, unit: "instructions" };
+    }
+    results.parts = vec!["W5"];
+    let told = judge_of(&results, ALL)[0].to_json();
+    assert_eq!((&told["met"], &told["value"]), (&json!(false), &Value::Null), "{told}");
+    assert!(told["reason"].as_str().is_some_and(|reason| reason.starts_with("inf is no figure")), "{told}");
+}
+
+#[test]
+fn what_ours_never_did_is_a_line_though_no_budget_asks_for_it() {
+    let mut results = empty(&["W9"]);
+    let case = "100000 deadlines at once".to_owned();
+    results.rows.push(Row::new("W9", case, ONE, "late by", COMPETITOR.name, Figure::Said("never")));
+    let verdicts = judge_of(&results, ALL);
+    assert_eq!(names(&verdicts), ["W9 100000 deadlines at once: late by, memory, one thread"]);
+    assert!(verdicts[0].lacks_its_figure());
+    assert_eq!(tally(&verdicts), "0 of 1 met");
+}
+
+#[test]
+fn an_unknown_cancel_that_takes_less_than_the_floor_is_lost_in_noise_and_not_judged() {
+    for (nanos, expected) in
+        [(199.0, Ruling::NotJudged), (200.0, Ruling::Met), (450.0, Ruling::Met), (451.0, Ruling::NotMet)]
+    {
+        let mut results = complete();
+        results.parts = vec!["W6"];
+        let is_it =
+            |row: &&mut Row| row.name == COMPETITOR.name && row.measure == "a cancel, of all the time";
+        for row in results.rows.iter_mut().filter(is_it) {
+            row.figure = Figure::Number { value: nanos, unit: "ns" };
+        }
+        for verdict in &judge_of(&results, ALL)[..2] {
+            assert_eq!((verdict.ruling, verdict.value), (expected, Some(nanos - 200.0)), "{verdict:?}");
+            assert_eq!(verdict.note.contains("noise"), expected == Ruling::NotJudged, "{verdict:?}");
+        }
+    }
+}
