@@ -16,6 +16,9 @@ pub const SLOW_OTHERS: f64 = 0.2;
 pub const SIGNAL_ON_ONE_THREAD: f64 = 1.0;
 /// W3 to the handler's signal on two threads: microseconds over one way of the wire.
 pub const SIGNAL_ON_TWO_THREADS: f64 = 5.0;
+/// From a cancel to its handler's signal in another process: microseconds over one way of the wire. The table of budgets has none
+/// for it; the wires were built to this one.
+pub const SIGNAL_IN_ANOTHER_PROCESS: f64 = 20.0;
 /// W3 to the caller's return: of our own echo.
 pub const CALLER_RETURN: f64 = 1.2;
 /// W4: of the same cancel with slots to spare.
