@@ -134,7 +134,6 @@ fn judge_times(times: &Times, table: &mut Table, wire: Wire) {
     let note = format!("{ours:.2} us, floor {floor:.2} us, {:.2}x", ours / floor);
     table.judge(&format!("echo 64 B over floor, {name}"), *over, wire.echo_limit(), "us", &note);
     if let Some(cancel) = cancel {
-        // Two processes are two threads.
         let limit = limits::SIGNAL_IN_ANOTHER_PROCESS;
         let one_way = floor / 2.0;
         let note = format!("{cancel:.2} us, one way of the floor {one_way:.2} us");
