@@ -158,3 +158,45 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_core::Stream;
+
+    use super::*;
+
+    fn tick(n: usize) -> Notification {
+        Notification::new(Arc::from("tick"), Some(Bytes::from(format!("[{n}]"))))
+    }
+
+    /// What a reader gets now; a stream's reader gets the same.
+    fn read(notifications: &mut Notifications) -> Poll<Option<usize>> {
+        let told = Pin::new(notifications).poll_next(&mut Context::from_waker(Waker::noop()));
+        told.map(|told| told.map(|told| told.params::<[usize; 1]>().unwrap()[0]))
+    }
+
+    #[test]
+    fn the_newest_are_dropped_and_counted_when_none_are_read() {
+        let inbox = Inbox::new(false);
+        let mut notifications = Notifications::new(Arc::clone(&inbox));
+        assert_eq!((read(&mut notifications), notifications.dropped()), (Poll::Pending, 0));
+        (0..UNREAD + 3).for_each(|n| inbox.push(tick(n)));
+        assert_eq!(notifications.dropped(), 3, "I11");
+        assert_eq!(read(&mut notifications), Poll::Ready(Some(0)));
+        inbox.push(tick(UNREAD));
+        inbox.close();
+        inbox.push(tick(7));
+        assert_eq!(notifications.dropped(), 4, "after the end of its call none is kept");
+        for n in 1..=UNREAD {
+            assert_eq!(read(&mut notifications), Poll::Ready(Some(n)));
+        }
+        assert_eq!(read(&mut notifications), Poll::Ready(None));
+    }
+
+    #[test]
+    fn params_stand_as_they_came() {
+        let spaced = Notification::new(Arc::from("m"), Some(Bytes::from_static(b"[ 1 ]")));
+        assert_eq!((spaced.method(), spaced.raw_params()), ("m", Some("[ 1 ]")));
+        assert_eq!(Notification::new(Arc::from("m"), None).raw_params(), None);
+    }
+}
