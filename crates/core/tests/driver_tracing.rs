@@ -40,6 +40,13 @@ impl Spans {
         Fields { spans: self, name }
     }
 
+    /// An event was told once, under this span.
+    fn assert_told(&self, event: &str, span: Option<&'static str>) {
+        let told = self.0.lock().unwrap().told.clone();
+        let under: Vec<_> = told.iter().filter(|(told, _)| told == event).map(|(_, under)| *under).collect();
+        assert_eq!(under, [span], "{event}: {told:?}");
+    }
+
     fn assert_fields(&self, span: &'static str, expected: &[(&str, &str)]) {
         let seen = self.fields_of(span);
         for (field, value) in expected {
@@ -64,14 +71,22 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// The message of an event.
+/// An event: its message, and its fields behind it.
 #[derive(Default)]
-struct Text(String);
+struct Text {
+    message: String,
+    fields: String,
+}
 
 impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.push_str(&format!(", {field} {value}"));
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            name => self.fields.push_str(&format!(", {name} {value:?}")),
         }
     }
 }
@@ -102,7 +117,7 @@ impl Subscriber for Spans {
         let mut text = Text::default();
         event.record(&mut text);
         let under = event.parent().map(|id| self.visitor(id).name);
-        self.0.lock().unwrap().told.push((text.0, under));
+        self.0.lock().unwrap().told.push((text.message + &text.fields, under));
     }
 
     fn enter(&self, _: &Id) {}
@@ -142,11 +157,11 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
     spans.assert_fields("rescind.request", &[("cancel.source", "peer"), ("cancel.outcome", "cancelled")]);
     spans.assert_fields("rescind.call", &asked);
     spans.assert_fields("rescind.call", &[("cancel.source", "caller"), ("cancel.outcome", "cancelled")]);
-    for text in ["a call is cancelled", "a call has ended"] {
-        let told = spans.0.lock().unwrap().told.clone();
-        let under: Vec<_> = told.iter().filter(|(told, _)| told == text).map(|(_, under)| *under).collect();
-        assert_eq!(under, [Some("rescind.call")], "{text}: {told:?}");
-    }
+    let request = "rpc.method work, jsonrpc.request.id 1";
+    spans.assert_told("a call is cancelled, call 1, cancel.source caller", Some("rescind.call"));
+    spans.assert_told("a call has ended, cancel.outcome cancelled", Some("rescind.call"));
+    spans.assert_told(&format!("a request is cancelled, {request}, cancel.source peer"), None);
+    spans.assert_told(&format!("a request is answered, {request}, cancel.outcome cancelled"), None);
     assert_eq!(server.stats().slots, 0);
     assert_eq!(spans.0.lock().unwrap().open, 0, "I3: a span is left open");
 }
@@ -162,6 +177,8 @@ async fn the_span_of_a_call_nobody_cancels_tells_no_cancel() {
     let answer: Value = peer.call("echo", &json!([1])).await.unwrap();
     assert_eq!(answer, json!([1]));
     spans.assert_fields("rescind.call", &[("rpc.method", "echo"), ("jsonrpc.request.id", "1")]);
+    let answered = "a request is answered, rpc.method echo, jsonrpc.request.id 1, cancel.outcome completed";
+    spans.assert_told(answered, None);
     for span in ["rescind.call", "rescind.request"] {
         let seen = spans.fields_of(span);
         assert!(!seen.contains_key("cancel.source") && !seen.contains_key("cancel.outcome"), "{seen:?}");

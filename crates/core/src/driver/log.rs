@@ -129,3 +129,34 @@ pub(super) const fn name(event: &Event) -> &'static str {
         Event::Aborted(_) => "aborted",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{CallKey, InboundKey, OutboundKey};
+
+    #[test]
+    fn each_event_is_told_by_its_own_name() {
+        let any = CallKey { slot: 0, generation: 0 };
+        let (request, call) = (InboundKey(any), OutboundKey(any));
+        for event in [
+            Event::UnknownCancel,
+            Event::MalformedCancel,
+            Event::IgnoredCancel,
+            Event::ParkedCancel,
+            Event::LateAnswer,
+            Event::UnknownAnswer,
+            Event::LimitReached("calls"),
+            Event::DuplicateId,
+            Event::BadFrame,
+            Event::Unresponsive(call),
+            Event::ErrorAfterCancel(request),
+            Event::Aborted(request),
+        ] {
+            let debug = format!("{event:?}");
+            let own = debug.split('(').next().unwrap_or_default();
+            assert_eq!(name(&event).replace('_', ""), own.to_lowercase(), "{debug}");
+        }
+        assert_eq!(name(&Event::HandlerPanicked(request)), "panicked");
+    }
+}
