@@ -62,3 +62,32 @@ async fn a_service_serves_a_method_and_a_peer_is_a_service() {
     }
     assert_eq!(server.stats().cancelled, 1, "dropping the future of a call cancels it");
 }
+
+#[tokio::test]
+async fn a_service_gets_params_as_they_stand_and_none_for_null() {
+    #[derive(Clone)]
+    struct Told;
+
+    impl Service<ServiceRequest> for Told {
+        type Response = String;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<String, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, request: ServiceRequest) -> Self::Future {
+            std::future::ready(Ok(String::from_utf8_lossy(request.params.as_bytes()).into_owned()))
+        }
+    }
+
+    let (near, far) = memory_pair();
+    let _server = Peer::builder(ACP).serve(Router::new().service("told", Told)).attach(far).unwrap();
+    let mut client = Peer::builder(ACP).attach(near).unwrap();
+    for (params, told) in [(json!([1, " x"]), r#"[1," x"]"#), (json!({}), "{}"), (Value::Null, "")] {
+        let request = CallRequest::new("told", &params).unwrap();
+        let answer = Service::call(&mut client, request).await.unwrap();
+        assert_eq!(serde_json::from_str::<String>(answer.get()).unwrap(), told, "{params}");
+    }
+}

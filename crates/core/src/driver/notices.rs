@@ -206,3 +206,26 @@ impl Core {
         std::mem::take(&mut self.notices.waiting)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_up_to_the_last_notification_and_the_last_byte() {
+        let mut limits = Limits::default();
+        (limits.notifications, limits.notification_bytes) = (3, 15);
+        let notices = |concurrent, bytes| Notices { concurrent, bytes, ..Notices::default() };
+        for (notices, weight, has_room) in [
+            (notices(0, 0), 15, true),
+            (notices(0, 0), 16, false),
+            (notices(2, 10), 5, true),
+            (notices(2, 10), 6, false),
+            (notices(3, 0), 0, false),
+        ] {
+            let (len, bytes) = (notices.len(), notices.bytes);
+            let told = format!("{weight} bytes beside {len} notifications of {bytes}");
+            assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {told}");
+        }
+    }
+}
