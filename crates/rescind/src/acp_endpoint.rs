@@ -42,7 +42,8 @@ impl AcpEndpoint {
     }
 
     /// How a WebSocket is made and what it is like. The path, hosts and origins named here do not count: those of the
-    /// server do. Whom an auth hook named here names goes before whom the server's names.
+    /// server do. Whom an auth hook named here names goes before whom the server's names. Options that say nothing of binary
+    /// messages refuse them, where the draft has them ignored.
     pub fn websocket(mut self, options: UpgradeOptions) -> Self {
         self.options = options;
         self

@@ -17,7 +17,7 @@ use crate::given::Source;
 /// [`mount`](Self::mount).
 ///
 /// Only loopback names are served (with [`bind`](Self::bind) to more than loopback also addresses) and only pages of
-/// loopback origins, until others are allowed.
+/// loopback origins and of the host itself, until others are allowed.
 #[derive(Debug)]
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
