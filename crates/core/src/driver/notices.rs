@@ -209,6 +209,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use super::super::router::Router;
     use super::*;
 
     #[test]
@@ -226,6 +227,15 @@ mod tests {
             let (len, bytes) = (notices.len(), notices.bytes);
             let told = format!("{weight} bytes beside {len} notifications of {bytes}");
             assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {told}");
+        }
+    }
+    #[test]
+    fn a_notification_weighs_its_method_and_its_params() {
+        let router = Router::new().notification("ab", |_, _: serde_json::Value| async {});
+        let (method, handler) = router.route_notification("ab").unwrap();
+        for (params, weight) in [(None, 2), (Some("[1]"), 5)] {
+            let notice = Notice::new(Arc::clone(&handler), Arc::clone(&method), params.map(Bytes::from));
+            assert_eq!(notice.weight(), weight, "I11");
         }
     }
 }

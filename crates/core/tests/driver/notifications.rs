@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use rescind_core::dialect::{ACP, MCP};
-use rescind_core::{CallContext, Peer, Router, memory_pair};
+use rescind_core::{CallContext, Limits, Peer, Router, memory_pair};
 use serde_json::{Value, json};
+
+use crate::wire::probe::{self, TRAITS};
 
 /// Notifies `step` with what it was called with, as soon as it can, and answers.
 fn pair() -> (Peer, Peer) {
@@ -71,4 +73,18 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
         methods.push(notification.method().to_owned());
     }
     assert_eq!(methods, ["notifications/progress", "notifications/message"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn notifications_over_the_limit_are_dropped_and_counted() {
+    let mut limits = Limits::default();
+    limits.notifications = 2;
+    let router = Router::new().concurrent_notification("deaf", |_, _: Value| std::future::pending::<()>());
+    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits);
+    for _ in 0..5 {
+        wire.says(0, &json!({"jsonrpc": "2.0", "method": "deaf", "params": {}}));
+    }
+    wire.told().await;
+    let load = peer.load();
+    assert_eq!((load.notifications_waiting, load.notifications_dropped), (2, 3), "I11");
 }
