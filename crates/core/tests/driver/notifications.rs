@@ -88,3 +88,20 @@ async fn notifications_over_the_limit_are_dropped_and_counted() {
     let load = peer.load();
     assert_eq!((load.notifications_waiting, load.notifications_dropped), (2, 3), "I11");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_that_was_handled_takes_no_room_any_more() {
+    let mut limits = Limits::default();
+    (limits.notifications, limits.notification_bytes) = (2, 100);
+    let router = Router::new()
+        .notification("kept", |_, _: Value| async {})
+        .concurrent_notification("free", |_, _: Value| async {});
+    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits);
+    for n in 0..50 {
+        let method = if n % 2 == 0 { "kept" } else { "free" };
+        wire.says(0, &json!({"jsonrpc": "2.0", "method": method, "params": {"of": "some length"}}));
+        wire.told().await;
+        let load = peer.load();
+        assert_eq!((load.notifications_waiting, load.notifications_dropped), (0, 0), "I11: {method} {n}");
+    }
+}
