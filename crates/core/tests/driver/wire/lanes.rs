@@ -112,3 +112,22 @@ async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
     let place = told.iter().position(|line| line == "Bulk Answer 1 on 3, last");
     assert!(place.is_some_and(|place| place < 200), "L3: the grace is over, and {place:?} lines come first");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_to_notify_goes_on_once_there_is_room() {
+    let mut limits = Limits::default();
+    limits.outbox_frames = 1;
+    let (peer, wire) = open(MCP, TRAITS, limits);
+    wire.state().full = Some(Lane::Bulk);
+    peer.notify("news", &json!({})).unwrap();
+    let waits = tokio::spawn({
+        let peer = peer.clone();
+        async move { peer.notify_when_room("later", &json!({})).await }
+    });
+    assert_eq!(wire.told().await, [""; 0]);
+    assert!(!waits.is_finished(), "there is no room yet");
+    wire.make_room();
+    let told = wire.told().await;
+    assert_eq!(told, ["Bulk Notification news on none", "Bulk Notification later on none"]);
+    assert_eq!(waits.await.unwrap(), Ok(()));
+}
