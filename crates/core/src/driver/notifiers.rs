@@ -59,3 +59,36 @@ impl Notifiers {
         std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.waker)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counts(AtomicUsize);
+
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_who_waits_has_a_place_and_is_woken_by_the_waker_that_came_last() {
+        let counts: [Arc<Counts>; 3] = Default::default();
+        let [first, second, third] = counts.clone().map(Waker::from);
+        let (mut notifiers, mut one, mut other) = (Notifiers::default(), None, None);
+        assert!(notifiers.wait(&mut one, None, &first).is_none());
+        assert!(notifiers.wait(&mut other, None, &second).is_none());
+        assert!(notifiers.wait(&mut other, None, &second).is_none(), "it is the same waker");
+        assert!(notifiers.wait(&mut one, None, &third).is_some(), "the first waker is of no use any more");
+        assert_eq!(notifiers.waiting.len(), 2);
+        notifiers.take().for_each(Waker::wake);
+        assert!(notifiers.is_empty());
+        assert_eq!(counts.map(|counts| counts.0.load(Ordering::Relaxed)), [0, 1, 1]);
+    }
+}

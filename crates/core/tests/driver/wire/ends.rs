@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::probe::{TRAITS, open, request, serve};
 use rescind_core::dialect::{ACP, MCP};
 use rescind_core::{
-    CallContext, ConnectionError, ExchangeId, Lane, Limits, Peer, Router, TransportError, TransportErrorKind,
+    CallContext, CallError, ConnectionError, ExchangeId, Lane, Limits, Peer, Router, TransportError,
+    TransportErrorKind,
 };
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -75,6 +76,9 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
     let begun = Instant::now();
     wire.state().stays_open = true;
     begin_shutdown(&peer);
+    assert_eq!(wire.told().await, ["close"]);
+    let gone = Err(CallError::Disconnected { may_have_run: false });
+    assert_eq!(peer.notify("news", &json!({})), gone, "the connection is being closed");
     while !peer.is_closed() {
         assert!(begun.elapsed() < LONG, "L2: the time to flush begins anew");
         sleep(Duration::from_millis(300)).await;
@@ -82,6 +86,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
     }
     let took = begun.elapsed();
     assert!(took >= Limits::default().flush && took < Duration::from_millis(1500), "{took:?}");
+    assert_eq!(peer.notify("news", &json!({})), gone);
 }
 
 #[tokio::test(start_paused = true)]

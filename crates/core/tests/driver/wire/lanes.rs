@@ -131,3 +131,15 @@ async fn who_waits_to_notify_goes_on_once_there_is_room() {
     assert_eq!(told, ["Bulk Notification news on none", "Bulk Notification later on none"]);
     assert_eq!(waits.await.unwrap(), Ok(()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_that_no_frame_could_hold_is_refused_at_once() {
+    let mut limits = Limits::default();
+    limits.frame = 100;
+    let (peer, _wire) = open(MCP, TRAITS, limits);
+    let params = |bytes: usize| json!(["x".repeat(bytes - r#"[""]"#.len())]);
+    for (bytes, fits) in [(10, true), (98, true), (99, false), (200, false)] {
+        let told = peer.notify("ab", &params(bytes));
+        assert_eq!(told.is_ok(), fits, "2 bytes of a method and {bytes} of params: {told:?}");
+    }
+}

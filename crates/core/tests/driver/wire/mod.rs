@@ -3,5 +3,6 @@
 mod ends;
 mod exchanges;
 mod lanes;
+mod openings;
 pub(crate) mod probe;
 mod wakes;

@@ -25,14 +25,14 @@ pub(crate) const TRAITS: LinkTraits = LinkTraits {
     max_frame: 1 << 20,
 };
 
-struct Comes(mpsc::UnboundedReceiver<Result<Inbound, TransportError>>);
+struct Comes(mpsc::UnboundedReceiver<Result<TransportEvent, TransportError>>);
 
 impl Receiver for Comes {
     fn poll_event(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        self.0.poll_recv(cx).map(|event| event.map(|event| event.map(TransportEvent::Message)))
+        self.0.poll_recv(cx)
     }
 }
 
@@ -160,7 +160,7 @@ impl Sender for Goes {
 
 /// The far end of a connection.
 pub(crate) struct Wire {
-    says: mpsc::UnboundedSender<Result<Inbound, TransportError>>,
+    says: mpsc::UnboundedSender<Result<TransportEvent, TransportError>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -169,7 +169,12 @@ impl Wire {
     pub(crate) fn says(&self, exchange: u64, frame: &impl ToString) {
         let body = Bytes::from(frame.to_string());
         let inbound = Inbound { body, exchange: ExchangeId(exchange), principal: None };
-        self.says.send(Ok(inbound)).unwrap();
+        self.tells(TransportEvent::Message(inbound));
+    }
+
+    /// Something else happens.
+    pub(crate) fn tells(&self, event: TransportEvent) {
+        self.says.send(Ok(event)).unwrap();
     }
 
     /// Something could not be read.
@@ -219,7 +224,8 @@ pub(crate) fn client(dialect: Dialect, traits: LinkTraits) -> (Peer, Wire) {
     (Peer::builder(dialect).attach(link).unwrap(), wire)
 }
 
-fn wire(traits: LinkTraits) -> (Link, Wire) {
+/// A wire that nobody drives yet.
+pub(crate) fn wire(traits: LinkTraits) -> (Link, Wire) {
     let (says, comes) = mpsc::unbounded_channel();
     let state = Arc::new(Mutex::new(State::default()));
     let link = Link::new(Comes(comes), Goes(Arc::clone(&state)), traits, Meta::default());
