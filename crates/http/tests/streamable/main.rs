@@ -4,7 +4,6 @@
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod both_ways;
-mod contract;
 mod raw;
 mod refusals;
 mod stalled;
