@@ -5,6 +5,7 @@
 
 mod both_ways;
 mod burst;
+mod left_alone;
 mod raw;
 mod refusals;
 mod stalled;
