@@ -34,8 +34,8 @@ impl Harness for OverStreamable {
     }
 
     async fn connect_raw(&self) -> Option<(Link, Box<dyn RawBytes>)> {
-        let server = HttpServer::new(Streamable::new()).max_frame(SMALL);
-        let listener = server.bind("127.0.0.1:0").await.unwrap();
+        let small = HttpServer::new(Streamable::new()).max_frame(SMALL);
+        let listener = small.bind("127.0.0.1:0").await.unwrap();
         let (raw, link) = serve(RawHttp::opening(&listener, "mcp-session-id"), listener, Says::Plain).await;
         Some((link, Box::new(raw)))
     }
@@ -50,8 +50,8 @@ impl Harness for OverAcp {
         let (client, mut server) =
             connect(listener, |url| AcpTransport::new(HttpClient::new(url).unwrap()), Says::Plain).await;
         // The client has its stream open: what is told of that is not the rules' concern.
-        let listened = std::future::poll_fn(|cx| server.rx.as_mut().poll_event(cx)).await;
-        assert!(matches!(listened, Some(Ok(TransportEvent::ExchangeResumed { .. }))), "{listened:?}");
+        let told = std::future::poll_fn(|cx| server.rx.as_mut().poll_event(cx)).await;
+        assert!(matches!(told, Some(Ok(TransportEvent::ExchangeResumed { .. }))), "{told:?}");
         (client, server)
     }
 
@@ -74,8 +74,8 @@ impl Harness for OverStateless {
     }
 
     async fn connect_raw(&self) -> Option<(Link, Box<dyn RawBytes>)> {
-        let server = HttpServer::new(Stateless::new()).max_frame(SMALL);
-        let listener = server.bind("127.0.0.1:0").await.unwrap();
+        let small = HttpServer::new(Stateless::new()).max_frame(SMALL);
+        let listener = small.bind("127.0.0.1:0").await.unwrap();
         let (raw, link) = serve(RawHttp::stateless(&listener), listener, Says::Version).await;
         Some((link, Box::new(raw)))
     }

@@ -17,8 +17,8 @@ pub(crate) struct RawHttp {
     headers: String,
     says: Says,
     stream: TcpStream,
-    /// Of a request that stays open.
-    _open: Option<TcpStream>,
+    /// Connections of requests that stay open.
+    kept: Vec<TcpStream>,
 }
 
 const USUAL: &str = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
@@ -29,7 +29,7 @@ impl RawHttp {
         let (address, path) = authority.split_once('/').unwrap_or((authority, ""));
         let stream = TcpStream::connect(address).await.unwrap();
         let (address, path) = (address.to_owned(), format!("/{path}"));
-        Self { path, address, headers, says, stream, _open: None }
+        Self { path, address, headers, says, stream, kept: Vec::new() }
     }
 
     /// Opens what the response names in this header.
@@ -58,7 +58,7 @@ impl RawHttp {
             raw.stream.write_all(&hello).await.unwrap();
             raw.headers = headers("conformance");
             let stream = TcpStream::connect(&raw.address).await.unwrap();
-            raw._open = Some(std::mem::replace(&mut raw.stream, stream));
+            raw.kept.push(std::mem::replace(&mut raw.stream, stream));
             raw
         }
     }

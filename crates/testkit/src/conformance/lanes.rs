@@ -89,12 +89,12 @@ pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
     let read = async {
         // Without an order the marker may come before what was taken ahead of it; each frame comes, and comes once.
         let mut missing: BTreeSet<usize> = (0..taken).collect();
-        let mut marked = false;
-        while !missing.is_empty() || !marked {
+        let mut has_come = false;
+        while !missing.is_empty() || !has_come {
             let body = body(&mut b).await;
             if body == "\"marker\"" {
                 assert!(!ordered || missing.is_empty(), "the marker overtook {missing:?}");
-                assert!(!std::mem::replace(&mut marked, true), "the marker came twice");
+                assert!(!std::mem::replace(&mut has_come, true), "the marker came twice");
                 continue;
             }
             let number = number_of(&body).expect("a bulk frame has its number");

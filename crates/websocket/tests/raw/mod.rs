@@ -31,18 +31,12 @@ pub(crate) async fn server(socket: TcpListener) -> RawFrames {
 }
 
 impl RawBytes for RawFrames {
-    /// One text message in one frame.
+    /// One text message in one frame, of a length that needs one byte.
     fn frame(&self, body: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(body.len()).expect("a body of a few bytes");
+        let length = u8::try_from(body.len()).unwrap();
+        assert!(length < 126, "a body of a few bytes");
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
-        let mut frame = vec![0x81];
-        match u8::try_from(length) {
-            Ok(length @ 0..126) => frame.push(masked | length),
-            _ => {
-                frame.push(masked | 126);
-                frame.extend(length.to_be_bytes());
-            }
-        }
+        let mut frame = vec![0x81, masked | length];
         let mask = self.mask.unwrap_or_default();
         frame.extend(self.mask.iter().flatten());
         frame.extend(body.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
