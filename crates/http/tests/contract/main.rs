@@ -6,6 +6,9 @@
 //!
 //! Two rules ask for what HTTP has not, and are left out by name: a link is a session, a connection of ACP's or a whole
 //! listener, so the end of one HTTP connection is not the end of its input; and none of them can be closed one way.
+//!
+//! The server's end does not take its turn at sending: the rules' frames are notifications, and those of a server give way
+//! where a stream is not read fast enough (N4), so that not each of them arrives.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
