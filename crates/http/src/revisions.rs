@@ -1,7 +1,8 @@
 //! MCP's revisions with sessions and the one without, under one path.
 //!
 //! A request says of which it is: by its `MCP-Protocol-Version`, else by what only one of them has, the version in a
-//! body's `_meta` or the method mirrored in a header. What says nothing is of the older ones, which did not have to.
+//! body's `_meta` or the method mirrored in a header. What says nothing is of the older ones, which did not have to. A POST
+//! of a version that neither knows gets the newest one's answer: 400, and -32022 with the versions it serves.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,8 +75,9 @@ impl Both {
             Some(version) if self.versions.iter().any(|own| own == version) => Said::Without,
             Some(version) if self.known.iter().any(|known| known == version) => Said::WithSessions,
             _ if *method != Method::POST => Said::WithSessions,
-            _ if headers.contains_key(MCP_METHOD) => Said::Without,
-            _ => Said::Nothing,
+            Some(_) => Said::Without,
+            None if headers.contains_key(MCP_METHOD) => Said::Without,
+            None => Said::Nothing,
         }
     }
 

@@ -166,8 +166,8 @@ impl One {
         let (stream, limit) = Stalling::new(stream, settings.stall_timeout);
         // In one expression: a variable between would keep its room in this future, a connection each.
         let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
-        let mut wait = settings.header_timeout;
-        let mut due = Doze::until(activity.last() + wait);
+        // Looked at in time for either limit: which of them holds, its first request decides.
+        let mut due = Doze::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
         let mut gone = pin!(self.open.ended());
         let asked = loop {
             tokio::select! {
@@ -183,14 +183,14 @@ impl One {
                 () = gone.as_mut() => break "the listener is gone",
                 () = poll_fn(|cx| due.poll(cx)) => {}
             }
-            wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };
+            let wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };
             if activity.idle() && activity.last() + wait <= Instant::now() {
                 break "nothing was asked for too long";
             }
             if !activity.idle() {
                 activity.touch();
             }
-            due.reset(activity.last() + wait);
+            due.reset((activity.last() + wait).min(Instant::now() + settings.idle_timeout));
         };
         tracing::trace!(why = asked, "a connection is closed");
         serving.as_mut().graceful_shutdown();

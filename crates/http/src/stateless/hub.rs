@@ -300,3 +300,91 @@ impl fmt::Debug for Hub {
         f.debug_struct("Hub").field("open", &self.state().open.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use rescind_core::{Head, Lane, Receiver as _};
+
+    use super::*;
+    use crate::intake::IntakeReceiver;
+
+    /// Room for two messages on a POST.
+    fn hub() -> Arc<Hub> {
+        Hub::new(&Arc::new(Settings { mailbox: (2, 1024), ..Settings::default() }))
+    }
+
+    fn post(hub: &Hub) -> ExchangeId {
+        hub.post(Bytes::from_static(b"{}"), None).unwrap()
+    }
+
+    fn say(hub: &Hub, exchange: ExchangeId, body: impl Into<Bytes>, kind: FrameKind) {
+        let head = Head { kind, id: None, method: None };
+        let last = kind == FrameKind::Answer;
+        assert!(hub.send(Outbound { body: body.into(), exchange, lane: Lane::Bulk, head, last }));
+    }
+
+    fn note(hub: &Hub, exchange: ExchangeId, body: impl Into<Bytes>) {
+        say(hub, exchange, body, FrameKind::Notification);
+    }
+
+    /// What waits for a reader, until it would have to wait itself; and whether the stream has ended.
+    fn read(hub: &Hub, exchange: ExchangeId) -> (Vec<Bytes>, bool) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut read = Vec::new();
+        loop {
+            match hub.poll_next(exchange, &mut cx) {
+                Poll::Ready(Some(body)) => read.push(body),
+                Poll::Ready(None) => return (read, true),
+                Poll::Pending => return (read, false),
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_slow_reader_is_its_newest_notifications_and_its_answer() {
+        let hub = hub();
+        let (slow, other) = (post(&hub), post(&hub));
+        for number in ["1", "2", "3"] {
+            note(&hub, slow, number);
+        }
+        note(&hub, other, "its own");
+        say(&hub, slow, "answer", FrameKind::Answer);
+        assert_eq!(hub.settings.counts.dropped_notifications(), 2);
+        assert_eq!(read(&hub, slow), (vec!["3".into(), "answer".into()], true));
+        assert_eq!(read(&hub, other), (vec!["its own".into()], false), "N4: its own request only");
+        assert_eq!(hub.state().bytes, 0, "what was dropped or read does not count any more");
+    }
+
+    #[test]
+    fn an_answer_larger_than_the_bound_is_kept_where_notifications_give_way() {
+        let hub = hub();
+        let slow = post(&hub);
+        note(&hub, slow, "1");
+        let answer = Bytes::from(vec![b'x'; 2000]);
+        say(&hub, slow, answer.clone(), FrameKind::Answer);
+        assert_eq!(read(&hub, slow), (vec![answer], true));
+        assert_eq!(hub.settings.counts.dropped_notifications(), 1);
+    }
+
+    #[test]
+    fn the_stream_for_which_most_waits_is_cut_and_its_request_told_as_left() {
+        let hub = hub();
+        let (slow, other) = (post(&hub), post(&hub));
+        note(&hub, slow, "much of it");
+        note(&hub, other, "little");
+        hub.cut_slowest();
+        assert_eq!(read(&hub, slow), (vec![], true));
+        assert_eq!(read(&hub, other), (vec!["little".into()], false));
+        let mut receiver = IntakeReceiver(Arc::clone(&hub.intake));
+        let mut closed = Vec::new();
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(Ok(event))) = Pin::new(&mut receiver).poll_event(&mut cx) {
+            if let TransportEvent::ExchangeClosed { exchange } = event {
+                closed.push(exchange);
+            }
+        }
+        assert_eq!(closed, [slow], "N4: its own request only");
+    }
+}

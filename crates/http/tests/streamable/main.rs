@@ -4,7 +4,8 @@
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod both_ways;
-mod contract;
+mod burst;
+mod left_alone;
 mod raw;
 mod refusals;
 mod stalled;

@@ -1,6 +1,5 @@
 //! Event streams: cut, taken up again, slow, displaced; and what cancels do between POSTs.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rescind_core::dialect::{ACP, MCP};
@@ -348,32 +347,6 @@ async fn a_server_that_cannot_be_reached_is_told_at_once() {
     .await;
     let error = Peer::builder(MCP).connect(transport(&url)).await.unwrap_err();
     assert!(error.to_string().contains("127.0.0.1"), "{error}");
-}
-
-#[tokio::test]
-async fn ten_thousand_cancels_over_http2_end_no_connection() {
-    let served = serve(server(), MCP).await;
-    let http2 = rescind_http::HttpClient::new(&served.url).unwrap().http2();
-    let peer = client(rescind_http::StreamableTransport::new(http2), MCP).await;
-    for _ in 0..20 {
-        let calls: Vec<_> =
-            (0..500).map(|n| peer.call::<_, Value>("wait", &json!({"n": n})).start().unwrap()).collect();
-        for call in &calls {
-            let _ = call.canceller().cancel("a burst");
-        }
-        for call in calls {
-            let outcome = in_time("a cancelled call", call.outcome()).await;
-            assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
-        }
-    }
-    let answer = in_time("the connection", peer.call::<_, Value>("echo", &json!({"n": 1}))).await;
-    assert_eq!(answer.unwrap(), json!({"n": 1}));
-    in_time("all handlers end", async {
-        while served.running.load(Ordering::SeqCst) > 0 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
 }
 
 #[tokio::test]

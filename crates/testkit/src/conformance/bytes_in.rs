@@ -1,17 +1,15 @@
-//! What comes in as bytes: only for wires that are a stream of them.
+//! What comes in as bytes.
 
-use rescind_core::{Link, TransportEvent};
+use rescind_core::TransportEvent;
 
-use super::harness::{Harness, body, event, in_time, skipped};
+use super::harness::{Harness, body, event, in_time, raw};
 
 /// Frames that come one byte at a time are the same frames.
 ///
 /// # Panics
 /// The wire breaks the contract.
 pub async fn one_byte_at_a_time(harness: &impl Harness) {
-    let Some((mut link, mut raw)) = harness.connect_raw().await else {
-        return skipped(harness);
-    };
+    let (mut link, mut raw) = raw(harness).await;
     let bodies: [&[u8]; 3] = [b"{\"id\":1}", b"{\"method\":\"m\"}", b"[1,2,3]"];
     let wire: Vec<u8> = bodies.iter().flat_map(|body| raw.frame(body)).collect();
     let write = async {
@@ -33,9 +31,7 @@ pub async fn one_byte_at_a_time(harness: &impl Harness) {
 /// # Panics
 /// The wire breaks the contract.
 pub async fn end_of_input_inside_a_frame(harness: &impl Harness) {
-    let Some((mut link, mut raw)) = harness.connect_raw().await else {
-        return skipped(harness);
-    };
+    let (mut link, mut raw) = raw(harness).await;
     let whole = raw.frame(b"{\"id\":1}");
     let cut = whole.len() - 3;
     let wire = [&raw.frame(b"[]"), whole.get(..cut).unwrap_or_default()].concat();
@@ -62,28 +58,34 @@ pub async fn end_of_input_inside_a_frame(harness: &impl Harness) {
     in_time("the end of input inside a frame", async { tokio::join!(write, read) }).await;
 }
 
-/// A frame over the limit is refused once, and the next one is read.
+/// A frame over the limit is refused once, by its link or by the wire itself, and the next one is read.
 ///
 /// # Panics
 /// The wire breaks the contract.
 pub async fn oversize_then_a_valid_frame(harness: &impl Harness) {
-    let Some((mut link, mut raw)) = harness.connect_raw().await else {
-        return skipped(harness);
-    };
+    let (mut link, mut raw) = raw(harness).await;
     let oversize = raw.frame(&vec![b'x'; link.traits.max_frame + 1]);
     let valid = raw.frame(b"{\"id\":2}");
     let write = async {
         raw.write(&oversize).await.expect("the peer can write");
+        let refused = raw.refused().await;
         raw.write(&valid).await.expect("the peer can write");
+        refused
     };
     let read = async {
-        match event(&mut link).await {
-            Some(Ok(TransportEvent::Rejected { .. })) => {}
-            other => panic!("expected one refusal, got {other:?}"),
+        let mut told = 0;
+        loop {
+            match event(&mut link).await {
+                Some(Ok(TransportEvent::Rejected { .. })) => told += 1,
+                Some(Ok(TransportEvent::Message(inbound))) => break (told, inbound.body),
+                other => panic!("expected a refusal or the next frame, got {other:?}"),
+            }
         }
-        assert_eq!(body(&mut link).await, "{\"id\":2}");
     };
-    in_time("an oversize frame", async { tokio::join!(write, read) }).await;
+    let both = async { tokio::join!(write, read) };
+    let (refused, (told, next)) = in_time("an oversize frame", both).await;
+    assert_eq!(told + usize::from(refused), 1, "refusals of the oversize frame");
+    assert_eq!(next, "{\"id\":2}");
 }
 
 /// Bytes that are no UTF-8 are passed on or refused, and the next frame is read.
@@ -91,23 +93,28 @@ pub async fn oversize_then_a_valid_frame(harness: &impl Harness) {
 /// # Panics
 /// The wire breaks the contract.
 pub async fn bad_utf8_then_a_valid_frame(harness: &impl Harness) {
-    let Some((mut link, mut raw)) = harness.connect_raw().await else {
-        return skipped(harness);
-    };
+    let (mut link, mut raw) = raw(harness).await;
     let bad: &[u8] = b"{\"id\":\"\xff\xc3\x28\"}";
-    let wire = [raw.frame(bad), raw.frame(b"{\"id\":2}")].concat();
-    let write = async { raw.write(&wire).await.expect("the peer can write") };
-    let read = async {
-        expect_passed_or_refused(&mut link, bad).await;
-        assert_eq!(body(&mut link).await, "{\"id\":2}");
+    let (bad_frame, valid) = (raw.frame(bad), raw.frame(b"{\"id\":2}"));
+    let write = async {
+        raw.write(&bad_frame).await.expect("the peer can write");
+        let refused = raw.refused().await;
+        raw.write(&valid).await.expect("the peer can write");
+        refused
     };
-    in_time("bytes that are no text", async { tokio::join!(write, read) }).await;
-}
-
-async fn expect_passed_or_refused(link: &mut Link, bad: &[u8]) {
-    match event(link).await {
-        Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, bad),
-        Some(Ok(TransportEvent::Rejected { .. })) => {}
-        other => panic!("expected the frame or its refusal, got {other:?}"),
-    }
+    let read = async {
+        let mut told = 0;
+        loop {
+            match event(&mut link).await {
+                Some(Ok(TransportEvent::Message(inbound))) if inbound.body == "{\"id\":2}" => break told,
+                Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body, bad),
+                Some(Ok(TransportEvent::Rejected { .. })) => {}
+                other => panic!("expected the frame or its refusal, got {other:?}"),
+            }
+            told += 1;
+        }
+    };
+    let both = async { tokio::join!(write, read) };
+    let (refused, told) = in_time("bytes that are no text", both).await;
+    assert_eq!(told + usize::from(refused), 1, "the bad frame is passed on or refused, once");
 }

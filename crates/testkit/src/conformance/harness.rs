@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,13 +19,15 @@ pub trait Harness: Debug + Sync {
     /// Two ends of a fresh connection.
     fn connect(&self) -> impl Future<Output = (Link, Link)> + Send;
 
-    /// One end of a fresh connection and the bare bytes of the other, where the wire is a stream of bytes.
+    /// One end of a fresh connection and the bare bytes of the other. A wire without them leaves out the rules that ask for
+    /// them, by name.
     fn connect_raw(&self) -> impl Future<Output = Option<(Link, Box<dyn RawBytes>)>> + Send {
         async { None }
     }
 
-    /// Whether a side that closed its output still reads; on a wire where closing ends both ways, say `false`.
-    fn half_closes(&self) -> bool {
+    /// Whether frames of one lane keep their order. On a wire where each frame goes for itself, say `false`: then each comes
+    /// whole and once.
+    fn keeps_order(&self) -> bool {
         true
     }
 }
@@ -45,6 +48,36 @@ pub trait RawBytes: Send {
     /// # Errors
     /// The stream broke.
     fn end(&mut self) -> BoxFuture<'_, io::Result<()>>;
+
+    /// Where the wire itself answers a frame it does not take, as HTTP does: waits for that answer to the last frame, and says
+    /// `true` if it refuses. `false`: the link is told, and its driver answers.
+    fn refused(&mut self) -> BoxFuture<'_, bool> {
+        Box::pin(async { false })
+    }
+}
+
+/// What is still to come, in its order where the wire keeps one.
+pub(super) struct Expected {
+    bodies: VecDeque<String>,
+    in_order: bool,
+}
+
+impl Expected {
+    pub(super) fn new(harness: &impl Harness, bodies: impl IntoIterator<Item = String>) -> Self {
+        Self { bodies: bodies.into_iter().collect(), in_order: harness.keeps_order() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bodies.is_empty()
+    }
+
+    /// Strikes a body out; one that is not expected, or not yet, fails the test.
+    pub(super) fn take(&mut self, body: &[u8]) {
+        let place = self.bodies.iter().position(|expected| expected.as_bytes() == body);
+        let is_next = place.is_some_and(|place| place == 0 || !self.in_order);
+        assert!(is_next, "a frame is torn, missing, doubled or out of order: {:.40}", body.escape_ascii());
+        place.and_then(|place| self.bodies.remove(place));
+    }
 }
 
 /// Fails a test that waits for ever.
@@ -52,9 +85,10 @@ pub(super) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
-/// What a test with raw bytes says when there are none.
-pub(super) fn skipped(harness: &impl Harness) {
-    println!("skipped: this wire has no byte stream ({harness:?})");
+/// One end, and the bare bytes of the other. A harness without them fails, so that no rule passes without having run.
+pub(super) async fn raw(harness: &impl Harness) -> (Link, Box<dyn RawBytes>) {
+    let connected = in_time("connecting bare bytes", harness.connect_raw()).await;
+    connected.unwrap_or_else(|| panic!("{harness:?} has no bare bytes: leave this rule out with a reason"))
 }
 
 /// A frame to send.
@@ -74,11 +108,14 @@ pub(super) async fn event(link: &mut Link) -> Option<Result<TransportEvent, Tran
     poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await
 }
 
-/// The next frame; anything else fails the test.
+/// The next frame; anything else fails the test, but for what a link of many clients is told of requests that were open.
 pub(super) async fn body(link: &mut Link) -> Bytes {
-    match event(link).await {
-        Some(Ok(TransportEvent::Message(inbound))) => inbound.body,
-        other => panic!("expected a frame, got {other:?}"),
+    loop {
+        match event(link).await {
+            Some(Ok(TransportEvent::Message(inbound))) => return inbound.body,
+            Some(Ok(TransportEvent::ExchangeClosed { .. })) if link.traits.exchange_scoped => {}
+            other => panic!("expected a frame, got {other:?}"),
+        }
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) struct ClientSender {
     queue: Option<mpsc::Sender<Outbound>>,
     posting: Option<JoinHandle<()>>,
     farewell: Option<JoinHandle<()>>,
+    /// All that closing does is done.
+    is_closed: bool,
 }
 
 impl ClientSender {
@@ -28,7 +30,7 @@ impl ClientSender {
         queue: mpsc::Sender<Outbound>,
         posting: JoinHandle<()>,
     ) -> Self {
-        Self { client, queue: Some(queue), posting: Some(posting), farewell: None }
+        Self { client, queue: Some(queue), posting: Some(posting), farewell: None, is_closed: false }
     }
 }
 
@@ -86,6 +88,9 @@ impl Sender for ClientSender {
         _: &CloseReason,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
+        if self.is_closed {
+            return Poll::Ready(Ok(()));
+        }
         self.queue = None;
         if let Some(posting) = &mut self.posting {
             ready!(Pin::new(posting).poll(cx)).ok();
@@ -99,6 +104,7 @@ impl Sender for ClientSender {
             ready!(Pin::new(farewell).poll(cx)).ok();
         }
         self.client.close();
+        self.is_closed = true;
         Poll::Ready(Ok(()))
     }
 }

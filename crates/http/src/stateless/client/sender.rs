@@ -17,6 +17,10 @@ const FLIGHTS: usize = 1024;
 
 pub(super) struct ClientSender(pub(super) Arc<Client>);
 
+fn closed() -> TransportError {
+    TransportError::new(TransportErrorKind::Closed, "the link is closed")
+}
+
 impl Sender for ClientSender {
     fn poll_ready(
         self: Pin<&mut Self>,
@@ -25,7 +29,7 @@ impl Sender for ClientSender {
     ) -> Poll<Result<(), TransportError>> {
         let mut state = self.0.state();
         if state.closed {
-            return Poll::Ready(Err(TransportError::new(TransportErrorKind::Closed, "the link is closed")));
+            return Poll::Ready(Err(closed()));
         }
         if lane == Lane::Bulk && (state.requests >= FLIGHTS || state.leaving > 0) {
             state.driver = Some(cx.waker().clone());
@@ -35,6 +39,9 @@ impl Sender for ClientSender {
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+        if self.0.state().closed {
+            return Err(closed());
+        }
         fits(&out, self.0.max_frame)?;
         if out.head.kind == FrameKind::Answer {
             let error = TransportError::new(TransportErrorKind::Closed, "a client posts no answers here");

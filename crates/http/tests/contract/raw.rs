@@ -1,0 +1,113 @@
+//! The bare HTTP/1.1 of a client.
+
+use std::io::{self, ErrorKind};
+
+use rescind_core::{BoxFuture, FrameKind, Listener as _};
+use rescind_http::HttpListener;
+use rescind_testkit::conformance::RawBytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::wrapped::{Says, wrap};
+
+/// A connection on which one POST follows another, and what each of them says of itself.
+pub(crate) struct RawHttp {
+    path: String,
+    address: String,
+    headers: String,
+    says: Says,
+    stream: TcpStream,
+    /// Connections of requests that stay open.
+    kept: Vec<TcpStream>,
+}
+
+const USUAL: &str = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+
+impl RawHttp {
+    async fn new(endpoint: String, headers: String, says: Says) -> Self {
+        let authority = endpoint.strip_prefix("http://").expect("an endpoint without TLS");
+        let (address, path) = authority.split_once('/').unwrap_or((authority, ""));
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (address, path) = (address.to_owned(), format!("/{path}"));
+        Self { path, address, headers, says, stream, kept: Vec::new() }
+    }
+
+    /// Opens what the response names in this header.
+    pub(crate) fn opening(listener: &HttpListener, header: &str) -> impl Future<Output = Self> + use<> {
+        let (endpoint, header) = (listener.endpoint().to_string(), header.to_owned());
+        async move {
+            let mut raw = Self::new(endpoint, USUAL.to_owned(), Says::Plain).await;
+            let hello = raw.post(&wrap(Says::Plain, FrameKind::Request, b"{}"));
+            raw.stream.write_all(&hello).await.unwrap();
+            let head = raw.head().await.to_ascii_lowercase();
+            let named = head.lines().find_map(|line| line.strip_prefix(&format!("{header}: ")));
+            raw.headers = format!("{USUAL}{header}: {}\r\n", named.expect("a name for what was opened"));
+            raw.stream = TcpStream::connect(&raw.address).await.unwrap();
+            raw
+        }
+    }
+
+    /// Leaves a request open, for what the server says, and goes on with another connection.
+    pub(crate) fn stateless(listener: &HttpListener) -> impl Future<Output = Self> + use<> {
+        let endpoint = listener.endpoint().to_string();
+        async move {
+            let headers =
+                |method| format!("{USUAL}MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n");
+            let mut raw = Self::new(endpoint, headers("initialize"), Says::Version).await;
+            let hello = raw.post(&wrap(Says::Version, FrameKind::Request, b"{}"));
+            raw.stream.write_all(&hello).await.unwrap();
+            raw.headers = headers("conformance");
+            let stream = TcpStream::connect(&raw.address).await.unwrap();
+            raw.kept.push(std::mem::replace(&mut raw.stream, stream));
+            raw
+        }
+    }
+
+    fn post(&self, message: &[u8]) -> Vec<u8> {
+        let Self { path, address, headers, .. } = self;
+        let length = message.len();
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Content-Length: {length}\r\n\r\n");
+        [head.as_bytes(), message].concat()
+    }
+
+    /// The next head of a response.
+    async fn head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(head).unwrap()
+    }
+}
+
+impl RawBytes for RawHttp {
+    fn frame(&self, body: &[u8]) -> Vec<u8> {
+        self.post(&wrap(self.says, FrameKind::Notification, body))
+    }
+
+    fn write<'a>(&'a mut self, bytes: &'a [u8]) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            match self.stream.write_all(bytes).await {
+                // A server need not read what it refuses by its head; its answer is there to be read.
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    Ok(())
+                }
+                written => written,
+            }
+        })
+    }
+
+    fn end(&mut self) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(self.stream.shutdown())
+    }
+
+    /// A server may end the connection of what it refuses: what follows goes by another.
+    fn refused(&mut self) -> BoxFuture<'_, bool> {
+        Box::pin(async {
+            let head = self.head().await;
+            self.stream = TcpStream::connect(&self.address).await.unwrap();
+            head.starts_with("HTTP/1.1 4")
+        })
+    }
+}
