@@ -24,6 +24,7 @@ mod ids;
 #[cfg(unix)]
 mod losses;
 mod order;
+#[cfg(unix)]
 #[path = "../matrix/faults/pipes.rs"]
 mod pipes;
 #[path = "../matrix/faults/raw.rs"]
@@ -40,6 +41,7 @@ mod user_code;
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod valve;
 #[path = "../matrix/faults/wires.rs"]
+#[cfg_attr(not(unix), expect(dead_code, reason = "only the losses, which are played on Unix, go by a place"))]
 mod wires;
 
 use std::process::ExitCode;

@@ -33,6 +33,7 @@ mod cross_session;
 mod disconnect;
 mod half_open;
 mod many;
+#[cfg(unix)]
 mod pipes;
 mod raw;
 mod slow_reader;

@@ -13,6 +13,7 @@ use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
 use rescind::{BoxFuture, Framing, Link, Listener, Transport, memory_listener};
 
 use crate::in_time;
+#[cfg(unix)]
 use crate::pipes::pipes;
 
 /// What a test sets of a wire, where the wire has it.
@@ -49,8 +50,12 @@ pub(crate) enum Kind {
     Conversation,
 }
 
-pub(crate) const WIRES: [Wire; 7] = [
+/// A pair of pipes in one process is there on Unix alone.
+const COUNT: usize = if cfg!(unix) { 7 } else { 6 };
+
+pub(crate) const WIRES: [Wire; COUNT] = [
     Wire { name: "memory", kind: Kind::Connection, listen: |_| Box::pin(async { memory() }) },
+    #[cfg(unix)]
     Wire { name: "pipes", kind: Kind::Connection, listen: |_| Box::pin(async { two_pipes() }) },
     Wire { name: "websocket", kind: Kind::Connection, listen: |setting| Box::pin(websocket(setting)) },
     Wire { name: "named-pipe", kind: Kind::Connection, listen: |setting| Box::pin(named_pipe(setting)) },
@@ -103,6 +108,7 @@ fn memory() -> Door {
     }
 }
 
+#[cfg(unix)]
 fn two_pipes() -> Door {
     let (listener, transport) = pipes();
     Door {
