@@ -118,12 +118,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             let text =
                 std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
             for test in tests {
-                let is_test = text
-                    .split(&format!("fn {test}("))
-                    .next()
-                    .filter(|before| before.len() < text.len())
-                    .is_some_and(|before| before.rfind("test]").or(before.rfind("test(")).is_some());
-                if !is_test {
+                if !is_test(&text, test) {
                     return Err(format!(
                         "{file} has no test `{test}` any more: prove it here, or name its new place"
                     )
@@ -133,5 +128,23 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         })
     };
-    COVERED.into_iter().map(there).collect()
+    let mut trials: Vec<_> = COVERED.into_iter().map(there).collect();
+    trials.push(Trial::test("covered::a_function_below_another_test_is_no_test", || {
+        let text =
+            "#[test]\nfn one() {}\n\nasync fn two() {}\n\n/// Words.\n#[tokio::test]\nasync fn three() {}\n";
+        assert_eq!(
+            ["one", "two", "three", "four"].map(|name| is_test(text, name)),
+            [true, false, true, false]
+        );
+        Ok(())
+    }));
+    trials
+}
+
+/// Whether there is a function of this name that is marked as a test: by what stands right above it, not further up.
+fn is_test(text: &str, name: &str) -> bool {
+    let Some((before, _)) = text.split_once(&format!("fn {name}(")) else { return false };
+    let above = before.rsplit('\n').skip(1).map(str::trim);
+    let mut marks = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+    marks.any(|line| line.contains("test]") || line.contains("test("))
 }
