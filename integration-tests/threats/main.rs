@@ -21,6 +21,9 @@ mod drops;
 mod floods;
 mod floor;
 mod ids;
+#[path = "../matrix/faults/line.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod line;
 #[cfg(unix)]
 mod losses;
 mod order;
@@ -41,7 +44,7 @@ mod user_code;
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod valve;
 #[path = "../matrix/faults/wires.rs"]
-#[cfg_attr(not(unix), expect(dead_code, reason = "only the losses, which are played on Unix, go by a place"))]
+#[expect(dead_code, reason = "shared with the faults of wires")]
 mod wires;
 
 use std::process::ExitCode;

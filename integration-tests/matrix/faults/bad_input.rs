@@ -44,7 +44,7 @@ fn is_bare(wire: Wire) -> bool {
 
 /// A bare client that has shaken hands, and the agent it speaks to.
 async fn open(wire: Wire, door: &mut Door) -> (Raw, End) {
-    let Door { listener, transport, place } = door;
+    let Door { listener, transport, place, .. } = door;
     let asking = async {
         let mut raw = Raw::connect(wire, place, transport()).await.expect("a wire that can be bare");
         raw.shake_hands().await;

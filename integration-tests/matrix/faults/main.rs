@@ -32,6 +32,7 @@ mod covered;
 mod cross_session;
 mod disconnect;
 mod half_open;
+mod line;
 mod many;
 #[cfg(unix)]
 mod pipes;
