@@ -1,4 +1,8 @@
 //! The wires the faults are played on: how each listens and is connected to. A wire more is a row more.
+//!
+//! Stateless HTTP is no row: its one link serves a whole listener and has no handshake, no session that could be lost and no requests of
+//! its server's, and its protocol is not the one the agents here speak. Of the faults it has the burst (`burst.rs`) and, in the
+//! crate's own tests, who leaves (`covered.rs`). A half-open peer, a slow reader and a thousand connections are not played on it here.
 
 use std::future::poll_fn;
 use std::pin::Pin;
