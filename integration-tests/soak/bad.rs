@@ -1,6 +1,7 @@
 //! Peers that flood, write garbage, stay half open, and go without a word. What becomes of them does not matter.
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rescind::{
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::Failure;
@@ -130,7 +131,7 @@ async fn bare(place: &Place) -> Result<Bare, Failure> {
         Place::Tcp { address, .. } => {
             Bare { stream: Box::new(TcpStream::connect(address).await?), _child: None }
         }
-        Place::Pipe(file) => Bare { stream: Box::new(UnixStream::connect(file).await?), _child: None },
+        Place::Pipe(file) => Bare { stream: local(file).await?, _child: None },
         Place::Child => {
             let mut command = tokio::process::Command::new(std::env::current_exe()?);
             command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -141,6 +142,17 @@ async fn bare(place: &Place) -> Result<Bare, Failure> {
             Bare { stream: Box::new(tokio::io::join(input, output)), _child: Some(child) }
         }
     })
+}
+
+#[cfg(unix)]
+async fn local(file: &Path) -> Result<Box<dyn Stream>, Failure> {
+    Ok(Box::new(tokio::net::UnixStream::connect(file).await?))
+}
+
+/// That every instance of the pipe is taken is one more way to be refused.
+#[cfg(not(unix))]
+async fn local(file: &Path) -> Result<Box<dyn Stream>, Failure> {
+    Ok(Box::new(tokio::net::windows::named_pipe::ClientOptions::new().open(file)?))
 }
 
 async fn garbage(place: &Place, random: &mut Random) -> Result<(), Failure> {

@@ -27,8 +27,8 @@ pub(crate) const MIB: usize = 1 << 20;
 /// Whether this system tells a process what it holds.
 const IS_TOLD: bool = cfg!(target_os = "linux");
 
-/// A trial that counts what its process holds, in a process of its own. Where no system tells that, it is ignored and its name
-/// says why.
+/// A trial that counts what its process holds, in a process of its own. Where no system tells that, it is ignored, which its name
+/// and a line say aloud. Nothing else here may ask `resident` or `descriptors`.
 pub(crate) fn counting<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial
 where
     F: Future<Output = ()>,
@@ -37,6 +37,7 @@ where
         return alone(name, test);
     }
     let name = format!("{name} (this system does not tell what a process holds)");
+    eprintln!("threats: SKIPPED: {name}");
     Trial::test(name, || Ok(())).with_ignored_flag(true)
 }
 
@@ -50,7 +51,8 @@ pub(crate) fn resident() -> usize {
     kibibytes * 1024
 }
 
-/// The descriptors this process has open.
+/// The descriptors this process has open. The losses ask for it, which are played on Unix.
+#[cfg(unix)]
 pub(crate) fn descriptors() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").expect("the system tells").count();
     assert!(open > 0, "this one at least");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rescind::dialect::{ACP, LSP, Role};
-use rescind::{CallContext, Outcome, Peer, Router, memory_listener, memory_pair};
+use rescind::{CallContext, Peer, Router, memory_listener, memory_pair};
 use serde_json::{Value, json};
 
 use crate::{in_time, trial, until};
@@ -146,9 +146,10 @@ async fn connecting() {
 
 #[cfg(unix)]
 mod children {
+    use rescind::Outcome;
     use rescind::stdio::Command;
 
-    use super::{ACP, Outcome, Peer, Value, in_time, json};
+    use super::{ACP, Peer, Value, in_time, json};
 
     /// What the child says before it is killed: two answers and a notification.
     fn script(ids: [u64; 2]) -> String {

@@ -68,7 +68,7 @@ async fn reset(wire: Wire) {
 async fn resets(wire: Wire) {
     let limits: Limits = limits();
     let mut door = wire.listen(Setting { idle: IDLE, ..Setting::default() }).await;
-    let Door { listener, transport, place } = &mut door;
+    let Door { listener, transport, place, .. } = &mut door;
     let asking = async {
         let mut raw = Raw::connect(wire, place, transport()).await.expect("a wire that can be bare");
         raw.shake_hands().await;

@@ -21,9 +21,13 @@ mod drops;
 mod floods;
 mod floor;
 mod ids;
+#[path = "../matrix/faults/line.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
+mod line;
 #[cfg(unix)]
 mod losses;
 mod order;
+#[cfg(unix)]
 #[path = "../matrix/faults/pipes.rs"]
 mod pipes;
 #[path = "../matrix/faults/raw.rs"]
@@ -40,6 +44,7 @@ mod user_code;
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod valve;
 #[path = "../matrix/faults/wires.rs"]
+#[expect(dead_code, reason = "shared with the faults of wires")]
 mod wires;
 
 use std::process::ExitCode;

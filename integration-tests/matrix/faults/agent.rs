@@ -214,7 +214,7 @@ pub(crate) struct Ends {
     pub(crate) client: End,
     pub(crate) server: End,
     /// Over HTTP everything ends with it.
-    _door: Door,
+    pub(crate) door: Door,
 }
 
 impl Ends {
@@ -226,7 +226,7 @@ impl Ends {
     pub(crate) async fn open_with(wire: Wire, setting: Setting, limits: &Limits) -> Self {
         let mut door = wire.listen(setting).await;
         let (client, server) = open_at(&mut door, limits).await;
-        Self { client, server, _door: door }
+        Self { client, server, door }
     }
 }
 

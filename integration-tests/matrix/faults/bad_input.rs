@@ -7,7 +7,7 @@ use rescind::dialect::Role;
 use serde_json::{Value, json};
 
 use crate::agent::{End, Seen, limits};
-use crate::many::status;
+use crate::many::{resident, say_if_untold};
 use crate::raw::Raw;
 use crate::wires::{Door, Setting, WIRES, Wire, accept};
 use crate::{alone, trial};
@@ -44,7 +44,7 @@ fn is_bare(wire: Wire) -> bool {
 
 /// A bare client that has shaken hands, and the agent it speaks to.
 async fn open(wire: Wire, door: &mut Door) -> (Raw, End) {
-    let Door { listener, transport, place } = door;
+    let Door { listener, transport, place, .. } = door;
     let asking = async {
         let mut raw = Raw::connect(wire, place, transport()).await.expect("a wire that can be bare");
         raw.shake_hands().await;
@@ -185,7 +185,8 @@ async fn endless(wire: Wire) {
     for _ in 0..SLOW {
         all.push(open(wire, &mut door).await);
     }
-    let before = status("VmRSS");
+    say_if_untold("lines without an end");
+    let before = resident();
     let chunk = vec![b' '; 64 * 1024];
     for round in 0..16 {
         for (raw, _) in &mut all {
@@ -193,7 +194,7 @@ async fn endless(wire: Wire) {
             tokio::task::yield_now().await;
         }
     }
-    let grown = status("VmRSS").saturating_sub(before) * 1024;
+    let grown = resident().saturating_sub(before);
     eprintln!("counted: {SLOW} lines of 960 KiB without an end: {} KiB more", grown / 1024);
     assert!(grown <= SLOW * 2 * LIMIT, "I11: {grown} bytes more");
     for (number, (raw, end)) in all.iter_mut().enumerate() {

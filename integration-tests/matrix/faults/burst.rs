@@ -7,7 +7,7 @@ use rescind::{CallContext, Listener as _, Outcome, Peer, Router, Server};
 use serde_json::{Value, json};
 
 use crate::agent::{Ends, Seen, ended, limits, router};
-use crate::wires::{WIRES, Wire};
+use crate::wires::{Setting, WIRES, Way, Wire};
 use crate::{in_time, trial, until};
 
 const ROUNDS: usize = 20;
@@ -15,11 +15,13 @@ const CALLS: usize = 500;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    // Streamable HTTP/2 has its own; see `covered.rs`.
-    for wire in WIRES.into_iter().filter(|wire| wire.name != "http2-streamable") {
+    for wire in WIRES {
         let name = format!("burst::ten_thousand_cancels_end_no_connection::{}", wire.name);
         trials.push(trial(name, move || cancels(wire)));
     }
+    let two = WIRES.into_iter().find(|wire| wire.name == "http2-streamable").unwrap();
+    let name = "burst::ten_thousand_handlers_are_signalled_over_one_connection::http2-streamable".to_owned();
+    trials.push(trial(name, move || signalled(two)));
     let name = "burst::ten_thousand_cancels_end_no_connection::http2-stateless".to_owned();
     trials.push(trial(name, stateless));
     trials
@@ -45,6 +47,46 @@ async fn cancels(wire: Wire) {
     }
     asker.echoes().await;
     assert_eq!(agent.seen.alive(), 1, "I4: the first of them was not cancelled");
+    let _ = kept.canceller().cancel("");
+    assert_eq!(ended(kept).await, "cancelled by caller, confirmed");
+    asker.is_clean("who asked").await;
+    agent.is_clean("who was asked").await;
+    ends.close().await;
+}
+
+/// None is withdrawn before it is sent: each has a handler that runs, and hears of its cancel. A burst of streams that end early is
+/// what a server of HTTP/2 closes a connection for.
+async fn signalled(wire: Wire) {
+    let setting = Setting { way: Way::Cuttable, ..Setting::default() };
+    let ends = Ends::open_with(wire, setting, &limits()).await;
+    let (asker, agent) = (&ends.client, &ends.server);
+    let kept = asker.call("wait", 0);
+    agent.seen.until("wait 0 began").await;
+    let before = agent.peer.stats().started;
+    let line = ends.door.line.as_ref().unwrap();
+    // What was opened and given up while the session began is over.
+    until("one connection is left", || line.connections().0 - line.connections().1 == 1).await;
+    let opened = line.connections();
+    for _ in 0..ROUNDS {
+        let calls: Vec<_> = (1..=CALLS as u64).map(|n| asker.call("wait", n)).collect();
+        until("they run", || agent.seen.alive() == 1 + CALLS).await;
+        for call in &calls {
+            let _ = call.canceller().cancel("a burst");
+        }
+        for call in calls {
+            assert_eq!(ended(call).await, "cancelled by caller, confirmed");
+        }
+        until("the round is over", || agent.seen.alive() == 1).await;
+    }
+    let saw = usize::try_from(agent.peer.stats().started - before).unwrap();
+    let heard = agent.seen.lines().iter().filter(|line| line.ends_with("signalled: peer")).count();
+    assert_eq!(
+        (saw, heard),
+        (ROUNDS * CALLS, ROUNDS * CALLS),
+        "calls the server saw, and handlers that heard"
+    );
+    asker.echoes().await;
+    assert_eq!(line.connections(), opened, "the one connection carried all of it: no end, no other");
     let _ = kept.canceller().cancel("");
     assert_eq!(ended(kept).await, "cancelled by caller, confirmed");
     asker.is_clean("who asked").await;

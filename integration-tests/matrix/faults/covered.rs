@@ -6,8 +6,8 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 
-/// File, from the root of the repository, and the tests in it.
-const COVERED: [(&str, &[&str]); 15] = [
+/// File, from the root of the repository, and the tests in it: functions, or trials by their names.
+const COVERED: [(&str, &[&str]); 16] = [
     (
         "crates/websocket/src/link/tests.rs",
         &[
@@ -69,6 +69,10 @@ const COVERED: [(&str, &[&str]); 15] = [
         ],
     ),
     (
+        "integration-tests/matrix/faults/burst.rs",
+        &["burst::ten_thousand_handlers_are_signalled_over_one_connection::http2-streamable"],
+    ),
+    (
         "crates/http/tests/streamable/refusals.rs",
         &[
             "who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it",
@@ -118,12 +122,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             let text =
                 std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
             for test in tests {
-                let is_test = text
-                    .split(&format!("fn {test}("))
-                    .next()
-                    .filter(|before| before.len() < text.len())
-                    .is_some_and(|before| before.rfind("test]").or(before.rfind("test(")).is_some());
-                if !is_test {
+                if !is_test(&text, test) {
                     return Err(format!(
                         "{file} has no test `{test}` any more: prove it here, or name its new place"
                     )
@@ -133,5 +132,26 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         })
     };
-    COVERED.into_iter().map(there).collect()
+    let mut trials: Vec<_> = COVERED.into_iter().map(there).collect();
+    trials.push(Trial::test("covered::a_function_below_another_test_is_no_test", || {
+        let text =
+            "#[test]\nfn one() {}\n\nasync fn two() {}\n\n/// Words.\n#[tokio::test]\nasync fn three() {}\n";
+        assert_eq!(
+            ["one", "two", "three", "four"].map(|name| is_test(text, name)),
+            [true, false, true, false]
+        );
+        Ok(())
+    }));
+    trials
+}
+
+/// Whether there is a trial of this name, or a function of it that is marked as a test: by what stands right above it, not further up.
+fn is_test(text: &str, name: &str) -> bool {
+    if name.contains("::") {
+        return text.contains(&format!("\"{name}\""));
+    }
+    let Some((before, _)) = text.split_once(&format!("fn {name}(")) else { return false };
+    let above = before.rsplit('\n').skip(1).map(str::trim);
+    let mut marks = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+    marks.any(|line| line.contains("test]") || line.contains("test("))
 }

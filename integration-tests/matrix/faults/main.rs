@@ -9,7 +9,8 @@
 //! | oversize, malformed, endless head, fragments, byte by byte | WebSocket | `messages.rs`, `refusals.rs` |
 //! | slow handshake, slow body | WebSocket, HTTP | `refusals.rs` |
 //! | slow event stream, resume after a cut, two connections of one session | HTTP streamable | `streams.rs` |
-//! | early cancel before its request over two POSTs, pipelining, a burst over HTTP/2 | HTTP streamable | `streams.rs` |
+//! | early cancel before its request over two POSTs, pipelining | HTTP streamable | `streams.rs` |
+//! | a burst over HTTP/2 | HTTP streamable | `streams.rs`, `burst.rs` |
 //! | identity | HTTP | `refusals.rs`, `status.rs`, `streams.rs` |
 //! | leaving is the cancel | HTTP stateless | `leaving.rs` |
 //! | restart with a stale socket file, two listeners on one path, 1,000 links | named pipe | `ownership.rs` |
@@ -32,7 +33,9 @@ mod covered;
 mod cross_session;
 mod disconnect;
 mod half_open;
+mod line;
 mod many;
+#[cfg(unix)]
 mod pipes;
 mod raw;
 mod slow_reader;

@@ -4,7 +4,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use rescind::{ExchangeId, FrameKind, Head, Lane, Link, Outbound, Transport, TransportEvent};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
@@ -13,11 +13,34 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use crate::in_time;
 use crate::wires::Wire;
 
+/// What a named pipe is on this system.
+#[cfg(unix)]
+type Local = tokio::net::UnixStream;
+#[cfg(not(unix))]
+type Local = tokio::net::windows::named_pipe::NamedPipeClient;
+
+#[cfg(unix)]
+async fn local(place: &str) -> std::io::Result<Local> {
+    Local::connect(place).await
+}
+
+#[cfg(not(unix))]
+async fn local(place: &str) -> std::io::Result<Local> {
+    /// Every instance of the pipe is taken; the listener makes another.
+    const BUSY: i32 = 231;
+    loop {
+        match tokio::net::windows::named_pipe::ClientOptions::new().open(place) {
+            Err(error) if error.raw_os_error() == Some(BUSY) => tokio::task::yield_now().await,
+            opened => return opened,
+        }
+    }
+}
+
 /// One connection; in HTTP one session.
 pub(crate) enum Raw {
     Frames(Box<Link>),
     Text(Box<WebSocketStream<TcpStream>>),
-    Lines(BufReader<UnixStream>),
+    Lines(BufReader<Local>),
     Posts { stream: BufReader<TcpStream>, host: String, session: Option<String> },
 }
 
@@ -40,7 +63,7 @@ impl Raw {
                 let opening = tokio_tungstenite::client_async(url, tcp);
                 Self::Text(Box::new(in_time("the upgrade", opening).await.unwrap().0))
             }
-            "named-pipe" => Self::Lines(BufReader::new(UnixStream::connect(&place).await.unwrap())),
+            "named-pipe" => Self::Lines(BufReader::new(local(&place).await.unwrap())),
             "http-streamable" => {
                 let stream = BufReader::new(TcpStream::connect(&place).await.unwrap());
                 Self::Posts { stream, host: place, session: None }

@@ -153,7 +153,7 @@ async fn lost(state: State, killed: bool) {
     assert!(!why.to_string().is_empty());
     client.is_clean("who asked").await;
     if state == State::AnswerStaged {
-        is_answered_or_lost(&callers, !killed);
+        is_answered_or_lost(&callers, !killed, 0);
     } else {
         assert_eq!(callers, state.expected().callers, "I15: what the callers saw");
     }

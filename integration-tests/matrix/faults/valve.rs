@@ -64,7 +64,8 @@ impl Valve {
         self.change(|state| state.writes = false);
     }
 
-    /// This end is gone at once and without a word; its own driver sees an error.
+    /// This end is gone at once; its own driver sees an error. It is dropped as it is: where that is not without a word, as over HTTP,
+    /// whose client sends a DELETE, a test that wants none cuts the [`Line`](crate::line::Line) first.
     pub(crate) fn cut(&self) {
         let mut halves = None;
         self.change(|state| halves = Some((state.rx.take(), state.tx.take())));

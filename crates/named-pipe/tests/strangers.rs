@@ -1,0 +1,125 @@
+//! Another user at the other end, as there can be where a system ignores a socket's own mode: a process of this test's own, which
+//! only root can start. Elsewhere these tests say that they were skipped.
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rescind_core::{Transport as _, TransportError};
+use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
+
+use crate::common::{Place, accept};
+
+/// Nobody, on most systems.
+const STRANGER: u32 = 65_534;
+/// What the stranger does, and the socket it does it with, in the environment of its process.
+const ROLE: &str = "RESCIND_TEST_STRANGER";
+const SOCKET: &str = "RESCIND_TEST_SOCKET";
+
+/// What the tests below start as somebody else; by itself it does nothing.
+#[test]
+fn the_stranger() {
+    let (Some(role), Some(socket)) = (std::env::var_os(ROLE), std::env::var_os(SOCKET)) else { return };
+    let mut stream = if role == "client" {
+        UnixStream::connect(socket).unwrap()
+    } else {
+        let listener = UnixListener::bind(socket).unwrap();
+        println!("\nready");
+        listener.accept().unwrap().0
+    };
+    // Until it is hung up on. That this is by a reset is as good.
+    let _ = stream.read(&mut [0]);
+}
+
+/// Whether a process can be started as somebody else.
+fn is_root(test: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        // Not by a macro, which the harness keeps to itself when a test passes.
+        let words = format!("SKIPPED: {test}: only root can start a process of another user\n");
+        std::io::stderr().write_all(words.as_bytes()).unwrap();
+    }
+    is_root
+}
+
+/// A copy of this program that anyone may run: where it was built may be closed to others.
+fn program(place: &Path) -> PathBuf {
+    let program = place.join("stranger");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+fn start(role: &str, socket: &Path, place: &Path) -> Child {
+    let mut command = Command::new(program(place));
+    command.args(["--exact", "the_stranger", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
+    command.current_dir("/").stdout(Stdio::piped()).uid(STRANGER).gid(STRANGER).spawn().unwrap()
+}
+
+fn open_to_all(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn is_refused(error: &TransportError) {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(behind) = source {
+        text = format!("{text}: {behind}");
+        source = behind.source();
+    }
+    assert!(text.contains("the peer runs as user id 65534 and this process as 0"), "{text}");
+}
+
+async fn in_time<T>(wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_client_of_another_user_is_refused_and_ours_is_served() {
+    if !is_root("a_client_of_another_user_is_refused_and_ours_is_served") {
+        return;
+    }
+    let place = Place::new();
+    let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
+    open_to_all(place.as_ref(), 0o711);
+    open_to_all(&place.file(), 0o666);
+    let mut stranger = start("client", &place.file(), place.as_ref());
+    let refused = in_time(accept(&mut listener)).await;
+    is_refused(&refused.expect_err("another user is served"));
+    assert!(stranger.wait().unwrap().success(), "it came through to the socket, and was hung up on");
+    let ours = Box::new(NamedPipeTransport::new(place.address())).open().await;
+    assert!(ours.is_ok() && in_time(accept(&mut listener)).await.is_ok(), "the listener goes on");
+}
+
+#[tokio::test]
+async fn a_server_of_another_user_is_refused() {
+    if !is_root("a_server_of_another_user_is_refused") {
+        return;
+    }
+    let place = Place::new();
+    open_to_all(place.as_ref(), 0o711);
+    let theirs = place.as_ref().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    chown(&theirs, Some(STRANGER), Some(STRANGER)).unwrap();
+    let socket = theirs.join("agent.sock");
+    let mut stranger = start("server", &socket, place.as_ref());
+    let mut said = std::io::BufReader::new(stranger.stdout.take().unwrap());
+    let mut line = String::new();
+    while line.trim() != "ready" {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "it never listens");
+    }
+    let address = rescind_named_pipe::PipeAddress::path(&socket);
+    let refused = in_time(Box::new(NamedPipeTransport::new(address)).open()).await;
+    is_refused(&refused.expect_err("another user's server is spoken to"));
+    assert!(stranger.wait().unwrap().success());
+}
