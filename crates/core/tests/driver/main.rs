@@ -15,5 +15,6 @@ mod opening;
 mod room;
 mod router;
 mod serving;
+mod tokens;
 mod turns;
 mod wire;
