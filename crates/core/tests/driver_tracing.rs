@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
 use rescind_core::{CallContext, Peer, Router, dialect, memory_pair};
@@ -80,13 +80,13 @@ struct Text {
 
 impl Visit for Text {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.fields.push_str(&format!(", {field} {value}"));
+        write!(self.fields, ", {field} {value}").unwrap();
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "message" => self.message = format!("{value:?}"),
-            name => self.fields.push_str(&format!(", {name} {value:?}")),
+            name => write!(self.fields, ", {name} {value:?}").unwrap(),
         }
     }
 }

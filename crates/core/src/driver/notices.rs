@@ -216,7 +216,7 @@ mod tests {
     fn there_is_room_up_to_the_last_notification_and_the_last_byte() {
         let mut limits = Limits::default();
         (limits.notifications, limits.notification_bytes) = (3, 15);
-        let notices = |concurrent, bytes| Notices { concurrent, bytes, ..Notices::default() };
+        let notices = |concurrent, bytes| Notices { bytes, concurrent, ..Notices::default() };
         for (notices, weight, has_room) in [
             (notices(0, 0), 15, true),
             (notices(0, 0), 16, false),
