@@ -48,7 +48,7 @@ impl Peer {
         Self(Arc::clone(shared))
     }
 
-    #[cfg(feature = "tower")]
+    #[cfg(any(feature = "tower", test))]
     pub(super) const fn shared(&self) -> &Arc<Shared> {
         &self.0
     }
