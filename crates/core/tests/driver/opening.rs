@@ -1,7 +1,7 @@
 //! What a connection is opened with: its dialects, and what each side declares.
 
 use rescind_core::dialect::{ACP, ACP_DRAFT, MCP};
-use rescind_core::{ApiMisuse, CallContext, ConnectionError, Declaration, Limits, Peer, Router, memory_pair};
+use rescind_core::{ApiMisuse, CallContext, ConnectionError, Declaration, Limits, Peer, RequestId, Router, memory_pair};
 use serde_json::{Value, json};
 
 use crate::wire::probe::{self, TRAITS};
@@ -49,4 +49,19 @@ async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
         drop(call);
         assert_eq!(wire.told().await, expected, "{params}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_knows_its_cancelled_requests_and_what_its_wire_said_of_the_peer() {
+    let (peer, wire) = probe::open(ACP, TRAITS, Limits::default());
+    wire.says(0, &probe::request(1, "deaf", &json!({})));
+    wire.told().await;
+    let cancelled = || peer.registry().is_cancelled(peer.session(), &RequestId::number(1));
+    assert!(!cancelled());
+    wire.says(0, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
+    wire.told().await;
+    assert!(cancelled());
+    let (near, _far) = memory_pair();
+    let peer = Peer::builder(ACP).attach(near).unwrap();
+    assert_eq!(peer.meta().peer.as_deref(), Some("memory client"));
 }
