@@ -1,7 +1,9 @@
 //! What a connection is opened with: its dialects, and what each side declares.
 
 use rescind_core::dialect::{ACP, ACP_DRAFT, MCP};
-use rescind_core::{ApiMisuse, CallContext, ConnectionError, Declaration, Limits, Peer, RequestId, Router, memory_pair};
+use rescind_core::{
+    ApiMisuse, CallContext, ConnectionError, Declaration, Limits, Peer, RequestId, Router, memory_pair,
+};
 use serde_json::{Value, json};
 
 use crate::wire::probe::{self, TRAITS};
