@@ -65,7 +65,6 @@ const COVERED: [(&str, &[&str]); 16] = [
             "a_slow_stream_holds_its_sender_back_and_loses_nothing",
             "what_nobody_reads_is_bounded_and_requests_fail",
             "an_idle_session_is_ended_and_unknown_afterwards",
-            "ten_thousand_cancels_over_http2_end_no_connection",
         ],
     ),
     (

@@ -4,7 +4,6 @@
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod both_ways;
-mod burst;
 mod left_alone;
 mod raw;
 mod refusals;
