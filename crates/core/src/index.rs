@@ -15,13 +15,23 @@ pub(crate) struct Index {
 impl Index {
     /// The place of this name, among those of the same hash the one that `is` it.
     pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
-        self.places.find(self.hasher.hash_one(name), |place| is(*place)).copied()
+        self.find_hashed(self.hash(name), is)
     }
 
-    /// Adds a place whose name is not in the index. `name` tells the name of each place in it, and of this one.
-    pub(crate) fn insert<N: Hash>(&mut self, place: u32, name: impl Fn(u32) -> Option<N>) {
-        let hash = |place: &u32| name(*place).map_or(0, |name| self.hasher.hash_one(name));
-        self.places.insert_unique(hash(&place), place, hash);
+    /// What a name that is looked for and then added is hashed to, once.
+    pub(crate) fn hash(&self, name: &impl Hash) -> u64 {
+        self.hasher.hash_one(name)
+    }
+
+    /// As [`find`](Self::find), of a name with this hash.
+    pub(crate) fn find_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
+        self.places.find(hash, |place| is(*place)).copied()
+    }
+
+    /// Adds a place whose name is not in the index and has this hash. `name` tells the name of each place in it.
+    pub(crate) fn insert<N: Hash>(&mut self, hash: u64, place: u32, name: impl Fn(u32) -> Option<N>) {
+        let again = |place: &u32| name(*place).map_or(0, |name| self.hasher.hash_one(name));
+        self.places.insert_unique(hash, place, again);
     }
 
     /// Takes a place out again.
@@ -57,7 +67,7 @@ mod tests {
         };
         for place in 0..1000 {
             assert_eq!(find(&index, place), None);
-            index.insert(place, name);
+            index.insert(index.hash(name(place).unwrap()), place, name);
         }
         assert!((0..1000).all(|place| find(&index, place) == Some(place)));
         for place in (0..1000).step_by(2) {

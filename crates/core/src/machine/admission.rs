@@ -27,12 +27,18 @@ pub(super) enum NotAdmitted {
 }
 
 impl Session {
-    pub(super) fn admit(&mut self, now: Instant, arrival: &Arrival<'_>) -> Result<(), NotAdmitted> {
+    /// Lets it in, or says why not. `hash` is that of its name.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        hash: u64,
+    ) -> Result<(), NotAdmitted> {
         let refused = |refusal| Err(NotAdmitted::Refused(refusal));
         if self.lifecycle.state() == lifecycle::State::Lost {
             return Err(NotAdmitted::Lost);
         }
-        let first = self.request_named(arrival.origin.scope, &arrival.id);
+        let first = self.request_hashed(hash, arrival.origin.scope, &arrival.id);
         if let Some((_, first)) = first.filter(|_| !plant::is(Plant::OverwriteDuplicate)) {
             let open = first.state.is_open();
             self.tell(Event::DuplicateId);

@@ -17,7 +17,8 @@ impl Session {
     /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
     /// outputs of this step or of a later one. `None`: the outputs say how it was refused.
     pub fn recv_request(&mut self, now: Instant, arrival: Arrival<'_>) -> Option<InboundKey> {
-        if let Err(refusal) = self.admit(now, &arrival) {
+        let hash = self.ids.hash(&(arrival.origin.scope, &arrival.id));
+        if let Err(refusal) = self.admit(now, &arrival, hash) {
             self.refuse(now, arrival, refusal);
             return None;
         }
@@ -26,7 +27,8 @@ impl Session {
         let request = self.make_request(arrival);
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
         let key = InboundKey(self.requests.insert(request));
-        self.ids.insert(key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.scoped_id()));
+        self.ids
+            .insert(hash, key.0.slot, |slot| self.requests.at(slot).map(|(_, request)| request.scoped_id()));
         if let Some(name) = cancel_name {
             self.cancel_keys.insert(name, key);
         }
@@ -137,9 +139,19 @@ impl Session {
 
     /// The request that has this id now, in its space.
     pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
+        self.request_hashed(self.ids.hash(&(scope, id)), scope, id)
+    }
+
+    /// The same, of a name that is hashed already.
+    pub(super) fn request_hashed(
+        &self,
+        hash: u64,
+        scope: Scope,
+        id: &RequestId,
+    ) -> Option<(InboundKey, &Request)> {
         let name = (scope, id);
         let is = |slot| self.requests.at(slot).is_some_and(|(_, request)| request.scoped_id() == name);
-        let (key, request) = self.requests.at(self.ids.find(&name, is)?)?;
+        let (key, request) = self.requests.at(self.ids.find_hashed(hash, is)?)?;
         Some((InboundKey(key), request))
     }
 

@@ -48,7 +48,9 @@ impl Session {
             peer_may_end,
             after_cancel: spec.after_cancel.unwrap_or(by_dialect),
         }));
-        self.numbers.insert(call.0.slot, |slot| self.calls.at(slot).map(|(_, call)| call.number));
+        self.numbers.insert(self.numbers.hash(&number), call.0.slot, |slot| {
+            self.calls.at(slot).map(|(_, call)| call.number)
+        });
         self.open_calls += 1;
         if let Some(at) = spec.deadline {
             self.timers.set(at.max(now), Timer::Deadline(call));
