@@ -203,8 +203,9 @@ impl Core {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         match self.calls.get(ticket) {
-            Some(entry) => self.session.local_cancel_call(now, entry.key, cause, after),
-            None => CancelResult::AlreadySettled,
+            // The machine would say the same of one that has ended, and most handles are dropped after that.
+            Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
+            Some(_) | None => CancelResult::AlreadySettled,
         }
     }
 
