@@ -292,6 +292,7 @@ impl Session {
             .get(key.0)
             .is_some_and(|request| request.state == State::Ended && request.extras().first_child.is_none());
         if ended && !self.tree.has_foreign(key) {
+            self.tree.forget(key);
             self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
             self.push(Output::Gone(key));
         }

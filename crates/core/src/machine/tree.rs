@@ -39,6 +39,15 @@ impl Cascades {
         self.foreign.iter().map(|(parent, child)| (*parent, child.0))
     }
 
+    /// A request is gone, and no cascade has anything left to walk there (I3).
+    #[inline]
+    pub(super) fn forget(&mut self, parent: InboundKey) {
+        if self.parents.is_empty() {
+            return;
+        }
+        self.parents.retain(|known| *known != parent);
+    }
+
     fn first_foreign(&self, parent: InboundKey) -> Option<ForeignChild> {
         let from = (parent, ForeignChild(0));
         let to = (parent, ForeignChild(u64::MAX));
@@ -125,11 +134,11 @@ impl Session {
         let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
     }
 
-    /// Queues a walk over the children of a request that was signalled or settled.
+    /// Queues a walk over the children of a request that was signalled or settled, unless one is on its way to them.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
         let has_own =
             self.requests.get(parent.0).is_some_and(|request| request.extras().first_child.is_some());
-        if has_own || self.tree.has_foreign(parent) {
+        if (has_own || self.tree.has_foreign(parent)) && !self.tree.parents.contains(&parent) {
             self.tree.parents.push_back(parent);
         }
     }

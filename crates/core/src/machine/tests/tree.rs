@@ -51,6 +51,31 @@ fn a_parent_that_answers_cancels_its_open_children_but_not_the_detached() {
 }
 
 #[test]
+fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
+    // I3
+    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 1);
+    let parent = bench.running(1);
+    let children = [bench.written(&child_of(parent)), bench.written(&child_of(parent))];
+    assert_eq!(cancels(&bench.answer(parent, HandlerEnd::Value)), children[..1]);
+    let outputs = bench.ended(parent);
+    assert_eq!(cancels(&outputs), children[1..]);
+    assert!(outputs.contains(&Output::Gone(parent)));
+    assert!(!bench.session.has_work(), "a cascade is left of what is gone");
+}
+
+#[test]
+fn a_request_that_is_cancelled_and_then_answered_is_in_one_cascade() {
+    // I3
+    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 1);
+    let parent = bench.running(1);
+    let children = [bench.written(&child_of(parent)), bench.written(&child_of(parent))];
+    assert_eq!(cancels(&bench.cancel(1)), children[..1]);
+    let outputs = bench.ended(parent);
+    assert_eq!(cancels(&outputs), children[1..]);
+    assert!(!bench.session.has_work(), "a cascade is left of what is gone");
+}
+
+#[test]
 fn children_that_end_by_themselves_leave_their_parent() {
     // I3
     let mut bench = Bench::new(ACP);
