@@ -89,7 +89,11 @@ impl Call {
     }
 
     #[cfg(feature = "verify")]
-    pub(super) fn view(&self, key: OutboundKey, now: Instant) -> super::inspect::CallView {
+    pub(super) fn view(
+        &self,
+        key: OutboundKey,
+        until: impl Fn(Instant) -> std::time::Duration,
+    ) -> super::inspect::CallView {
         use super::inspect::{CallState, CallView};
         CallView {
             key,
@@ -107,12 +111,8 @@ impl Call {
                 CancelFrame::Written(number) => Some((number, true)),
             },
             parent: self.extras.as_ref().and_then(|extras| extras.parent),
-            alarm: self.alarm.map(|at| at.saturating_duration_since(now)),
-            deadline: self
-                .extras
-                .as_ref()
-                .and_then(|extras| extras.deadline)
-                .map(|at| at.saturating_duration_since(now)),
+            alarm: self.alarm.map(&until),
+            deadline: self.extras.as_ref().and_then(|extras| extras.deadline).map(until),
         }
     }
 

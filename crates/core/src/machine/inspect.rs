@@ -1,5 +1,6 @@
 //! A look at everything a session holds, for engines that prove things about it. Behind the feature `verify`.
 
+use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use super::Session;
@@ -12,8 +13,9 @@ use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 
 /// What decides what a session does next, with times counted from the moment of the look. Two sessions with equal inspections
-/// that were given the same kinds of input do the same from here on, but for the names of slots to come: left out are counters, and
-/// what the search of `rescind-testkit` does not vary (the principals of requests, the kind of work of an id, reasons).
+/// that were given the same kinds of input do the same from here on, but for the names of slots to come: left out are counters (that
+/// of bad frames among them, of which a hundred are answered in one go), and what the search of `rescind-testkit` does not vary (the
+/// kind of work of an id, reasons).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -37,8 +39,8 @@ pub struct Inspection {
     pub timers: Vec<(Duration, TimerView)>,
     /// Early cancels that wait, eldest first, each with its sender and its age; one that is too old to count is as old as may be.
     pub parked: Vec<(Scope, RequestId, Option<Principal>, Duration)>,
-    /// Settled keys that are remembered, eldest first: whether it was cancelled, and its age, likewise.
-    pub remembered: Vec<(Scope, RequestId, Option<bool>, Duration)>,
+    /// Settled keys that are remembered, eldest first.
+    pub remembered: Vec<Remembered>,
     /// That settled keys were forgotten before their time: the highest that is a number, and how long that counts.
     pub forgotten: Option<(Option<i64>, Duration)>,
     /// The requests whose children a cascade walks, in order.
@@ -58,6 +60,9 @@ pub struct Inspection {
     /// Outputs that were not polled.
     pub outputs: usize,
 }
+
+/// A settled key: whose it was and whether it was cancelled, unless a younger entry tells that; and its age, as of an early cancel.
+pub type Remembered = (Scope, RequestId, Option<(Option<Principal>, bool)>, Duration);
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,6 +119,8 @@ pub struct RequestView {
     pub key: InboundKey,
     /// Its id, in its space.
     pub id: (Scope, RequestId),
+    /// Who asked it.
+    pub principal: Option<Principal>,
     /// Where it stands.
     pub state: RequestState,
     /// The first cancel that counted.
@@ -215,8 +222,13 @@ impl Session {
     /// Everything it holds, as it is at `now`. It changes nothing.
     #[must_use]
     pub fn inspect(&self, now: Instant) -> Inspection {
-        let until = |at: Instant| at.saturating_duration_since(now);
-        let age = |at: Instant| now.saturating_duration_since(at);
+        self.inspect_from(Some(now))
+    }
+
+    /// `None`: it has no times.
+    fn inspect_from(&self, now: Option<Instant>) -> Inspection {
+        let until = |at: Instant| now.map_or(Duration::ZERO, |now| at.saturating_duration_since(now));
+        let age = |at: Instant| now.map_or(Duration::ZERO, |now| now.saturating_duration_since(at));
         let (due, drained_by, ignores_shields, waits) = self.lifecycle.inspect();
         let mut cancel_keys: Vec<_> =
             self.cancel_keys.iter().map(|((scope, id), key)| (*scope, id.clone(), *key)).collect();
@@ -228,7 +240,7 @@ impl Session {
             lifecycle: (due.map(until), drained_by.map(until), ignores_shields, waits),
             agreement: self.agreement.inspect(),
             requests: self.requests.iter().map(|(key, _)| self.view(InboundKey(key))).collect(),
-            calls: self.calls.iter().map(|(key, call)| call.view(OutboundKey(key), now)).collect(),
+            calls: self.calls.iter().map(|(key, call)| call.view(OutboundKey(key), until)).collect(),
             open_calls: self.open_calls,
             permits: self.permits.inspect(),
             queue: self.queue.inspect().collect(),
@@ -244,14 +256,13 @@ impl Session {
             remembered: self
                 .memory
                 .inspect()
-                .map(|((scope, id), settled, at)| {
-                    let cancelled = settled.map(|settled| settled == Settled::Cancelled);
-                    (*scope, id.clone(), cancelled, age(at).min(self.config.limits.remembered_time))
+                .map(|((scope, id), known, at)| {
+                    let known = known.map(|(settled, whose)| (whose.cloned(), settled == Settled::Cancelled));
+                    (*scope, id.clone(), known, age(at).min(self.config.limits.remembered_time))
                 })
                 .collect(),
-            forgotten: self
-                .memory
-                .forgotten(now)
+            forgotten: now
+                .and_then(|now| self.memory.forgotten(now))
                 .map(|forgotten| (forgotten.highest, until(forgotten.until))),
             cascades: self.tree.inspect().collect(),
             foreign: self.tree.inspect_foreign().collect(),
@@ -268,6 +279,7 @@ impl Session {
         let nothing = RequestView {
             key,
             id: (Scope::Session, RequestId::number(0)),
+            principal: None,
             state: RequestState::Ended,
             cause: None,
             cancellable: false,
@@ -281,6 +293,7 @@ impl Session {
         let (scope, id) = request.scoped_id();
         RequestView {
             id: (scope, id.clone()),
+            principal: request.principal().cloned(),
             state: request.state.into(),
             cause: request.cause().map(crate::cause::Cause::kind),
             cancellable: request.reach == super::request::Reach::All,
@@ -295,5 +308,61 @@ impl Session {
     fn children_of(&self, first: Option<OutboundKey>) -> Vec<OutboundKey> {
         let next = |child: &OutboundKey| self.calls.get(child.0).and_then(Call::next_sibling);
         std::iter::successors(first, next).take(self.calls.len() + 1).collect()
+    }
+}
+
+/// By what it holds. A session knows no now: its times are counted from what is due first, or what came last, so that two that differ
+/// in the moment alone have one hash. Who knows the moment tells more states apart, by the hash of an [`Inspection`].
+impl Hash for Session {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let (_, drained_by, ..) = self.lifecycle.inspect();
+        let known = self.parked.inspect().map(|(_, at)| at).chain(self.memory.inspect().map(|(.., at)| at));
+        let from = self.next_timeout().or_else(|| known.max()).or(drained_by);
+        // Without any of them there is nothing that was forgotten either: that counts for as long as what is remembered.
+        self.inspect_from(from).hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::DefaultHasher;
+
+    use super::*;
+    use crate::dialect::{MCP, Role};
+    use crate::machine::{Arrival, Origin, SessionConfig, Work};
+    use crate::message::{CancelKey, Exempt};
+
+    fn hash_of(session: &Session) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        session.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn cancelled(now: Instant, id: i64) -> Session {
+        let mut session = Session::new(SessionConfig::new(MCP, Role::Server));
+        let arrival = Arrival {
+            id: id.into(),
+            cancel_key: CancelKey::SameAsId,
+            method: "work",
+            exempt: Exempt::No,
+            tag: 0,
+            origin: Origin::STREAM,
+            server_cancellable: false,
+            work: Work::Task,
+            admission: Ok(()),
+        };
+        session.recv_request(now, arrival);
+        session.recv_cancel(now, Some(id.into()), None, None, &Origin::STREAM);
+        session
+    }
+
+    #[test]
+    fn sessions_that_differ_in_the_moment_alone_have_one_hash() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(7);
+        assert_eq!(hash_of(&cancelled(now, 1)), hash_of(&cancelled(later, 1)));
+        assert_ne!(hash_of(&cancelled(now, 1)), hash_of(&cancelled(now, 2)));
+        let fresh = || Session::new(SessionConfig::new(MCP, Role::Server));
+        assert_eq!(hash_of(&fresh()), hash_of(&fresh()));
     }
 }

@@ -110,10 +110,12 @@ impl Memory {
 
     /// What is remembered, the eldest first; without an end where a younger entry has taken its place.
     #[cfg(feature = "verify")]
-    pub(super) fn inspect(&self) -> impl Iterator<Item = (&Name, Option<Settled>, Instant)> {
+    pub(super) fn inspect(
+        &self,
+    ) -> impl Iterator<Item = (&Name, Option<(Settled, Option<&Principal>)>, Instant)> {
         self.order.iter().map(|entry| {
             let known = self.known.get(&entry.name).filter(|known| known.number == entry.number);
-            (&entry.name, known.map(|known| known.settled), entry.at)
+            (&entry.name, known.map(|known| (known.settled, known.principal.as_ref())), entry.at)
         })
     }
 
