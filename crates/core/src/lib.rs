@@ -22,8 +22,8 @@ pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
 #[cfg(feature = "tokio")]
 pub use driver::{
     Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Load, Notification,
-    NotificationPlace, Notifications, Peer, PeerBuilder, Router, Server, ServerBuilder, ServerLimits,
-    Starting, Stopped,
+    NotificationPlace, Notifications, Peer, PeerBuilder, Router, Server, ServerBuilder, ServerCounts,
+    ServerLimits, Starting, Stopped,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

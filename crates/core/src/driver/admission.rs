@@ -95,6 +95,18 @@ impl Admission {
     pub(super) fn close_session(&self) {
         self.sessions.fetch_sub(1, Ordering::AcqRel);
     }
+
+    pub(super) fn alive(&self) -> usize {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn draining(&self) -> usize {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
+    }
 }
 
 /// Places that a step holds and no handler has: of the request it lets in, and of the handlers that end in it. What starts in
@@ -193,7 +205,7 @@ mod tests {
             places.admitted();
             places.give_back(&admission);
         }
-        assert_eq!(admission.alive.load(Ordering::Relaxed), 0, "I3: a place is left");
+        assert_eq!(admission.alive(), 0, "I3: a place is left");
     }
 
     #[test]
@@ -205,7 +217,7 @@ mod tests {
         assert_eq!(admission.admit(), Err("server_draining"));
         places.task_moved(&admission, Task::Draining, Task::Ended);
         places.give_back(&admission);
-        let left = (admission.alive.load(Ordering::Relaxed), admission.draining.load(Ordering::Relaxed));
+        let left = (admission.alive(), admission.draining());
         assert_eq!((admission.admit(), left), (Ok(()), (0, 0)));
     }
 

@@ -33,6 +33,7 @@ mod read;
 mod request;
 mod router;
 mod server;
+mod server_counts;
 #[cfg(feature = "tower")]
 mod service;
 mod shared;
@@ -53,5 +54,6 @@ pub use notices::NotificationPlace;
 pub use peer::Peer;
 pub use router::Router;
 pub use server::{Server, ServerBuilder};
+pub use server_counts::ServerCounts;
 #[cfg(feature = "tower")]
 pub use service::{CallRequest, RawParams, ServiceRequest};

@@ -9,11 +9,13 @@ use super::admission::{Admission, ServerLimits};
 use super::builder::PeerBuilder;
 use super::peer::Peer;
 use super::router::Router;
+use super::server_counts::ServerCounts;
 use super::task::SessionPlace;
 use crate::dialect::{Dialect, Role};
-use crate::error::ConnectionError;
+use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits};
 use crate::registry::Registry;
+use crate::sync::Handle;
 use crate::transport::{CloseReason, Endpoint, Link, Listener};
 
 type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
@@ -42,6 +44,12 @@ impl Server {
         self.listener.endpoint()
     }
 
+    /// What it has over all its connections, against its [`ServerLimits`]. Asked before [`run`](Self::run), which takes the server.
+    #[must_use]
+    pub fn counts(&self) -> ServerCounts {
+        ServerCounts::new(Arc::clone(&self.admission))
+    }
+
     /// Accepts connections until the listener ends. A connection that fails, or speaks no dialect offered here, is
     /// traced and the next one is accepted. Connections that are open stay so after it returns.
     ///
@@ -49,31 +57,32 @@ impl Server {
     /// future running until they have ended.
     ///
     /// # Errors
-    /// None so far; the type leaves room for a listener that cannot go on.
+    /// [`ConnectionError::Misuse`] outside a runtime.
     ///
     /// # Cancel safety
     /// Dropping the future drops the listener: it accepts no more. Connections that are open stay so, but over HTTP, where
     /// they are part of what listens and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
+        let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
         while let Some(accepted) = poll_fn(|cx| self.listener.as_mut().poll_accept(cx)).await {
             match accepted {
-                Ok(link) => self.accept(link),
+                Ok(link) => self.accept(link, &runtime),
                 Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
             }
         }
         Ok(())
     }
 
-    fn accept(&self, link: Link) {
+    fn accept(&self, link: Link, runtime: &Handle) {
         if !self.admission.open_session() {
             tracing::debug!(limit = self.admission.limits.sessions, "a connection was refused");
-            tokio::spawn(refuse(link));
+            runtime.spawn(refuse(link));
             return;
         }
         let place = SessionPlace(Arc::clone(&self.admission));
         let peers = self.peers.clone().admission(&self.admission);
         let on_peer = self.on_peer.clone();
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             match peers.negotiate_at(link, Some(place)).await {
                 Ok(peer) => {
                     if let Some(on_peer) = on_peer {

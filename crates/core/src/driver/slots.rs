@@ -130,13 +130,16 @@ mod tests {
 
     #[test]
     fn a_side_table_follows_the_generation_of_the_machine() {
+        let key = |generation| CallKey { slot: 3, generation };
         let mut table = SideTable::new();
-        let old = CallKey { slot: 3, generation: 0 };
-        let new = CallKey { slot: 3, generation: 1 };
-        table.insert(old, 'a');
-        assert_eq!(table.get(new), None);
-        table.insert(new, 'b');
-        assert_eq!(table.get(old), None, "I14");
-        assert_eq!(table.remove(new), Some('b'));
+        table.insert(key(0), 'a');
+        assert_eq!(table.get(key(0)), Some(&'a'));
+        assert_eq!(table.get_mut(key(0)), Some(&mut 'a'));
+        table.insert(key(1), 'b');
+        assert_eq!(table.get(key(0)), None, "I14");
+        assert_eq!(table.get_mut(key(0)), None, "I14");
+        assert_eq!(table.remove(key(0)), None, "I14");
+        assert_eq!((table.values().count(), table.values_mut().count()), (1, 1));
+        assert_eq!((table.remove(key(1)), table.taken()), (Some('b'), 0));
     }
 }

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use rescind_core::dialect::ACP;
-use rescind_core::{CallContext, Event, Limits, Outcome, Peer, Router, memory_pair};
+use rescind_core::dialect::{ACP, LSP};
+use rescind_core::{CallContext, Cause, CauseKind, Event, Limits, Outcome, Peer, Router, memory_pair};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
+
+use crate::wire::probe::{TRAITS, request, serve};
 
 fn pair(router: Router) -> (Peer, Peer) {
     let (near, far) = memory_pair();
@@ -195,4 +198,44 @@ async fn a_cancel_goes_down_a_thousand_hops_between_two_peers() {
     assert_eq!(here.cancelled + there.cancelled, DEPTH + 1, "I5: each hop is signalled once");
     assert_eq!(here.started + there.started, DEPTH + 1);
     assert_eq!((here.calls, there.calls), (0, 0), "I3");
+}
+
+/// The last handle of a peer that serves nothing closes its connection; a peer that serves goes on without one.
+#[tokio::test(start_paused = true)]
+async fn whatever_a_router_has_makes_its_peer_serve_and_an_empty_one_does_not() {
+    let empty = [Router::new(), Router::new().server_cancellable("named")];
+    let serving = [
+        Router::new().method("named", |_: CallContext, _: Value| async { Ok(()) }),
+        Router::new().fallback(|_: CallContext, _: Value| async { Ok(()) }),
+        Router::new().notification("named", |_, _: Value| async {}),
+        Router::new().notification_fallback(|_, _, _: Value| async {}),
+    ];
+    let routers = empty.map(|router| (router, false)).into_iter().chain(serving.map(|router| (router, true)));
+    for (at, (router, serves)) in routers.enumerate() {
+        let (near, far) = memory_pair();
+        drop(Peer::builder(ACP).serve(router).attach(far));
+        let client = Peer::builder(ACP).attach(near).unwrap();
+        let goes_on = tokio::time::timeout(Duration::from_secs(60), client.closed()).await.is_err();
+        assert_eq!(goes_on, serves, "router {at}");
+    }
+}
+
+/// LSP: -32802 is for "server cancellable" requests alone; for others it is a request that failed.
+#[tokio::test]
+async fn a_method_that_its_server_may_cancel_is_answered_so() {
+    let by_itself = |ctx: CallContext, _: Value| async move {
+        assert!(ctx.cancel_local(Cause::new(CauseKind::Local)));
+        let cause = ctx.cancelled().await;
+        ctx.stopped::<Value>(cause)
+    };
+    let router =
+        Router::new().method("marked", by_itself).server_cancellable("marked").method("plain", by_itself);
+    let (peer, wire) = serve(router, LSP, TRAITS, Limits::default());
+    for (id, method, code) in [(1, "marked", -32_802), (2, "plain", -32_803)] {
+        wire.says(id, &request(id, method, &json!({})));
+        wire.told().await;
+        let frame: Value = serde_json::from_slice(&wire.state().frame).unwrap();
+        assert_eq!((&frame["id"], &frame["error"]["code"]), (&json!(id), &json!(code)), "{method}");
+    }
+    assert_eq!(peer.stats().slots, 0);
 }

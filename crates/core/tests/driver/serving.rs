@@ -351,17 +351,24 @@ async fn a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_re
                 ctx.stopped::<Value>(cause)
             }
         });
-    let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let mut limits = Limits::default();
+    (limits.outbox_frames, limits.queued) = (256, 4000);
+    let server = Peer::builder(ACP).serve(router).limits(limits.clone()).attach(far).unwrap();
     let mut stuck = Stuck::new(near);
     stuck.send(r#"{"jsonrpc":"2.0","id":"w","method":"wait","params":{}}"#).await;
     for id in 0..4000 {
         stuck.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"value","params":{{}}}}"#)).await;
     }
-    until("4,000 results wait", || server.stats().finished == 4000).await;
-    let before = server.load().outbox_frames;
+    let permits = limits.running as u64;
+    until("I11: results wait with their permits", || {
+        let stats = server.stats();
+        stats.running == permits && stats.finished + stats.running + stats.queued == 4001
+    })
+    .await;
+    assert_eq!(server.load().outbox_frames, limits.outbox_frames, "I11");
     stuck.send(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"w"}}"#).await;
     until("L2: the handler is not stopped", || ended.load(Ordering::SeqCst) == 1).await;
-    assert!((3000..=4096).contains(&before), "I11: {before} frames");
+    assert!(server.load().outbox_frames <= limits.outbox_frames, "I11: {:?}", server.load());
     let mut id = 10_000;
     while !server.is_closed() {
         stuck.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"none","params":{{}}}}"#)).await;
@@ -464,6 +471,7 @@ async fn a_server_speaks_the_dialect_of_each_peer_and_bounds_them_all() {
         .server_limits(bounds)
         .on_peer(move |peer| peers.send(peer.dialect().name().to_owned()).unwrap())
         .listen(listener);
+    let counts = server.counts();
     let serving = tokio::spawn(server.run());
     let one = Peer::builder(ACP).connect(transport.clone()).await.unwrap();
     let _: Value = one.call("initialize", &json!({"protocolVersion": 1})).await.unwrap();
@@ -481,7 +489,15 @@ async fn a_server_speaks_the_dialect_of_each_peer_and_bounds_them_all() {
         Err(CallError::Failed(error)) => assert_eq!(error.code, ErrorCode::REQUEST_FAILED),
         other => panic!("{other:?}"),
     }
+    assert_eq!((counts.running(), counts.draining(), counts.sessions()), (3, 0, 2));
     drop(calls);
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::advance(Limits::default().cancel_grace * 2).await;
+    until("I10: every place is given back", || (counts.running(), counts.draining()) == (0, 0)).await;
+    drop((one, two));
+    until("no session is left", || counts.sessions() == 0).await;
     serving.abort();
 }
 

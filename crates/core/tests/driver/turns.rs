@@ -3,10 +3,13 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
-use rescind_core::dialect::ACP;
-use rescind_core::{Call, Link, Peer, Receiver, TransportEvent, memory_pair};
+use rescind_core::dialect::{ACP, MCP};
+use rescind_core::{Call, Limits, Link, Peer, Receiver, TransportEvent, memory_pair};
 use serde_json::{Value, json};
+
+use crate::wire::probe::{TRAITS, cancel, open as open_probe, request};
 
 /// More than any wire holds.
 const CALLS: usize = 10_000;
@@ -96,4 +99,29 @@ async fn sent_beside() {
         }
     }
     assert!(ahead < 1000, "{ahead} cancels went ahead of it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_ends_although_frames_never_cease() {
+    tokio::spawn(grace_ends()).await.unwrap();
+}
+
+async fn grace_ends() {
+    const FRAMES: u64 = 100_000;
+    let (peer, wire) = open_probe(MCP, TRAITS, Limits::default());
+    wire.says(1, &request(1, "deaf", &json!({})));
+    wire.says(2, &cancel(1));
+    for id in 2..FRAMES {
+        wire.says(2, &cancel(id));
+    }
+    while peer.stats().unknown_cancels == 0 {
+        turn().await;
+    }
+    tokio::time::advance(Limits::default().cancel_grace + Duration::from_millis(1)).await;
+    for _ in 0..10 {
+        turn().await;
+    }
+    let stats = peer.stats();
+    assert_eq!(stats.aborted, 1, "L1");
+    assert!(stats.unknown_cancels < FRAMES / 2, "nothing was left to read: {stats:?}");
 }

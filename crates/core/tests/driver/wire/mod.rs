@@ -5,4 +5,5 @@ mod exchanges;
 mod lanes;
 mod openings;
 pub(crate) mod probe;
+mod sessions;
 mod wakes;

@@ -42,6 +42,16 @@ async fn a_time_that_is_due_before_all_others_is_not_slept_through() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grace_that_begins_without_a_frame_ends_in_its_time() {
+    ends_in_its_time(None).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn such_a_grace_is_not_slept_through_for_what_is_due_later() {
+    ends_in_its_time(Some(LONG)).await;
+}
+
+/// `later`: a call of ours whose time is up after the grace.
+async fn ends_in_its_time(later: Option<Duration>) {
     let (tell, mut contexts) = mpsc::unbounded_channel();
     let router = Router::new().method("deaf", move |ctx: CallContext, _: Value| {
         tell.send(ctx).unwrap();
@@ -51,6 +61,9 @@ async fn a_grace_that_begins_without_a_frame_ends_in_its_time() {
     wire.says(3, &request(1, "deaf", &json!({})));
     assert_eq!(wire.told().await, ["begin 3"]);
     let context = contexts.recv().await.unwrap();
+    let _late = later.map(|wait| peer.call::<_, Value>("work", &json!({})).timeout(wait).start().unwrap());
+    // The driver sleeps until then.
+    wire.told().await;
     assert!(context.cancel_local(Cause::new(CauseKind::Local)));
     assert_eq!(wire.told().await, [""; 0]);
     tokio::time::sleep(Limits::default().cancel_grace).await;

@@ -1,0 +1,48 @@
+//! What a server counts over all its connections, for whoever watches it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::admission::Admission;
+
+/// What a server has over all its connections at this moment, against [`ServerLimits`](crate::ServerLimits). It can be asked for
+/// as long as it is kept, also when the server is gone.
+#[derive(Clone)]
+pub struct ServerCounts(Arc<Admission>);
+
+impl ServerCounts {
+    pub(super) const fn new(admission: Arc<Admission>) -> Self {
+        Self(admission)
+    }
+
+    /// Places taken: handlers alive, draining ones included, and requests about to start. New requests are refused at
+    /// [`ServerLimits::running`](crate::ServerLimits::running).
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.0.alive()
+    }
+
+    /// Handlers whose request is settled and that still run. New requests are refused over
+    /// [`ServerLimits::draining`](crate::ServerLimits::draining).
+    #[must_use]
+    pub fn draining(&self) -> usize {
+        self.0.draining()
+    }
+
+    /// Connections that are open, or being opened. The next one is refused at
+    /// [`ServerLimits::sessions`](crate::ServerLimits::sessions).
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.0.sessions()
+    }
+}
+
+impl fmt::Debug for ServerCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerCounts")
+            .field("running", &self.running())
+            .field("draining", &self.draining())
+            .field("sessions", &self.sessions())
+            .finish()
+    }
+}

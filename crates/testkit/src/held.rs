@@ -1,0 +1,46 @@
+//! What a process holds, as its system tells.
+
+use std::fs;
+
+/// Whose: this process's, or that of a child by its id.
+fn told(process: Option<u32>, what: &str) -> String {
+    match process {
+        None => format!("/proc/self/{what}"),
+        Some(id) => format!("/proc/{id}/{what}"),
+    }
+}
+
+/// Resident memory in bytes, of this process (`None`) or of the one with that id. `None` where the system tells it not in Linux's
+/// way, or there is no such process.
+#[must_use]
+pub fn resident_memory(process: Option<u32>) -> Option<u64> {
+    let status = fs::read_to_string(told(process, "status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// How many descriptors are open in this process (`None`) or in the one with that id. `None` as for [`resident_memory`].
+#[must_use]
+pub fn open_descriptors(process: Option<u32>) -> Option<u64> {
+    Some(fs::read_dir(told(process, "fd")).ok()?.count() as u64)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_told_the_same_by_its_id() {
+        let held = resident_memory(None).unwrap();
+        let by_id = resident_memory(Some(std::process::id())).unwrap();
+        assert!(held > 0 && by_id.abs_diff(held) < 64 << 20, "{held} and {by_id} bytes");
+        assert!(open_descriptors(Some(std::process::id())).unwrap() > 0);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_holds_nothing_to_tell() {
+        assert_eq!(resident_memory(Some(u32::MAX)), None);
+        assert_eq!(open_descriptors(Some(u32::MAX)), None);
+    }
+}
