@@ -1,7 +1,7 @@
 //! One accepted socket, from its first byte to the open connection.
 
 use std::convert::Infallible;
-use std::future::ready;
+use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::header::CONNECTION;
@@ -46,9 +46,16 @@ pub(crate) async fn accept(
             Some(tls) => serve(tls.accept(socket).await?, &peer, &options, room).await,
         }
     };
+    in_time(&options, handshake).await.map_err(|error| failed(format!("{peer}: {error}")))
+}
+
+/// A handshake within its time.
+pub(crate) async fn in_time(
+    options: &UpgradeOptions,
+    handshake: impl Future<Output = Result<Link, TransportError>>,
+) -> Result<Link, TransportError> {
     let done = tokio::time::timeout(options.handshake_timeout, handshake).await;
     done.unwrap_or_else(|_| Err(failed("the handshake took too long")))
-        .map_err(|error| failed(format!("{peer}: {error}")))
 }
 
 pub(crate) async fn serve<S>(

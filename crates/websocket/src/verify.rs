@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rescind_core::{Link, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::accept::{Room, serve};
+use crate::accept::{Room, in_time, serve};
 use crate::client::{Target, WebSocketTransport};
 use crate::handshake::UpgradeOptions;
 
@@ -37,8 +37,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let options = Arc::new(options);
-    let served = serve(io, "given", &options, Room::Free);
-    tokio::time::timeout(options.handshake_timeout, served).await.map_err(late)?
+    in_time(&options, serve(io, "given", &options, Room::Free)).await
 }
 
 fn late(_: tokio::time::error::Elapsed) -> TransportError {

@@ -14,10 +14,7 @@ const BUDGET: usize = 48 * 1024;
 
 /// Resident memory, in bytes.
 fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let kilobytes: usize = line.trim().trim_end_matches("kB").trim().parse().unwrap();
-    kilobytes * 1024
+    usize::try_from(rescind_testkit::resident_memory(None).unwrap()).unwrap()
 }
 
 async fn exchange(client: &mut Link, server: &mut Link, number: usize) {
