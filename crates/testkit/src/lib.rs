@@ -10,6 +10,7 @@ mod files;
 pub mod fixture;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod held;
 mod meta;
 mod options;
 pub mod pattern;
@@ -29,6 +30,7 @@ pub mod wires;
 pub use asks::Asks;
 pub use bare::BareMachine;
 pub use files::allow_open_files;
+pub use held::{open_descriptors, resident_memory};
 pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };

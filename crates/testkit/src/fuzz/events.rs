@@ -13,7 +13,9 @@ const INPUTS: usize = 200;
 pub(super) fn check(data: &[u8]) {
     let Some((control, picks)) = pieces::controlled(data) else { return };
     let class = Class::ALL.get(usize::from(control) % Class::ALL.len()).copied().unwrap_or(Class::Silence);
-    let order = if control & 4 == 0 { Order::Ordered } else { Order::Unordered };
+    let orders = class.orders();
+    let order =
+        orders.get(usize::from(control & 4) / 4).or(orders.first()).copied().unwrap_or(Order::Ordered);
     let mut world = World::new(class, order, Instant::now());
     let mut way = Way { class, order, inputs: Vec::new() };
     let mut seen = world.inspect();

@@ -1,41 +1,59 @@
 //! What each input does to the session, and what the account learns of it. Calls of this side have a file of their own.
 
-use rescind_core::dialect::{AckStyle, Handshake, HandshakePart, LostStream};
+use rescind_core::dialect::{AckStyle, CancelledReply, Handshake, HandshakePart, LostStream, Role};
 use rescind_core::inspect::Inspection;
 use rescind_core::{
-    Arrival, CancelKey, Cause, CauseKind, ExchangeId, Exempt, HandlerEnd, InboundKey, Origin, Principal,
-    RequestId, Work,
+    Arrival, BadMessage, CancelKey, Cause, CauseKind, ExchangeId, Exempt, HandlerEnd, InboundKey, RequestId,
+    Scope, Work,
 };
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
 use super::ledger::{Kind, Name, OwedAck};
-use super::world::{BLOCKING, CANCELS_COME_ON, DRAIN, GENERATIONS, HELLO, World};
+use super::world::{BLOCKING, CANCELS_COME_ON, DRAIN, GENERATIONS, HELLO_COMES_ON, IDS, OVER, World};
+
+/// More timers than there can be.
+const DUE_MEANWHILE: u32 = 100;
 
 impl World {
     pub(super) fn give(&mut self, input: Input, before: &Inspection) -> Result<Option<InboundKey>, Broken> {
         let now = self.now;
         match input {
-            Input::Request(id) => return self.request(id),
+            Input::Request(id) => return self.request(id, Kind::Work, Ok(())),
+            Input::RequestOver => return self.request(0, Kind::Work, Err(OVER)),
+            Input::RequestExempt => return self.request(IDS - 1, Kind::Exempt, Ok(())),
             Input::Hello => {
                 self.done.hello = true;
                 let method = self.session.dialect().rules().handshake.unwrap_or_default();
-                let arrival = self.arrival(RequestId::number(HELLO), method, ExchangeId(800));
+                let name = self.hello();
+                let arrival = self.arrival(&name, method, HELLO_COMES_ON);
                 let key = self.session.recv_request(now, arrival);
-                return self.accept(key, RequestId::number(HELLO).into(), Kind::Handshake);
+                return self.accept(key, name, Kind::Handshake);
             }
-            Input::Agreed => {
-                self.done.agreed = true;
-                let yes = Handshake::new(Some(true), None);
-                self.session.handshake(HandshakePart::Params, &yes);
-                self.session.handshake(HandshakePart::Result, &yes);
+            Input::Agreed(declared) => {
+                self.done.agreed = Some(declared);
+                let said = |handles| Handshake::new(Some(handles), None);
+                let (params, result) = match self.session.role() {
+                    Role::Server => (declared.peers(), declared.ours()),
+                    Role::Client => (declared.ours(), declared.peers()),
+                };
+                self.session.handshake(HandshakePart::Params, &said(params));
+                self.session.handshake(HandshakePart::Result, &said(result));
             }
-            Input::Cancel(id) => {
-                self.cancel(Some(self.named(id)), None);
+            Input::Cancel(_)
+            | Input::CancelHello
+            | Input::CancelByStranger
+            | Input::CancelByNobody
+            | Input::CancelElsewhere
+            | Input::CancelNothing => self.cancel(input),
+            Input::Bad => {
+                self.bad_frames += 1;
+                self.session.recv_bad(now, BadMessage::NotJson, self.on(CANCELS_COME_ON));
             }
-            Input::CancelHello => self.cancel(Some(RequestId::number(HELLO)), None),
-            Input::CancelByStranger => self.cancel(Some(self.named(0)), Some(Principal("stranger".into()))),
-            Input::CancelNothing => self.cancel(None, None),
+            Input::BadRequest => {
+                let origin = self.origin(&self.last_name(0), self.last_exchange(0));
+                self.session.recv_bad_request(self.name(0).id, 0, BadMessage::NotJson, &origin);
+            }
             Input::Offer(key, end) => {
                 if let Some(served) = self.ledger.served.get_mut(&key) {
                     served.offered = true;
@@ -47,11 +65,16 @@ impl World {
                 self.session.local_ended(now, key);
             }
             Input::Shield(key) => {
-                self.shields(key, 1);
+                if let Some(served) = self.ledger.served.get_mut(&key) {
+                    served.shields += 1;
+                }
+                self.begun.shielded();
                 self.session.local_shield(now, key);
             }
             Input::Unshield(key) => {
-                self.shields(key, 0);
+                if let Some(served) = self.ledger.served.get_mut(&key) {
+                    served.shields = served.shields.saturating_sub(1);
+                }
                 self.session.local_unshield(now, key);
             }
             Input::LocalCancel(key) => self.local_cancel(key, CauseKind::Local),
@@ -64,6 +87,22 @@ impl World {
                 self.session.local_ended(now, key);
             }
             Input::StreamLost(key) | Input::StreamBack(key) => self.stream(key, input, before),
+            Input::Time
+            | Input::Wait
+            | Input::HalfClose
+            | Input::Lost(_)
+            | Input::Shutdown
+            | Input::Idle
+            | Input::Advance => self.give_to_all(input)?,
+            Input::Call(input) => self.give_to_call(input)?,
+        }
+        Ok(None)
+    }
+
+    /// What is about no request of its own: the clock, and what ends the connection.
+    fn give_to_all(&mut self, input: Input) -> Result<(), Broken> {
+        let now = self.now;
+        match input {
             Input::Time => {
                 self.now = self.session.next_timeout().map_or(now, |due| due.max(now));
                 self.session.handle_timeout(self.now);
@@ -71,33 +110,60 @@ impl World {
                 holds(!spins, "L4", || "what was due is due again at once".to_owned())?;
             }
             Input::Wait => {
-                self.now += self.session.limits().parked_time;
+                // What is due meanwhile is done when it is due: a grace begins where another ends.
+                let until = now + self.session.limits().parked_time;
+                let mut steps = 0;
+                while let Some(due) = self.session.next_timeout().filter(|due| *due < until) {
+                    self.now = due.max(self.now);
+                    self.session.handle_timeout(self.now);
+                    steps += 1;
+                    holds(steps < DUE_MEANWHILE, "L4", || "what is due meanwhile has no end".to_owned())?;
+                }
+                self.now = until;
                 self.session.handle_timeout(self.now);
             }
             Input::HalfClose => {
                 self.ledger.ending.half_closed = true;
+                self.begun.half_closed.get_or_insert(now);
                 self.session.recv_half_close(now);
             }
             Input::Lost(lost) => {
                 self.ledger.lost = true;
                 self.ledger.acks.clear();
+                let shielded = self.ledger.served.values().filter(|served| served.shields > 0).count();
+                self.begun.lose(now, lost, shielded);
                 self.session.recv_lost(now, lost);
             }
             Input::Shutdown => {
                 self.ledger.ending.shutdown = true;
+                self.begun.shutdown.get_or_insert(now + DRAIN);
                 self.session.local_shutdown(now, DRAIN);
             }
-            Input::Call(input) => self.give_to_call(input)?,
+            Input::Idle => {
+                self.ledger.ending.shutdown = true;
+                self.begun.shutdown.get_or_insert(now);
+                self.session.local_idle(now);
+            }
+            Input::Advance => self.session.advance(now),
+            _ => {}
         }
-        Ok(None)
+        Ok(())
     }
 
-    fn request(&mut self, id: u8) -> Result<Option<InboundKey>, Broken> {
-        let exchange = self.next_exchange(id);
+    fn request(
+        &mut self,
+        id: u8,
+        kind: Kind,
+        admission: Result<(), &'static str>,
+    ) -> Result<Option<InboundKey>, Broken> {
+        let (name, exchange) = (self.name(id), self.next_exchange(id));
         let Some(asked) = self.done.requests.get_mut(usize::from(id)) else { return Ok(None) };
         *asked += 1;
-        let name = self.name(id);
-        let mut arrival = self.arrival(name.id.clone(), "work", exchange);
+        let mut arrival = self.arrival(&name, "work", exchange);
+        arrival.admission = admission;
+        if kind == Kind::Exempt {
+            arrival.exempt = Exempt::FromCancelMessages;
+        }
         if self.names_keys() {
             arrival.cancel_key = CancelKey::Named(name.key.clone());
         }
@@ -105,7 +171,7 @@ impl World {
             arrival.work = Work::Blocking;
         }
         let key = self.session.recv_request(self.now, arrival);
-        self.accept(key, name, Kind::Work)
+        self.accept(key, name, kind)
     }
 
     /// The exchange that the next request under an id comes on, where there are such.
@@ -114,14 +180,20 @@ impl World {
         ExchangeId(u64::from(id) * u64::from(GENERATIONS) + u64::from(asked) + 1)
     }
 
-    fn arrival<'a>(&self, id: RequestId, method: &'a str, exchange: ExchangeId) -> Arrival<'a> {
+    /// The one that the last request under an id came on, if there was any.
+    pub(super) fn last_exchange(&self, id: u8) -> ExchangeId {
+        let ExchangeId(next) = self.next_exchange(id);
+        ExchangeId(next - 1)
+    }
+
+    fn arrival<'a>(&self, name: &Name, method: &'a str, exchange: ExchangeId) -> Arrival<'a> {
         Arrival {
-            id,
+            id: name.id.clone(),
             cancel_key: CancelKey::SameAsId,
             method,
             exempt: Exempt::No,
             tag: 0,
-            origin: self.origin(exchange),
+            origin: self.origin(name, exchange),
             server_cancellable: false,
             work: Work::Task,
             admission: Ok(()),
@@ -140,27 +212,56 @@ impl World {
         Ok(key)
     }
 
-    /// What a cancel of one of the ids names. Where keys are shared, the last names a request by its id, which is no key.
-    pub(super) fn named(&self, id: u8) -> RequestId {
-        if self.names_keys() && id < 2 { RequestId::number(id.into()) } else { self.name(id).id }
+    /// What a cancel names, by whom and in which space. Where keys are shared, the last of the ids names a request by its id, which
+    /// is no key. `None`: it names nothing.
+    pub(super) fn meaning(&self, input: Input) -> Option<Name> {
+        let meant = |id: u8| {
+            let last = self.last_name(id);
+            let key = if self.names_keys() && id < 2 { RequestId::number(id.into()) } else { last.id };
+            Name { scope: last.scope, ..self.meant(&key) }
+        };
+        let first_with = |known: bool| (0..IDS).map(meant).find(|name| name.principal.is_some() == known);
+        match input {
+            Input::Cancel(id) => Some(meant(id)),
+            Input::CancelHello => Some(self.hello()),
+            Input::CancelByStranger => {
+                first_with(false).map(|name| Name { principal: Some(self.stranger.clone()), ..name })
+            }
+            Input::CancelByNobody => first_with(true).map(|name| Name { principal: None, ..name }),
+            Input::CancelElsewhere => {
+                first_with(false).map(|name| Name { scope: Scope::Exchange(ExchangeId(901)), ..name })
+            }
+            _ => None,
+        }
     }
 
-    fn cancel(&mut self, key: Option<RequestId>, principal: Option<Principal>) {
+    /// Whether a cancel comes from who may not cancel what it names, or names nothing in its space.
+    pub(super) const fn is_strange(input: Input) -> bool {
+        matches!(input, Input::CancelByStranger | Input::CancelByNobody | Input::CancelElsewhere)
+    }
+
+    fn cancel(&mut self, input: Input) {
+        let name = self.meaning(input);
+        let is_strange = Self::is_strange(input);
+        let key = name.as_ref().map(|name| name.key.clone());
         let ack = (self.session.dialect().rules().ack == AckStyle::Acknowledged).then(|| match &key {
             Some(key) => RequestId::number(500 + key.as_number().unwrap_or(99)),
             None => RequestId::number(700),
         });
-        let is_strange = principal.is_some();
         if let Some(ack) = ack.clone() {
             let says = self.says(key.as_ref().filter(|_| !is_strange), key.is_some());
             self.ledger.acks.push(OwedAck { ack, key: key.clone(), says });
         }
         let counts = self.hears_cancels() && !self.is_called_off() && !is_strange;
-        let named = key.as_ref().filter(|_| counts).and_then(|key| self.ledger.named(key));
-        if let Some(named) = named.map(|(named, _)| named) {
+        let named = name.as_ref().filter(|_| counts).and_then(|name| self.ledger.named(name));
+        let named = named.filter(|(_, served)| served.kind == Kind::Work).map(|(named, _)| named);
+        if let Some(named) = named {
             self.ledger.cancel(named, CauseKind::Peer);
         }
-        let origin = Origin { principal, ..self.origin(CANCELS_COME_ON) };
+        let origin = match name {
+            Some(name) => self.origin(&name, CANCELS_COME_ON),
+            None => self.origin(&self.hello(), CANCELS_COME_ON),
+        };
         self.session.recv_cancel(self.now, key, None, ack, &origin);
     }
 
@@ -169,18 +270,13 @@ impl World {
         let _ = self.session.local_cancel(self.now, key, Cause::new(cause));
     }
 
-    fn shields(&mut self, key: InboundKey, shields: u8) {
-        if let Some(served) = self.ledger.served.get_mut(&key) {
-            served.shields = shields;
-        }
-    }
-
     fn stream(&mut self, key: InboundKey, input: Input, seen: &Inspection) {
         let Some((exchange, _)) = seen.exchanges.iter().find(|(_, on)| *on == key) else { return };
         let is_lost = matches!(input, Input::StreamLost(_));
         let cancels = self.session.dialect().rules().lost_stream == LostStream::Cancel;
         if is_lost && cancels {
-            self.ledger.cancel(key, CauseKind::Peer);
+            let silent = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
+            self.ledger.cancel_by_stream(key, silent);
         } else if let Some(served) = self.ledger.served.get_mut(&key) {
             served.detached = is_lost;
         }

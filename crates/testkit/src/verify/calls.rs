@@ -9,6 +9,7 @@ use rescind_core::{
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
+use super::ledger::Ending;
 use super::world::{CALLS, CHILD, World};
 
 /// One thing that happens to a call.
@@ -27,8 +28,8 @@ pub enum CallInput {
     Detach(OutboundKey),
     /// A call's frame is written.
     Written(OutboundKey),
-    /// Its caller cancels it.
-    Cancel(OutboundKey, AfterCancel),
+    /// Its caller cancels it, and waits or returns; or does as is usual in its dialect.
+    Cancel(OutboundKey, Option<AfterCancel>),
     /// Its cancel is written.
     CancelWritten(OutboundKey),
     /// The peer answers it.
@@ -39,6 +40,10 @@ pub enum CallInput {
     AckedNot(OutboundKey),
     /// It fails on its way.
     Failed(OutboundKey),
+    /// The exchange it opened fails, as far as it is known by its number.
+    ExchangeFailed(OutboundKey),
+    /// The exchange that its cancel opened fails.
+    CancelFailed(OutboundKey),
     /// An answer comes that nobody waits for.
     LateAnswer,
 }
@@ -65,8 +70,9 @@ impl World {
             if made.parent.is_some() {
                 push(CallInput::Detach(key));
             }
-            push(CallInput::Cancel(key, AfterCancel::WaitForPeer));
-            push(CallInput::Cancel(key, AfterCancel::ReturnNow));
+            push(CallInput::Cancel(key, None));
+            push(CallInput::Cancel(key, Some(AfterCancel::WaitForPeer)));
+            push(CallInput::Cancel(key, Some(AfterCancel::ReturnNow)));
             if made.cancel.is_some_and(|(_, written)| !written) {
                 push(CallInput::CancelWritten(key));
             }
@@ -82,6 +88,10 @@ impl World {
             }
             if !self.ordered {
                 push(CallInput::Failed(key));
+                push(CallInput::ExchangeFailed(key));
+                if made.cancel.is_some_and(|(_, written)| written) {
+                    push(CallInput::CancelFailed(key));
+                }
             }
         }
     }
@@ -92,8 +102,12 @@ impl World {
             CallInput::Make(parent) => return self.call(parent, None),
             CallInput::MakeWithin => return self.call(None, Some(now + Duration::from_secs(1))),
             CallInput::Adopt(parent) => {
+                let may_be = self.may_have_children(parent);
                 let adopted = self.session.local_adopt(now, parent, ForeignChild(CHILD));
-                if adopted.is_ok() {
+                holds(adopted.is_ok() == may_be, "I5", || {
+                    format!("a child elsewhere of {parent:?}, which may have some: {may_be}: {adopted:?}")
+                })?;
+                if may_be {
                     self.ledger.foreign.insert(CHILD, parent);
                 }
             }
@@ -103,7 +117,8 @@ impl World {
                 }
             }
             CallInput::Detach(key) => {
-                if let Some(made) = self.ledger.made.get_mut(&key) {
+                // One that is cancelled already was cancelled as the child it was.
+                if let Some(made) = self.ledger.made.get_mut(&key).filter(|made| made.cancel.is_none()) {
                     made.parent = None;
                 }
                 self.session.local_detach(key);
@@ -115,7 +130,11 @@ impl World {
                 }
             }
             CallInput::Cancel(key, after) => {
-                let _ = self.session.local_cancel_call(now, key, Cause::new(CauseKind::Caller), Some(after));
+                let result = self.cancel_ends(key, after).result();
+                let told = self.session.local_cancel_call(now, key, Cause::new(CauseKind::Caller), after);
+                holds(told == result, "I13", || {
+                    format!("who cancels {key:?} was to be told {result:?}, and is told {told:?}")
+                })?;
             }
             // As the driver does: a cancel that an answer has disarmed is not written.
             CallInput::CancelWritten(key) => {
@@ -140,6 +159,17 @@ impl World {
                 let written = self.ledger.made.get(&key).is_some_and(|made| made.written);
                 self.session.recv_call_failed(now, key, written);
             }
+            CallInput::ExchangeFailed(key) => {
+                if let Some(made) = self.ledger.made.get(&key) {
+                    self.session.recv_exchange_failed(now, made.number, made.written);
+                }
+            }
+            CallInput::CancelFailed(key) => {
+                let cancel = self.ledger.made.get(&key).and_then(|made| made.cancel);
+                if let Some((number, written)) = cancel {
+                    self.session.recv_exchange_failed(now, number, written);
+                }
+            }
             CallInput::LateAnswer => {
                 let settled = self.session.recv_answer(now, Some(CallNumber(99)), AnswerKind::Value);
                 holds(settled.is_none(), "I4", || format!("an answer to nothing settled {settled:?}"))?;
@@ -153,10 +183,36 @@ impl World {
         let ended = self.session.dialect().rules().peer_may_end.first();
         let mut spec = CallSpec::new(ended.copied().unwrap_or("ask"));
         (spec.parent, spec.deadline) = (parent, deadline);
-        match self.session.local_call(self.now, &spec) {
+        let refused = self.refused(parent);
+        let made = self.session.local_call(self.now, &spec);
+        holds(made.as_ref().err() == refused.as_ref(), if parent.is_some() { "I5" } else { "I13" }, || {
+            format!("a call for {parent:?} was to come to {refused:?}, and came to {made:?}")
+        })?;
+        match made {
             Ok((key, number)) => self.ledger.make(key, number, parent),
-            Err(CallRefused::TooMany | CallRefused::Disconnected | CallRefused::BornCancelled(_)) => Ok(()),
+            Err(_) => Ok(()),
         }
+    }
+
+    /// Why a call is not made, told from the account; of the session it takes how many it has.
+    fn refused(&self, parent: Option<InboundKey>) -> Option<CallRefused> {
+        let Ending { half_closed, shutdown } = self.ledger.ending;
+        if self.ledger.lost || self.ledger.closed || half_closed && !shutdown {
+            return Some(CallRefused::Disconnected);
+        }
+        match parent {
+            None if shutdown => return Some(CauseKind::Shutdown.into()),
+            Some(parent) if !self.may_have_children(parent) => return Some(CauseKind::Parent.into()),
+            None | Some(_) => {}
+        }
+        (self.inspect().calls.len() >= self.session.limits().calls).then_some(CallRefused::TooMany)
+    }
+
+    /// I5: a child of a cancelled request, and of one that has ended, is born cancelled.
+    fn may_have_children(&self, parent: InboundKey) -> bool {
+        self.ledger.served.get(&parent).is_some_and(|parent| {
+            !parent.signalled && !parent.is_settled() && !parent.offered && !parent.ended && !parent.aborted
+        })
     }
 
     fn ack(&mut self, key: OutboundKey, cancelled: bool) {

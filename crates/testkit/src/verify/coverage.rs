@@ -47,7 +47,8 @@ pub struct Engine {
     pub run: &'static str,
     /// How it is known how far it goes.
     pub depth: Depth,
-    /// The numbers of the invariants it checks.
+    /// The numbers of the invariants it checks. The tests of the search, the reference and the fuzzer's corpus hold theirs against what
+    /// they have judged.
     pub checks: &'static [&'static str],
 }
 
@@ -66,10 +67,10 @@ const SESSION: &[&str] = &[
 ];
 
 /// Every engine; one more is an entry more here.
-pub const ENGINES: [Engine; 6] = [
+pub const ENGINES: [Engine; 8] = [
     Engine {
         name: "search",
-        drives: "the real machine: the first million states that can be reached, nearest first",
+        drives: "the real machine: the first million of its states that can be reached, nearest first",
         run: "--release -p rescind-integration-tests --test search",
         depth: Depth::Told,
         checks: SESSION,
@@ -79,9 +80,7 @@ pub const ENGINES: [Engine; 6] = [
         drives: "the real machine beside a naive model: random events, shrunk",
         run: "--release -p rescind-integration-tests --test reference",
         depth: Depth::Told,
-        checks: &[
-            "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I11", "I12", "I13", "I14", "L1", "L3",
-        ],
+        checks: &["I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "I12", "I13", "I14", "L1", "L3"],
     },
     Engine {
         name: "fuzz",
@@ -112,5 +111,19 @@ pub const ENGINES: [Engine; 6] = [
         checks: &[
             "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I12", "I13", "I14", "L1", "L3", "L4",
         ],
+    },
+    Engine {
+        name: "threads",
+        drives: "the drivers, the wire in memory, HTTP and the threads of pipes, in orders of their threads that chance picks",
+        run: "--manifest-path integration-tests/threads/Cargo.toml",
+        depth: Depth::Table("117 pairs of what may happen at once, each in 1,101 orders"),
+        checks: &["I1", "I3", "I4", "I10", "I12", "I13", "L3"],
+    },
+    Engine {
+        name: "soak",
+        drives: "good and bad peers over real sockets; what the process holds is looked at each second",
+        run: "-p rescind-integration-tests --bin soak` tests its judge, `.ci/soak` runs it: `soak --wire websocket --minutes 1",
+        depth: Depth::Table("a minute a wire in CI; ten minutes a wire are in `docs/soak/`"),
+        checks: &["I3", "I4", "I11", "I13"],
     },
 ];

@@ -8,6 +8,7 @@ use rescind_core::inspect::{CallState, Inspection, RequestState, RequestView, Ti
 use rescind_core::{InboundKey, Limits, OutboundKey, Session};
 
 use super::ledger::{Ledger, Says};
+use super::tally;
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +27,26 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Says that an invariant is broken unless the condition holds.
-pub(super) fn holds(
+/// Says that an invariant is broken unless the condition holds, and counts it as judged.
+///
+/// # Errors
+/// It does not.
+#[inline]
+pub fn holds(condition: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), Broken> {
+    holds_and_counts(true, condition, invariant, what)
+}
+
+/// The same, but that it counts only where what the invariant is about is there; the condition has to hold in any case.
+#[inline]
+pub(super) fn holds_and_counts(
+    is_there: bool,
     condition: bool,
     invariant: &'static str,
     what: impl FnOnce() -> String,
 ) -> Result<(), Broken> {
+    if is_there {
+        tally::count(invariant);
+    }
     if condition { Ok(()) } else { Err(Broken { invariant, what: what() }) }
 }
 
@@ -50,21 +65,27 @@ impl Ledger {
         check_children(seen)?;
         for (key, request) in &self.served {
             let is_open = request.started && !request.is_settled();
-            let wrong = session.may_notify(*key) && request.is_settled();
-            holds(!wrong, "I2", || format!("{key:?} may write, and is settled"))?;
-            let tracked = seen.requests.iter().any(|view| view.key == *key);
-            holds(tracked || !is_open, "I3", || format!("{key:?} runs and has no slot"))?;
+            let is_settled = request.is_settled();
+            let wrong = is_settled && session.may_notify(*key);
+            holds_and_counts(is_settled, !wrong, "I2", || format!("{key:?} may write, and is settled"))?;
+            let tracked = !is_open || seen.requests.iter().any(|view| view.key == *key);
+            holds_and_counts(is_open, tracked, "I3", || format!("{key:?} runs and has no slot"))?;
         }
         for (place, view) in seen.requests.iter().enumerate() {
             let same = |other: &&RequestView| other.id == view.id && other.state != RequestState::Ended;
             let other = seen.requests.iter().skip(place + 1).find(same);
             let other = other.filter(|_| view.state != RequestState::Ended);
-            holds(other.is_none(), "I4", || format!("{:?} has two owners: {view:?}, {other:?}", view.id))?;
+            holds_and_counts(place > 0, other.is_none(), "I4", || {
+                format!("{:?} has two owners: {view:?}, {other:?}", view.id)
+            })?;
         }
         let alive = self.served.values().filter(|request| request.started && !request.ended).count();
         let out = seen.permits.0 + seen.permits.1;
-        holds(out == alive, "I10", || format!("{out} permits are out, and {alive} tasks run"))?;
+        holds_and_counts(alive > 0, out == alive, "I10", || {
+            format!("{out} permits are out, and {alive} tasks run")
+        })?;
         check_gauges(session, seen)?;
+        self.check_walked(seen)?;
         self.check_causes(seen)?;
         self.check_acks(seen)?;
         check_bounds(session.limits(), seen)
@@ -72,13 +93,28 @@ impl Ledger {
 }
 
 impl Ledger {
+    /// I5: once a request is signalled or settled, and no cascade is on its way to its children, each of them is cancelled. Told from
+    /// the account; of the session it takes only where the call stands.
+    fn check_walked(&self, seen: &Inspection) -> Result<(), Broken> {
+        for (key, made) in self.made.iter().filter(|(_, made)| !made.settled) {
+            let Some(parent) = made.parent.filter(|parent| !seen.cascades.contains(parent)) else { continue };
+            let is_over =
+                self.served.get(&parent).is_none_or(|parent| parent.signalled || parent.is_settled());
+            let asked = seen.calls.iter().any(|call| call.key == *key && call.cause.is_some());
+            holds_and_counts(is_over, !is_over || asked, "I5", || {
+                format!("{key:?} was not cancelled with its parent {parent:?}")
+            })?;
+        }
+        Ok(())
+    }
+
     /// I7: whoever cancels a request first is kept, and nobody else is said to have done it.
     fn check_causes(&mut self, seen: &Inspection) -> Result<(), Broken> {
         for view in &seen.requests {
             let Some(served) = self.served.get(&view.key) else { continue };
             match (view.cause, served.first) {
                 (Some(cause), _) => self.take_cause(view.key, cause)?,
-                (None, Some(first)) => holds(served.is_settled(), "L1", || {
+                (None, Some(first)) => holds_and_counts(false, served.is_settled(), "L1", || {
                     format!("{:?} was cancelled by {first:?}, and knows nothing of it", view.key)
                 })?,
                 (None, None) => {}
@@ -90,19 +126,21 @@ impl Ledger {
     /// I7: each cancel is acknowledged in its step, or waits for the end of a request that is not decided.
     fn check_acks(&self, seen: &Inspection) -> Result<(), Broken> {
         let told = self.served.iter().find(|(_, served)| served.told.is_some());
-        holds(told.is_none(), "I7", || format!("a cancel was told an end that did not come: {told:?}"))?;
+        holds_and_counts(false, told.is_none(), "I7", || {
+            format!("a cancel was told an end that did not come: {told:?}")
+        })?;
         if self.lost {
             return Ok(());
         }
         for owed in &self.acks {
             let waits = match owed.says {
-                Says::Now(_) => false,
+                Says::Now(_) | Says::Something => false,
                 Says::End(key) => self.served.get(&key).is_some_and(|served| !served.is_settled()),
             };
             holds(waits, "I7", || format!("a cancel was not acknowledged: {owed:?}"))?;
         }
         let held: usize = seen.requests.iter().map(|view| view.held_acks).sum();
-        holds(held == self.acks.len(), "I7", || {
+        holds_and_counts(held > 0, held == self.acks.len(), "I7", || {
             format!("{:?} wait for an acknowledgement, and {held} are held back", self.acks)
         })
     }
@@ -122,7 +160,7 @@ fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
     let stats = session.stats();
     let counted = (stats.running, stats.queued, stats.draining, stats.slots);
     let held = (running, queued, draining, seen.requests.len() as u64);
-    holds(counted == held, "I10", || {
+    holds_and_counts(running > 0, counted == held, "I10", || {
         format!("running, queued, draining and slots are {held:?}, and counted are {counted:?}")
     })
 }
@@ -145,7 +183,7 @@ fn check_residue(seen: &Inspection) -> Result<(), Broken> {
         holds(queued, "I3", || format!("{key:?} is in the queue and does not wait"))?;
     }
     let waits = seen.requests.iter().filter(|view| view.state == RequestState::Queued).count();
-    holds(waits == seen.queue.len(), "I3", || {
+    holds_and_counts(waits > 0, waits == seen.queue.len(), "I3", || {
         format!("{waits} wait, and the queue has {}", seen.queue.len())
     })?;
     let links = seen.exchanges.iter().map(|(_, key)| key);
@@ -154,12 +192,14 @@ fn check_residue(seen: &Inspection) -> Result<(), Broken> {
         holds(request(key).is_some(), "I3", || format!("something refers to {key:?}, which is gone"))?;
     }
     let alive = seen.requests.iter().filter(|view| view.state != RequestState::Ended).count();
-    holds(seen.indexed.0 == alive, "I3", || format!("{} ids are taken by {alive} requests", seen.indexed.0))?;
-    holds(seen.indexed.1 == seen.calls.len(), "I3", || {
+    holds_and_counts(alive > 0, seen.indexed.0 == alive, "I3", || {
+        format!("{} ids are taken by {alive} requests", seen.indexed.0)
+    })?;
+    holds_and_counts(seen.indexed.1 > 0, seen.indexed.1 == seen.calls.len(), "I3", || {
         format!("{} numbers are taken by {} calls", seen.indexed.1, seen.calls.len())
     })?;
     let open = seen.calls.iter().filter(|view| view.state != CallState::Leaving).count();
-    holds(seen.open_calls == open, "I3", || {
+    holds_and_counts(open > 0, seen.open_calls == open, "I3", || {
         format!("{} calls are said to be open: {open}", seen.open_calls)
     })?;
     for (number, key) in &seen.cancels {
@@ -186,7 +226,11 @@ fn check_children(seen: &Inspection) -> Result<(), Broken> {
         let live = parent.is_some_and(|parent| {
             matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::Held)
         });
-        holds(live, "I5", || format!("{:?} outlives its cancelled parent", call.key))?;
+        // Between its slices a cascade has not come to every child.
+        let waits = parent.is_some_and(|parent| seen.cascades.contains(&parent.key));
+        holds_and_counts(!live, live || waits, "I5", || {
+            format!("{:?} outlives its cancelled parent", call.key)
+        })?;
     }
     Ok(())
 }
@@ -204,7 +248,7 @@ fn check_bounds(limits: &Limits, seen: &Inspection) -> Result<(), Broken> {
         ("acknowledgements of repeated cancels", repeated, limits.parked),
     ];
     for (what, is, may) in bounds {
-        holds(is <= may, "I11", || format!("{what}: {is}, where {may} may be"))?;
+        holds_and_counts(is >= may, is <= may, "I11", || format!("{what}: {is}, where {may} may be"))?;
     }
     Ok(())
 }

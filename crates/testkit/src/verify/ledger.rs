@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rescind_core::{AckStatus, CallNumber, CauseKind, InboundKey, OutboundKey, RequestId};
+use rescind_core::{AckStatus, CallNumber, CauseKind, InboundKey, OutboundKey, Principal, RequestId, Scope};
 
-use super::invariants::{Broken, holds};
+use super::invariants::{Broken, holds, holds_and_counts};
 
 /// What is known of a request of the peer that was accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -41,15 +41,26 @@ pub struct Served {
 /// What a request is known by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
+    /// The space its id and its key are unique in.
+    pub scope: Scope,
+    /// Who asks it: nobody else cancels it.
+    pub principal: Option<Principal>,
     /// Its id.
     pub id: RequestId,
     /// What a cancel names it by; the two need not be the same.
     pub key: RequestId,
 }
 
+impl Name {
+    /// Whether one cancel could mean either.
+    fn is_keyed_as(&self, other: &Self) -> bool {
+        self.scope == other.scope && self.key == other.key
+    }
+}
+
 impl From<RequestId> for Name {
     fn from(id: RequestId) -> Self {
-        Self { key: id.clone(), id }
+        Self { scope: Scope::Session, principal: None, key: id.clone(), id }
     }
 }
 
@@ -59,6 +70,8 @@ pub enum Kind {
     /// Anything that can be cancelled.
     #[default]
     Work,
+    /// What no cancel message reaches.
+    Exempt,
     /// The handshake.
     Handshake,
 }
@@ -80,6 +93,8 @@ pub(super) enum Says {
     Now(AckStatus),
     /// What becomes of this request, in the step of its end.
     End(InboundKey),
+    /// Something, in the step of the cancel: with what, is told elsewhere.
+    Something,
 }
 
 /// What this side and the wire have begun that ends all requests sooner or later.
@@ -151,29 +166,38 @@ impl Ledger {
     /// # Errors
     /// Its key or its id is in use.
     pub fn accept(&mut self, key: InboundKey, name: Name, kind: Kind) -> Result<(), Broken> {
-        let owner = self.owner(&name.id);
+        let owner = self.owner(&name);
         holds(owner.is_none(), "I4", || format!("{key:?} got the id {:?}, which {owner:?} has", name.id))?;
         for other in self.served.values_mut() {
-            other.nameless |= other.name.as_ref().is_some_and(|other| other.key == name.key);
+            other.nameless |= other.name.as_ref().is_some_and(|other| other.is_keyed_as(&name));
         }
         let served = Served { name: Some(name), kind, ..Served::default() };
         let before = self.served.insert(key, served);
-        holds(before.is_none(), "I14", || format!("{key:?} was given out while it was in use"))
+        let is_again = key.0.generation > 0;
+        holds_and_counts(is_again, before.is_none(), "I14", || {
+            format!("{key:?} was given out while it was in use")
+        })
     }
 
-    /// The request that has this id.
-    pub(super) fn owner(&self, id: &RequestId) -> Option<(InboundKey, &Served)> {
-        self.alive().find(|(_, served)| served.name.as_ref().is_some_and(|name| name.id == *id))
+    /// The request that has the id of this name.
+    pub(super) fn owner(&self, asked: &Name) -> Option<(InboundKey, &Served)> {
+        let has = |name: &Name| name.scope == asked.scope && name.id == asked.id;
+        self.alive().find(|(_, served)| served.name.as_ref().is_some_and(has))
     }
 
-    /// The request that a cancel of this key names.
-    pub(super) fn named(&self, key: &RequestId) -> Option<(InboundKey, &Served)> {
-        let has = |served: &Served| served.name.as_ref().is_some_and(|name| name.key == *key);
+    /// The request that a cancel of the key of this name is about.
+    pub(super) fn named(&self, asked: &Name) -> Option<(InboundKey, &Served)> {
+        let has = |served: &Served| served.name.as_ref().is_some_and(|name| name.is_keyed_as(asked));
         self.alive().find(|(_, served)| has(served) && !served.nameless)
     }
 
     fn alive(&self) -> impl Iterator<Item = (InboundKey, &Served)> {
         self.served.iter().filter(|(_, served)| !served.ended).map(|(key, served)| (*key, served))
+    }
+
+    /// A cancel came that is acknowledged under this id, in its step: with what, is held against something else.
+    pub fn owe_ack(&mut self, ack: RequestId, key: Option<RequestId>) {
+        self.acks.push(OwedAck { ack, key, says: Says::Something });
     }
 
     /// A call was staged.
@@ -193,7 +217,8 @@ impl Ledger {
         }
         let made = Made { number, parent, written: false, cancel: None, acked: false, settled: false };
         let before = self.made.insert(key, made);
-        holds(before.is_none_or(|before| before.settled), "I14", || {
+        let is_again = key.0.generation > 0;
+        holds_and_counts(is_again, before.is_none_or(|before| before.settled), "I14", || {
             format!("{key:?} was given out while it was in use")
         })
     }
@@ -203,9 +228,19 @@ impl Ledger {
         let Some(served) = self.served.get_mut(&key) else { return };
         // One that has said how it ends has nothing left to stop, though a lost connection is told nothing of it.
         let is_decided = served.is_settled() || served.offered || served.ended;
-        if served.kind == Kind::Work && !is_decided && served.first.is_none() {
+        if served.kind != Kind::Handshake && !is_decided && served.first.is_none() {
             served.first = Some(cause);
             served.held |= served.started && served.shields > 0 && !served.signalled;
+        }
+    }
+
+    /// The stream of a request is lost, where that cancels it. Silence, where it is owed, is not told to a lost connection.
+    pub(super) fn cancel_by_stream(&mut self, key: InboundKey, silent: bool) {
+        let was_held = self.served.get(&key).is_some_and(|served| served.held);
+        self.cancel(key, CauseKind::Peer);
+        let is_untold = self.lost && silent && !was_held;
+        if let Some(served) = self.served.get_mut(&key).filter(|served| is_untold && served.held) {
+            served.settled.get_or_insert(Settled::Silenced);
         }
     }
 

@@ -6,8 +6,9 @@ use rescind_core::{
     Settlement,
 };
 
-use super::invariants::{Broken, holds};
-use super::ledger::{Ending, Kind, Ledger, OwedAck, Says, Settled};
+use super::invariants::{Broken, holds, holds_and_counts};
+use super::ledger::{Ending, Kind, Ledger, OwedAck, Says, Served, Settled};
+use super::tally;
 
 impl Ledger {
     /// Takes in one output.
@@ -27,7 +28,7 @@ impl Ledger {
                 let request = self.of(*key)?;
                 let (started, fresh) = (request.started, !request.aborted);
                 request.aborted = true;
-                holds(started && fresh, "L1", || {
+                holds_and_counts(false, started && fresh, "L1", || {
                     format!("{key:?} was aborted twice, or before it was started")
                 })
             }
@@ -36,10 +37,10 @@ impl Ledger {
             Output::Gone(key) => self.take_gone(session, *key),
             Output::SendCancel { call, number, cancel, .. } => {
                 let made = self.of_call(*call)?;
-                let (fresh, written) = (made.cancel.is_none(), made.written);
+                let (fresh, written, is_child) = (made.cancel.is_none(), made.written, made.parent.is_some());
                 made.cancel = Some((*cancel, false));
                 holds(written, "I12", || format!("the cancel of {call:?} goes before its request"))?;
-                holds(fresh, "I5", || format!("{call:?} was cancelled twice"))?;
+                holds_and_counts(is_child, fresh, "I5", || format!("{call:?} was cancelled twice"))?;
                 holds(made.number == *number, "I4", || format!("the cancel of {call:?} names {number:?}"))
             }
             Output::TakeBack(call) => {
@@ -61,7 +62,7 @@ impl Ledger {
             Output::Close(_) => {
                 let fresh = !self.closed;
                 self.closed = true;
-                holds(fresh, "I13", || "the connection was closed twice".to_owned())
+                holds_and_counts(false, fresh, "I13", || "the connection was closed twice".to_owned())
             }
             // What an input is refused with, and which exchanges it ends, is held against the input.
             Output::Refuse { .. }
@@ -81,6 +82,7 @@ impl Ledger {
         let fits = |owed: &OwedAck| {
             let says = match owed.says {
                 Says::Now(owed) => owed == status,
+                Says::Something => true,
                 Says::End(_) => matches!(status, AckStatus::Cancelled | AckStatus::AlreadyCompleted),
             };
             owed.ack == *ack && owed.key.as_ref() == key && says
@@ -91,6 +93,7 @@ impl Ledger {
                 format!("{ack:?} was acknowledged of {key:?} with {status:?}, and owed is {owed:?}")
             });
         };
+        tally::count("I7");
         if let Says::End(request) = self.acks.swap_remove(place).says {
             let request = self.of(request)?;
             let same = request.told.is_none_or(|told| told == status);
@@ -106,9 +109,9 @@ impl Ledger {
         let (fresh, started) = (!request.signalled, request.started);
         let late = request.settled == Some(Settled::ByHandler);
         request.signalled = true;
-        holds(fresh, "I5", || format!("{key:?} was signalled twice"))?;
-        holds(started, "I5", || format!("{key:?} was signalled before it was started"))?;
-        holds(!late, "I6", || format!("{key:?} was signalled after its answer"))
+        holds_and_counts(false, fresh, "I5", || format!("{key:?} was signalled twice"))?;
+        holds_and_counts(false, started, "I5", || format!("{key:?} was signalled before it was started"))?;
+        holds_and_counts(late, !late, "I6", || format!("{key:?} was signalled after its answer"))
     }
 
     /// What the session says a request was cancelled for. Who did it first is known here, but for the ends of all: of those the
@@ -119,7 +122,7 @@ impl Ledger {
         let request = self.of(key)?;
         let ends_all = matches!(cause, CauseKind::Shutdown | CauseKind::Disconnected);
         let spared = request.kind == Kind::Handshake && !ends_all;
-        holds(!spared, "I9", || format!("the handshake was cancelled: {cause:?}"))?;
+        holds_and_counts(spared, !spared, "I9", || format!("the handshake was cancelled: {cause:?}"))?;
         let may_be = match cause {
             CauseKind::Shutdown => shutdown,
             CauseKind::Disconnected => ends || request.detached,
@@ -152,8 +155,11 @@ impl Ledger {
         let started = request.started;
         holds(fresh, "I1", || format!("{key:?} was answered twice"))?;
         holds(!lost, "I1", || format!("{key:?} was answered on a lost connection"))?;
-        let silence = owes_silence(session) && first == Some(CauseKind::Peer) && !by_handler;
-        holds(!silence, "I1", || format!("{key:?} is owed silence, and was answered"))?;
+        let owes_silence = owes_silence(session);
+        let silence = owes_silence && first == Some(CauseKind::Peer) && !by_handler;
+        holds_and_counts(owes_silence, !silence, "I1", || {
+            format!("{key:?} is owed silence, and was answered")
+        })?;
         holds(request.name.as_ref().is_some_and(|name| name.id == reply.id), "I4", || {
             format!("{key:?} was answered as {:?}", reply.id)
         })?;
@@ -164,10 +170,12 @@ impl Ledger {
             ReplyBody::Refused(Refusal::Internal) => ended && first.is_none(),
             ReplyBody::Refused(_) => !started && first.is_none(),
         };
-        holds(has_cause, "I6", || format!("{key:?} had no cause for {:?}", reply.body))?;
+        holds_and_counts(by_handler && first.is_some(), has_cause, "I6", || {
+            format!("{key:?} had no cause for {:?}", reply.body)
+        })?;
         let completed = matches!(reply.body, ReplyBody::Handler | ReplyBody::Refused(_));
         let status = if completed { AckStatus::AlreadyCompleted } else { AckStatus::Cancelled };
-        holds(told.is_none_or(|told| told == status), "I7", || {
+        holds_and_counts(told.is_some(), told.is_none_or(|told| told == status), "I7", || {
             format!("a cancel of {key:?} was told {told:?}, and it ends with {:?}", reply.body)
         })?;
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, behind its answer"))
@@ -184,7 +192,7 @@ impl Ledger {
         holds(owed && first == Some(CauseKind::Peer) && !lost, "I1", || {
             format!("{key:?} is owed an answer, and was silenced; first it was cancelled by {first:?}")
         })?;
-        holds(told != Some(AckStatus::AlreadyCompleted), "I7", || {
+        holds_and_counts(told.is_some(), told != Some(AckStatus::AlreadyCompleted), "I7", || {
             format!("a cancel of {key:?} was told that it had ended, and it is silenced")
         })?;
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, though it is silenced"))
@@ -196,7 +204,7 @@ impl Ledger {
         let (settled, runs) = (request.is_settled(), request.started && !request.ended);
         self.served.remove(&key);
         holds(!runs, "I3", || format!("{key:?} is gone while its task runs"))?;
-        holds(lost || settled, "I1", || format!("{key:?} is gone without an answer"))?;
+        holds_and_counts(!lost, lost || settled, "I1", || format!("{key:?} is gone without an answer"))?;
         let unknown = session.request_cause(key).is_none() && !session.may_notify(key);
         holds(unknown, "I3", || format!("{key:?} is gone and still known"))
     }
@@ -208,17 +216,28 @@ impl Ledger {
         settlement: &Settlement,
     ) -> Result<(), Broken> {
         let made = self.of_call(call)?;
-        let (fresh, written) = (!made.settled, made.written);
+        let (fresh, written, parent) = (!made.settled, made.written, made.parent);
         made.settled = true;
         holds(fresh, "I13", || format!("{call:?} was settled twice"))?;
         let answered = matches!(settlement, Settlement::Answered { .. });
-        holds(!answered || written, "I12", || format!("{call:?} was answered before it was written"))?;
+        holds_and_counts(answered, !answered || written, "I12", || {
+            format!("{call:?} was answered before it was written")
+        })?;
         let by_peer = answered || matches!(settlement, Settlement::Cancelled { confirmed: true, .. });
-        holds(!by_peer || !session.wants_cancel(call), "I2", || {
+        holds_and_counts(by_peer, !by_peer || !session.wants_cancel(call), "I2", || {
             format!("{call:?} is answered, and its cancel is still to be written")
         })?;
         let may_have_run = matches!(settlement, Settlement::Disconnected { may_have_run: true });
-        holds(!may_have_run || written, "I13", || format!("{call:?} was never written, and may have run"))
+        holds_and_counts(may_have_run, !may_have_run || written, "I13", || {
+            format!("{call:?} was never written, and may have run")
+        })?;
+        let by_parent =
+            matches!(settlement, Settlement::Cancelled { cause, .. } if cause.kind() == CauseKind::Parent);
+        let is_over = |parent: &Served| parent.signalled || parent.is_settled();
+        let told_so = parent.is_some_and(|parent| self.served.get(&parent).is_none_or(is_over));
+        holds_and_counts(by_parent, !by_parent || told_so, "I5", || {
+            format!("{call:?} was cancelled with its parent {parent:?}, which goes on")
+        })
     }
 }
 

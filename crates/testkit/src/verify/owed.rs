@@ -1,13 +1,14 @@
 //! What an input is owed at once, told from the account and not from what the machine says of itself.
 
-use rescind_core::dialect::{CancelledReply, DecidedBy, Refusal};
+use rescind_core::dialect::{CancelFrom, CancelledReply, DecidedBy, Gate, Refusal, Role};
+use rescind_core::inspect::Inspection;
 use rescind_core::{
-    AckStatus, AfterCancel, AnswerKind, CallNumber, CauseKind, HandlerEnd, InboundKey, OutboundKey, Output,
-    ReplyBody, RequestId, Settlement,
+    AckStatus, AfterCancel, AnswerKind, CallNumber, CancelResult, CauseKind, HandlerEnd, InboundKey,
+    OutboundKey, Output, ReplyBody, RequestId, Settlement,
 };
 
 use super::calls::CallInput;
-use super::input::Input;
+use super::input::{Declared, Input};
 use super::invariants::{Broken, holds};
 use super::ledger::{Kind, Says};
 use super::world::World;
@@ -18,12 +19,56 @@ pub(super) enum Owed {
     Nothing,
     /// This call ends, by this answer.
     Answer(OutboundKey, AnswerKind),
-    /// This call ends for its caller.
-    Return(OutboundKey),
+    /// This call is cancelled, and that comes to this.
+    Cancel(OutboundKey, Cancels),
+    /// This call ends, as it fails on its way.
+    Fail(OutboundKey, Fails),
     /// A handler hears of the cancel that its critical section held off.
     Signal(InboundKey),
+    /// A handler is in a critical section still, and hears of nothing.
+    NoSignal(InboundKey),
     /// This request ends so.
     End(InboundKey, Ends),
+}
+
+/// What comes of the cancel of a call of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cancels {
+    /// Nothing: it has ended, or is being cancelled and its caller waits on.
+    Nothing,
+    /// Its caller waits no longer.
+    Return,
+    /// It never was on the wire, and never will be.
+    TakenBack,
+    /// The peer cannot be told: it ends here.
+    Untold,
+    /// The peer is told, and the caller waits.
+    Sent,
+    /// The peer is told, and the caller does not wait.
+    SentAndReturn,
+}
+
+impl Cancels {
+    /// What the canceller is told.
+    pub(super) const fn result(self) -> CancelResult {
+        match self {
+            Self::Nothing | Self::Return => CancelResult::AlreadySettled,
+            Self::TakenBack => CancelResult::TakenBack,
+            Self::Untold => CancelResult::NotSupported,
+            Self::Sent | Self::SentAndReturn => CancelResult::Sent,
+        }
+    }
+}
+
+/// What the caller of a call that fails on its way sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fails {
+    /// Nothing: it has ended.
+    Nothing,
+    /// It was cancelled before.
+    Cancelled,
+    /// It is lost, and may have run if it was written.
+    Disconnected(bool),
 }
 
 /// How the end of a handler is told to the peer.
@@ -42,7 +87,11 @@ pub(super) enum Ends {
 }
 
 impl World {
-    pub(super) fn owed(&self, input: Input) -> Owed {
+    pub(super) fn owed(&self, input: Input, before: &Inspection) -> Owed {
+        let is_walked = |key: &OutboundKey| {
+            let parent = self.ledger.made.get(key).and_then(|made| made.parent);
+            parent.is_some_and(|parent| before.cascades.contains(&parent))
+        };
         let waits = |key: &OutboundKey| self.ledger.made.get(key).is_some_and(|made| !made.settled);
         match input {
             Input::Call(CallInput::Answer(key, kind))
@@ -50,12 +99,62 @@ impl World {
             {
                 Owed::Answer(key, kind)
             }
-            Input::Call(CallInput::Cancel(key, AfterCancel::ReturnNow)) if waits(&key) => Owed::Return(key),
-            Input::Unshield(key) if self.ledger.owes_signal(key) => Owed::Signal(key),
+            // A cascade may come to it in the same step, and then it returns as is usual.
+            Input::Call(CallInput::Cancel(key, _)) if is_walked(&key) => Owed::Nothing,
+            Input::Call(CallInput::Cancel(key, after)) => Owed::Cancel(key, self.cancel_ends(key, after)),
+            Input::Call(CallInput::Failed(key) | CallInput::ExchangeFailed(key)) => {
+                Owed::Fail(key, self.fails(key))
+            }
+            Input::Unshield(key) if self.ledger.owes_signal(key) => {
+                let is_last = self.ledger.served.get(&key).is_none_or(|served| served.shields <= 1);
+                if is_last { Owed::Signal(key) } else { Owed::NoSignal(key) }
+            }
             Input::Offer(key, end) => Owed::End(key, self.owed_end(key, end)),
             Input::Ended(key) => Owed::End(key, self.owed_end(key, HandlerEnd::Panicked)),
-            Input::Cancel(id) if self.is_called_off() => self.called_off(&self.named(id)),
+            Input::Cancel(_) if self.is_called_off() => {
+                self.meaning(input).map_or(Owed::Nothing, |name| self.called_off(&name.key))
+            }
             _ => Owed::Nothing,
+        }
+    }
+
+    /// What the cancel of a call comes to.
+    pub(super) fn cancel_ends(&self, key: OutboundKey, after: Option<AfterCancel>) -> Cancels {
+        let rules = self.session.dialect().rules();
+        let is_server = self.session.role() == Role::Server;
+        let tells = !(is_server && rules.cancel_from == CancelFrom::Client)
+            && (rules.gate == Gate::None || self.done.agreed.is_some_and(Declared::peers));
+        let returns = match after {
+            Some(after) => after == AfterCancel::ReturnNow,
+            None => rules.peer_cancelled == CancelledReply::Silence,
+        };
+        match self.ledger.made.get(&key) {
+            Some(made) if made.settled => Cancels::Nothing,
+            None => Cancels::Nothing,
+            Some(made) if made.cancel.is_some() => {
+                if returns {
+                    Cancels::Return
+                } else {
+                    Cancels::Nothing
+                }
+            }
+            Some(made) if !made.written => Cancels::TakenBack,
+            Some(_) if !tells => Cancels::Untold,
+            Some(_) if returns => Cancels::SentAndReturn,
+            Some(_) => Cancels::Sent,
+        }
+    }
+
+    fn fails(&self, key: OutboundKey) -> Fails {
+        match self.ledger.made.get(&key) {
+            Some(made) if !made.settled => {
+                if made.cancel.is_some() {
+                    Fails::Cancelled
+                } else {
+                    Fails::Disconnected(made.written)
+                }
+            }
+            Some(_) | None => Fails::Nothing,
         }
     }
 
@@ -92,17 +191,17 @@ impl World {
         if !is_a_key {
             return Says::Now(AckStatus::InvalidKey);
         }
-        if rules.session_required && !self.done.agreed {
+        if rules.session_required && self.done.agreed.is_none() {
             return Says::Now(AckStatus::NotInitialized);
         }
         let Some(key) = key else { return Says::Now(AckStatus::NotFound) };
-        let named = self.ledger.named(key);
+        let named = self.ledger.named(&self.meant(key));
         if self.is_called_off() {
             let status = if named.is_some() { AckStatus::NotCancellable } else { AckStatus::NotFound };
             return Says::Now(status);
         }
         match named {
-            Some((_, served)) if served.kind == Kind::Handshake => Says::Now(AckStatus::NotCancellable),
+            Some((_, served)) if served.kind != Kind::Work => Says::Now(AckStatus::NotCancellable),
             Some((request, served)) if !served.is_settled() => {
                 let holds_off = served.started && served.shields > 0 && rules.decided == DecidedBy::Cancel;
                 let is_full = self.ledger.acks.len() >= self.session.limits().parked;
@@ -166,10 +265,29 @@ pub(super) fn check_owed(owed: Owed, outputs: &[Output]) -> Result<(), Broken> {
                 format!("{key:?} was answered with {kind:?}, and its caller sees {outputs:?}")
             })
         }
-        Owed::Return(key) => holds(ends(key).count() == 1, "I13", || {
-            format!("{key:?} was to return at once, and its caller sees {outputs:?}")
-        }),
+        Owed::Cancel(key, cancels) => check_cancels(key, cancels, outputs),
+        Owed::Fail(key, fails) => {
+            let fits = |end: &Settlement| match (fails, end) {
+                (Fails::Cancelled, Settlement::Cancelled { confirmed, .. }) => !confirmed,
+                (Fails::Disconnected(written), Settlement::Disconnected { may_have_run }) => {
+                    *may_have_run == written
+                }
+                _ => false,
+            };
+            let all_fit = ends(key).all(fits) && ends(key).count() == usize::from(fails != Fails::Nothing);
+            holds(all_fit, "I13", || {
+                format!("{key:?} fails on its way, which is {fails:?}, and its caller sees {outputs:?}")
+            })
+        }
         Owed::End(key, ends) => check_end_told(key, ends, outputs),
+        Owed::NoSignal(key) => {
+            let told = outputs.iter().any(
+                |output| matches!(output, Output::Signal { key: to, .. } | Output::Abort(to) if *to == key),
+            );
+            holds(!told, "L1", || {
+                format!("{key:?} is in a critical section within another, and heard of its cancel")
+            })
+        }
         Owed::Signal(key) => {
             let told = |output: &Output| matches!(output, Output::Signal { key: to, .. } if *to == key);
             holds(outputs.iter().any(told), "L1", || {
@@ -177,6 +295,34 @@ pub(super) fn check_owed(owed: Owed, outputs: &[Output]) -> Result<(), Broken> {
             })
         }
     }
+}
+
+/// I13: the cancel of a call comes to what it has to come to, for its caller and on the wire.
+fn check_cancels(key: OutboundKey, cancels: Cancels, outputs: &[Output]) -> Result<(), Broken> {
+    let (mut sent, mut retracted, mut ends) = (0, 0, Vec::new());
+    for output in outputs {
+        match output {
+            Output::SendCancel { call, .. } if *call == key => sent += 1,
+            Output::TakeBack(call) if *call == key => retracted += 1,
+            Output::Settle { call, settlement } if *call == key => ends.push(settlement),
+            _ => {}
+        }
+    }
+    let (sends, takes_back, confirms) = match cancels {
+        Cancels::Nothing => (0, 0, None),
+        Cancels::Return | Cancels::Untold => (0, 0, Some(false)),
+        Cancels::TakenBack => (0, 1, Some(true)),
+        Cancels::Sent => (1, 0, None),
+        Cancels::SentAndReturn => (1, 0, Some(false)),
+    };
+    let fits = match (confirms, ends.as_slice()) {
+        (None, []) => true,
+        (Some(confirms), [Settlement::Cancelled { confirmed, .. }]) => *confirmed == confirms,
+        (None | Some(_), _) => false,
+    };
+    holds(fits && sent == sends && retracted == takes_back, "I13", || {
+        format!("the cancel of {key:?} was to come to {cancels:?}, and it came to {outputs:?}")
+    })
 }
 
 /// I1: a handler's end is told once and as it is owed, or not at all.

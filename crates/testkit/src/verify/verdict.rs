@@ -2,12 +2,12 @@
 
 use rescind_core::dialect::{CancelledReply, Refusal};
 use rescind_core::inspect::Inspection;
-use rescind_core::{AckStatus, Cause, CauseKind, ExchangeId, InboundKey, Output, RequestId, Scope};
+use rescind_core::{AckStatus, BadMessage, Cause, CauseKind, ExchangeId, InboundKey, Output, RequestId};
 
 use super::input::Input;
-use super::invariants::{Broken, holds};
+use super::invariants::{Broken, holds_and_counts};
 use super::ledger::{Kind, Name};
-use super::world::{BLOCKING, CANCELS_COME_ON, HELLO, World};
+use super::world::{BLOCKING, CANCELS_COME_ON, HELLO_COMES_ON, IDS, OVER, World};
 
 /// What has to come of an input that could be refused or end an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,34 +25,57 @@ struct Asked {
     name: Name,
     kind: Kind,
     is_blocking: bool,
+    is_over: bool,
     exchange: ExchangeId,
 }
 
 impl World {
     /// What has to come of this input, as it stood before it.
     pub(super) fn verdict(&self, input: Input, before: &Inspection) -> Verdict {
+        let work = |id: u8| Asked {
+            name: self.name(id),
+            kind: Kind::Work,
+            is_blocking: id == BLOCKING,
+            is_over: false,
+            exchange: self.on(self.next_exchange(id)),
+        };
         let asked = match input {
-            Input::Request(id) => Asked {
-                name: self.name(id),
-                kind: Kind::Work,
-                is_blocking: id == BLOCKING,
-                exchange: self.origin(self.next_exchange(id)).exchange,
-            },
+            Input::Request(id) => work(id),
+            Input::RequestOver => Asked { is_over: true, ..work(0) },
+            Input::RequestExempt => Asked { kind: Kind::Exempt, ..work(IDS - 1) },
             Input::Hello => Asked {
-                name: RequestId::number(HELLO).into(),
+                name: self.hello(),
                 kind: Kind::Handshake,
                 is_blocking: false,
-                exchange: self.origin(ExchangeId(800)).exchange,
+                is_over: false,
+                exchange: self.on(HELLO_COMES_ON),
             },
-            Input::Cancel(_) | Input::CancelHello | Input::CancelNothing | Input::CancelByStranger => {
+            Input::Bad => {
+                let exchange = self.on(CANCELS_COME_ON);
+                let why = Refusal::Bad(BadMessage::NotJson);
+                return Verdict::Told(Some(Output::Refuse { to: None, exchange, why }), None);
+            }
+            Input::BadRequest => {
+                let name = self.last_name(0);
+                let to = self.ledger.owner(&name).is_none().then(|| (name.id.clone(), 0));
+                let exchange = self.on(self.last_exchange(0));
+                let why = Refusal::Bad(BadMessage::NotJson);
+                return Verdict::Told(Some(Output::Refuse { to, exchange, why }), None);
+            }
+            Input::Cancel(_)
+            | Input::CancelHello
+            | Input::CancelNothing
+            | Input::CancelByStranger
+            | Input::CancelByNobody
+            | Input::CancelElsewhere => {
                 // A cancel that is acknowledged ends its exchange by that.
-                let exchange = self.origin(CANCELS_COME_ON).exchange;
+                let exchange = self.on(CANCELS_COME_ON);
                 let ends = exchange.is_peers() && !self.names_keys();
                 return Verdict::Told(ends.then_some(Output::Finish { exchange, silent: false }), None);
             }
             Input::Call(_)
             | Input::Stale(_)
-            | Input::Agreed
+            | Input::Agreed(_)
             | Input::Offer(..)
             | Input::Ended(_)
             | Input::Shield(_)
@@ -64,6 +87,8 @@ impl World {
             | Input::HalfClose
             | Input::Lost(_)
             | Input::Shutdown
+            | Input::Idle
+            | Input::Advance
             | Input::Time
             | Input::Wait => return Verdict::None,
         };
@@ -71,18 +96,18 @@ impl World {
     }
 
     fn admission(&self, asked: &Asked, before: &Inspection) -> Verdict {
-        let Asked { name, kind, is_blocking, exchange } = asked;
+        let Asked { name, kind, is_blocking, is_over, exchange } = asked;
         let exchange = *exchange;
         let refused = |why| Output::Refuse { to: Some((name.id.clone(), 0)), exchange, why };
         let is_new = |status| {
-            let holder = self.ledger.named(&name.key);
+            let holder = self.ledger.named(name);
             holder.is_none().then(|| (name.key.clone(), status))
         };
         let completed = || is_new(AckStatus::AlreadyCompleted);
         if self.ledger.lost {
             return Verdict::Told(None, None);
         }
-        if let Some((_, owner)) = self.ledger.owner(&name.id) {
+        if let Some((_, owner)) = self.ledger.owner(name) {
             return if owner.is_settled() {
                 Verdict::Told(Some(refused(Refusal::Overloaded("draining"))), completed())
             } else {
@@ -90,12 +115,12 @@ impl World {
                 Verdict::Told(Some(Output::Refuse { to: None, exchange, why }), None)
             };
         }
-        let holder = self.ledger.named(&name.key).filter(|_| self.names_keys() && *kind == Kind::Work);
+        let holder = self.ledger.named(name).filter(|_| self.names_keys() && *kind != Kind::Handshake);
         if holder.is_some_and(|(_, holder)| !holder.is_settled()) {
             return Verdict::Told(Some(refused(Refusal::DuplicateKey)), completed());
         }
         let rules = self.session.dialect().rules();
-        if rules.session_required && *kind == Kind::Work && !self.done.agreed {
+        if rules.session_required && *kind != Kind::Handshake && self.done.agreed.is_none() {
             return Verdict::Told(Some(refused(Refusal::NotInitialized)), completed());
         }
         if self.ledger.ending.shutdown || self.ledger.ending.half_closed {
@@ -103,6 +128,9 @@ impl World {
         }
         if *kind == Kind::Work && self.was_early(name, before) {
             return self.refused_as_cancelled(asked, CauseKind::Peer, is_new(AckStatus::Cancelled));
+        }
+        if *is_over {
+            return Verdict::Told(Some(refused(Refusal::Overloaded(OVER))), completed());
         }
         if self.has_room(*is_blocking) {
             return Verdict::LetIn;
@@ -137,14 +165,15 @@ impl World {
     fn was_early(&self, name: &Name, before: &Inspection) -> bool {
         let longest = self.session.limits().parked_time;
         before.parked.iter().any(|(scope, key, principal, age)| {
-            *scope == Scope::Session && *key == name.key && principal.is_none() && *age < longest
+            *scope == name.scope && *key == name.key && *principal == name.principal && *age < longest
         })
     }
 
     /// Whether a request can start or wait.
     fn has_room(&self, is_blocking: bool) -> bool {
         let limits = self.session.limits();
-        let is_thread = |name: &Option<Name>| *name == Some(self.name(BLOCKING));
+        let thread = self.unscoped(BLOCKING).id;
+        let is_thread = |name: &Option<Name>| name.as_ref().is_some_and(|name| name.id == thread);
         let alive = self.ledger.served.values().filter(|served| served.started && !served.ended);
         let (all, threads) = (alive.clone().count(), alive.filter(|served| is_thread(&served.name)).count());
         let waiting = self.ledger.served.values().filter(|served| !served.started && !served.is_settled());
@@ -173,10 +202,12 @@ impl World {
             Verdict::Told(expected, known) => (expected.as_ref(), known.clone()),
         };
         let fits = first == expected && more.is_none();
-        holds(fits, if expected.is_none() { "I8" } else { "I4" }, || {
+        let invariant = if expected.is_none() { "I8" } else { "I4" };
+        holds_and_counts(expected.is_some(), fits, invariant, || {
             format!("{input:?} was to be told {expected:?}, and it brought {outputs:?}")
         })?;
-        holds(accepted.is_some() == (*verdict == Verdict::LetIn), "I1", || {
+        let is_let_in = *verdict == Verdict::LetIn;
+        holds_and_counts(is_let_in, accepted.is_some() == is_let_in, "I1", || {
             format!("{input:?} came to {accepted:?}, and it was owed {verdict:?}")
         })?;
         if let Some((key, status)) = known {

@@ -10,7 +10,7 @@ use rescind_core::{AfterCancel, AnswerKind, CallKey, HandlerEnd, InboundKey, Los
 
 use super::calls::CallInput;
 use super::class::{Class, Order};
-use super::input::Input;
+use super::input::{Declared, Input};
 
 /// The variable with a way to go again: `RESCIND_WAY='..' cargo test -p rescind-integration-tests --test search the_way`.
 pub const WAY: &str = "RESCIND_WAY";
@@ -76,7 +76,8 @@ macro_rules! named {
 
 named! {
     HandlerEnd: "value" Self::Value, "error" Self::Error, "stopped" Self::Stopped, "panicked" Self::Panicked;
-    AfterCancel: "wait" Self::WaitForPeer, "return" Self::ReturnNow;
+    Option<AfterCancel>: "wait" Some(AfterCancel::WaitForPeer), "return" Some(AfterCancel::ReturnNow), "usual" None;
+    Declared: "both" Self::Both, "ours" Self::Ours, "peers" Self::Peers, "neither" Self::Neither;
     AnswerKind: "value" Self::Value, "cancelled" Self::Cancelled, "error" Self::Error;
     Lost: "cancel" Self::CancelNow, "detach" Self::Detach, "keep" Self::Keep;
 }
@@ -140,6 +141,20 @@ impl Part for Option<InboundKey> {
 
 macro_rules! words {
     ($($name:literal ($($part:ident),*) { $($input:tt)+ })*) => {
+        impl Input {
+            /// The word it begins with in a [`Way`].
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                #[expect(unused_variables, reason = "the parts are no part of it")]
+                match self {
+                    $($($input)+ => $name,)*
+                }
+            }
+        }
+
+        /// The words of all inputs.
+        pub const WORDS: &[&str] = &[$($name),*];
+
         fn write(input: Input) -> String {
             match input {
                 $($($input)+ => {
@@ -166,10 +181,16 @@ macro_rules! words {
 words! {
     "request" (id) { Input::Request(id) }
     "hello" () { Input::Hello }
-    "agreed" () { Input::Agreed }
+    "request-over" () { Input::RequestOver }
+    "request-exempt" () { Input::RequestExempt }
+    "agreed" (declared) { Input::Agreed(declared) }
     "cancel" (id) { Input::Cancel(id) }
     "cancel-hello" () { Input::CancelHello }
     "cancel-by-stranger" () { Input::CancelByStranger }
+    "cancel-by-nobody" () { Input::CancelByNobody }
+    "cancel-elsewhere" () { Input::CancelElsewhere }
+    "bad" () { Input::Bad }
+    "bad-request" () { Input::BadRequest }
     "cancel-nothing" () { Input::CancelNothing }
     "offer" (key, end) { Input::Offer(key, end) }
     "ended" (key) { Input::Ended(key) }
@@ -192,9 +213,13 @@ words! {
     "acked" (key) { Input::Call(CallInput::Acked(key)) }
     "acked-not" (key) { Input::Call(CallInput::AckedNot(key)) }
     "call-failed" (key) { Input::Call(CallInput::Failed(key)) }
+    "exchange-failed" (key) { Input::Call(CallInput::ExchangeFailed(key)) }
+    "cancel-failed" (key) { Input::Call(CallInput::CancelFailed(key)) }
     "late-answer" () { Input::Call(CallInput::LateAnswer) }
     "half-close" () { Input::HalfClose }
     "lost" (lost) { Input::Lost(lost) }
+    "idle" () { Input::Idle }
+    "advance" () { Input::Advance }
     "shutdown" () { Input::Shutdown }
     "time" () { Input::Time }
     "wait" () { Input::Wait }

@@ -8,6 +8,15 @@ use super::judge::{Judge, LATE};
 use super::plan::{Caller, Job};
 use super::seen::CallSeen;
 
+/// Why nobody waits for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// That cancels it.
+    Dropped,
+    /// It goes on.
+    Detached,
+}
+
 impl Judge {
     pub(super) fn begins(&self, side: Side, job: &Job, parent: Option<u64>, stillborn: bool) {
         let mut state = self.state();
@@ -25,6 +34,7 @@ impl Judge {
             left: false,
             returned: false,
             not_run: false,
+            cancelled_at: None,
             stillborn,
         };
         state.calls.insert(job.nonce, call);
@@ -43,7 +53,11 @@ impl Judge {
         let mut state = self.state();
         state.cancels += 1;
         state.note(|| format!("{nonce} is cancelled: {result:?}"));
+        let now = state.now();
         let Some(call) = state.calls.get_mut(&nonce) else { return };
+        if result == CancelResult::Sent {
+            call.cancelled_at.get_or_insert(now);
+        }
         let second = call.result.is_some();
         call.result.get_or_insert(result);
         let quiet = !second || result == CancelResult::AlreadySettled;
@@ -51,12 +65,16 @@ impl Judge {
     }
 
     /// Nobody waits for the call any more.
-    pub(super) fn leaves_call(&self, nonce: u64, how: &str) {
+    pub(super) fn leaves_call(&self, nonce: u64, how: Left) {
         let mut state = self.state();
         state.cancels += 1;
-        state.note(|| format!("{nonce} is {how}"));
+        state.note(|| format!("{nonce} is {how:?}"));
+        let now = state.now();
         if let Some(call) = state.calls.get_mut(&nonce) {
             call.left = true;
+            if how == Left::Dropped {
+                call.cancelled_at.get_or_insert(now);
+            }
         }
     }
 
@@ -65,9 +83,12 @@ impl Judge {
         state.note(|| format!("{nonce} returns {}", short(outcome)));
         let (now, silence) = (state.now(), state.silence);
         let written = state.request_of(nonce).is_some();
-        let answered = state.request_of(nonce).is_some_and(|request| request.answer_received);
+        let answered = state.request_of(nonce).is_some_and(|request| request.answer_received_at.is_some());
         let Some(call) = state.calls.get_mut(&nonce) else { return };
         call.not_run = matches!(outcome, Outcome::Disconnected { may_have_run: false });
+        if matches!(outcome, Outcome::Cancelled(_) | Outcome::CompletedAfterCancel(_)) {
+            call.cancelled_at.get_or_insert(now);
+        }
         let again = std::mem::replace(&mut call.returned, true);
         let (side, caller, result, begun, asked) =
             (call.side, call.caller, call.result, call.begun, call.asked);

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::both::Side;
+use super::callers::Left;
 use super::judge::Judge;
 use super::plan::{Caller, Job};
 use super::work::METHOD;
@@ -94,7 +95,7 @@ pub(super) async fn call(side: Side, judge: &Judge, from: From<'_>, job: &Job) -
         | Caller::Token(ms) => Some(Duration::from_millis(ms)),
         Caller::Waits | Caller::Deadline(_) | Caller::Never => None,
         Caller::Detaches => {
-            judge.leaves_call(nonce, "detached");
+            judge.leaves_call(nonce, Left::Detached);
             call.detach();
             watch.over = true;
             return None;
@@ -169,7 +170,7 @@ struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if !self.over {
-            self.judge.leaves_call(self.nonce, "dropped");
+            self.judge.leaves_call(self.nonce, Left::Dropped);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::both::Side;
 use super::judge::{Judge, State};
 use super::plan::Work;
 use super::seen::{Frame, Kind, RequestSeen};
+use super::tally::Happening;
 use crate::speech::{Shape, call_name};
 
 impl Judge {
@@ -20,10 +21,11 @@ impl Judge {
         };
         let kind = state.sent_kind(side, &frame);
         state.note(|| format!("{side} writes {}", told(&frame)));
+        let at = state.now();
         let written = state.written.of_mut(side);
         let place = written.frames.len();
         written.under_way.entry(body.clone()).or_default().push(place);
-        written.frames.push(Frame { body: body.clone(), kind });
+        written.frames.push(Frame { body: body.clone(), kind, at });
     }
 
     /// The wire did not take it after all.
@@ -73,6 +75,9 @@ impl Judge {
             state.holds(false, "I14", || format!("{side} reads what was never written: {text}"));
             return;
         };
+        if place < next {
+            state.tally.saw(Happening::Reordered);
+        }
         state.holds(!ordered || place == next, "I12", || {
             format!("{side} reads frame {place} of the other's as its {next}th: {text}")
         });
@@ -80,10 +85,15 @@ impl Judge {
             return;
         };
         state.note(|| format!("{side} reads {kind:?}"));
+        let now = state.now();
         match kind {
             Kind::Request { id } => {
                 if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
                     request.received += 1;
+                    request.received_at.get_or_insert(now);
+                    if request.received > 1 {
+                        state.tally.saw(Happening::Repeated);
+                    }
                 }
             }
             Kind::Cancel { id } => {
@@ -91,10 +101,10 @@ impl Judge {
             }
             Kind::Answer { id } => {
                 if let Some(request) = state.written.of_mut(side).requests.get_mut(&id) {
-                    request.answer_received = true;
+                    request.answer_received_at.get_or_insert(now);
                 }
             }
-            Kind::Notification | Kind::Other => {}
+            Kind::Notification { .. } | Kind::Other => {}
         }
     }
 }
@@ -144,11 +154,12 @@ impl State {
         let request = RequestSeen {
             nonce,
             received: 0,
+            received_at: None,
             cancels: 0,
             cancelled_at: None,
             owed_silence: false,
             answers: 0,
-            answer_received: false,
+            answer_received_at: None,
         };
         let before = written.requests.insert(id.clone(), request);
         self.holds(before.is_none(), "I14", || format!("{side} asks twice under {id}"));
@@ -161,7 +172,7 @@ impl State {
         let id = written.names.get(&key).cloned().unwrap_or(key);
         let seen = written.requests.get_mut(&id).map(|request| {
             request.cancels += 1;
-            (request.cancels, request.answer_received, request.nonce)
+            (request.cancels, request.answer_received_at.is_some(), request.nonce)
         });
         self.holds(seen.is_some(), "I12", || format!("{side} cancels {id}, which it never wrote"));
         if let Some((cancels, answered, nonce)) = seen {
@@ -207,7 +218,7 @@ impl State {
             let silenced = self.is_silenced(side, &id);
             self.holds(!silenced, "I2", || format!("{side} notifies for {id}, which is owed silence"));
         }
-        Kind::Notification
+        Kind::Notification { of: nonce }
     }
 
     /// An acknowledgement of ABP, and the answer it stands for.
@@ -238,6 +249,9 @@ impl State {
         let runs = work.is_some_and(|work| {
             work.end.is_none() && work.work != Work::Shield && work.context.cause().is_none()
         });
+        if runs {
+            self.tally.saw(Happening::Signalled);
+        }
         let owed = runs && self.silence && request.received == 1 && request.answers == 0;
         if let Some(request) = self.written.of_mut(from).requests.get_mut(id) {
             request.cancelled_at.get_or_insert(now);
@@ -246,7 +260,7 @@ impl State {
     }
 
     /// The peer of this side cancelled the request, its handler was told so, and its protocol has silence then.
-    fn is_silenced(&self, side: Side, id: &str) -> bool {
+    pub(super) fn is_silenced(&self, side: Side, id: &str) -> bool {
         let request = self.written.of(side.other()).requests.get(id);
         let Some(request) = request.filter(|_| self.silence) else {
             return false;
@@ -270,11 +284,10 @@ impl State {
     pub(super) fn check_answered(&mut self, side: Side) {
         let mut open = Vec::new();
         for (id, request) in &self.written.of(side.other()).requests {
-            if request.received > 0
-                && request.answers == 0
-                && !self.is_silenced(side, id)
-                && !(self.silence && request.cancels > 0)
-            {
+            // Over HTTP it may run twice, and a response nobody waits for is closed.
+            let moot = !self.ordered && (self.repeats || self.is_given_up(request.nonce));
+            let silenced = self.is_silenced(side, id) || (self.silence && request.cancels > 0);
+            if request.received > 0 && request.answers == 0 && !moot && !silenced {
                 open.push(id.clone());
             }
         }

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rescind_core::dialect::{CancelledReply, Dialect};
+use rescind_core::dialect::{CancelFrom, CancelledReply, Dialect, EarlyCancel};
 use rescind_core::{CallContext, CauseKind, ErrorObject, Limits};
 use tokio::time::Instant;
 
+use super::Wire;
 use super::both::{Both, Side};
 use super::plan::{Job, Work};
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
+use super::tally::{Happening, Tally};
 use crate::speech::Speech;
 use crate::verify::Broken;
 
@@ -29,6 +32,8 @@ pub(super) struct State {
     pub(super) speech: Speech,
     /// What the peer cancelled is owed silence.
     pub(super) silence: bool,
+    /// A cancel that overtakes its request waits for it, where the wire lets it overtake.
+    pub(super) parks: bool,
     /// The wire keeps the order of frames.
     pub(super) ordered: bool,
     /// The wire may bring a frame twice.
@@ -51,14 +56,24 @@ pub(super) struct State {
     trace: Vec<String>,
     pub(super) broken: Option<Broken>,
     pub(super) cancels: u64,
+    pub(super) tally: Tally,
+    /// The client is away at times, to come back later, and may miss how it ends.
+    pub(super) away: bool,
+    /// The sides that may cancel.
+    pub(super) cancels_from: Both<bool>,
+    /// What a lost connection leaves may go on for a while, for its client may come back.
+    resumes: bool,
+    /// When a side heard that its connection is gone.
+    gone: Both<Option<u64>>,
 }
 
 impl Judge {
-    pub(super) fn new(dialect: &Dialect, speech: Speech, limits: &Both<Limits>) -> Self {
+    pub(super) fn new(wire: Wire, dialect: &Dialect, speech: Speech, limits: &Both<Limits>) -> Self {
         Self(Arc::new(Mutex::new(State {
             begun: Instant::now(),
             speech,
             silence: dialect.rules().peer_cancelled == CancelledReply::Silence,
+            parks: dialect.rules().early != EarlyCancel::Never,
             ordered: true,
             repeats: false,
             limits: limits.clone(),
@@ -74,6 +89,14 @@ impl Judge {
             trace: Vec::new(),
             broken: None,
             cancels: 0,
+            tally: Tally::default(),
+            away: false,
+            cancels_from: Both {
+                client: true,
+                server: matches!(dialect.rules().cancel_from, CancelFrom::Both),
+            },
+            resumes: wire.resumes(),
+            gone: Both::default(),
         })))
     }
 
@@ -103,6 +126,11 @@ impl Judge {
         self.state().ordered = false;
     }
 
+    #[cfg(feature = "wires")]
+    pub(super) fn may_be_away(&self) {
+        self.state().away = true;
+    }
+
     /// The network has cut a connection.
     pub(super) fn cut(&self, what: &str) {
         self.state().cut = true;
@@ -124,12 +152,25 @@ impl Judge {
         state.note(|| format!("{side} shuts down"));
     }
 
-    /// The trace, and how many cancels were asked.
-    pub(super) fn into_trace(self) -> (Vec<String>, u64) {
+    /// The connection of this side is gone, and it has heard of that.
+    pub(super) fn is_gone(&self, side: Side, what: &str) {
+        self.lost(what);
+        let mut state = self.state();
+        let now = state.now();
+        state.gone.of_mut(side).get_or_insert(now);
+    }
+
+    /// What happened so far.
+    pub(super) fn trace(&self) -> Vec<String> {
+        self.state().trace.clone()
+    }
+
+    /// The trace, how many cancels were asked, and what came to pass.
+    pub(super) fn into_trace(self) -> (Vec<String>, u64, Tally) {
         let mut state = self.state();
         // What it keeps of the requests would keep their connections.
         state.works.clear();
-        (std::mem::take(&mut state.trace), state.cancels)
+        (std::mem::take(&mut state.trace), state.cancels, state.tally)
     }
 
     // ---- handlers
@@ -138,7 +179,14 @@ impl Judge {
         let mut state = self.state();
         let nonce = job.nonce;
         state.note(|| format!("{side} enters {nonce}: {:?}", job.work));
-        let work = WorkSeen { side, work: job.work, end: None, cause: None, context: context.clone() };
+        let work = WorkSeen {
+            side,
+            work: job.work,
+            end: None,
+            ended_at: None,
+            cause: None,
+            context: context.clone(),
+        };
         let before = state.works.insert(nonce, work);
         let once = before.is_none() || state.repeats;
         state.holds(once, "I14", || format!("the handler of {nonce} was entered twice"));
@@ -146,6 +194,7 @@ impl Judge {
             let told = context.is_cancelled();
             state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
         }
+        state.tally.saw(Happening::Entered);
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).running);
         state.holds(live <= most, "I10", || format!("{live} handlers live at the {side}, {most} may"));
@@ -154,11 +203,17 @@ impl Judge {
     pub(super) fn leaves(&self, side: Side, nonce: u64, end: WorkEnd) {
         let mut state = self.state();
         *state.live.of_mut(side) -= 1;
+        let now = state.now();
         let Some(work) = state.works.get_mut(&nonce) else { return };
         work.end = Some(end);
+        work.ended_at = Some(now);
         work.cause = work.context.cause().map(|cause| cause.kind());
         let (cause, work) = (work.cause, work.work);
         state.check_told(side, nonce, work, cause);
+        state.check_grace(side, nonce, work);
+        if cause == Some(CauseKind::Peer) {
+            state.tally.saw(Happening::Signalled);
+        }
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
     }
 
@@ -170,6 +225,17 @@ impl Judge {
         let may = gone || u128::from(job.ms) >= longest;
         state
             .holds(!disturbed || may, "L1", || format!("{} was told of its cancel in its shield", job.nonce));
+    }
+
+    pub(super) fn resumes(&self) -> bool {
+        self.state().resumes
+    }
+
+    /// So long critical sections of this side that have begun may take.
+    pub(super) fn shields(&self, side: Side) -> Duration {
+        let state = self.state();
+        let shielded = |work: &WorkSeen| work.side == side && work.end.is_none() && work.work == Work::Shield;
+        if state.works.values().any(shielded) { state.limits.of(side).shield } else { Duration::ZERO }
     }
 
     pub(super) fn live(&self, side: Side) -> usize {
@@ -212,6 +278,24 @@ impl State {
         let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
         let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
         self.holds(first, "L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
+    }
+
+    /// A handler has ended: within its grace, if its peer cancelled it or its connection is gone for good (L3).
+    fn check_grace(&mut self, side: Side, nonce: u64, work: Work) {
+        // A critical section comes first.
+        let shield = if work == Work::Shield { self.limits.of(side).shield } else { Duration::ZERO };
+        let grace = self.limits.of(side).cancel_grace + shield;
+        let most = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).saturating_add(LATE);
+        let cancelled = self.cancelled_at(side, nonce).filter(|_| self.is_open);
+        let gone = self.gone.of(side).filter(|_| !self.resumes);
+        let now = self.now();
+        for (at, why) in [(cancelled, "was cancelled"), (gone, "lost its connection")] {
+            let Some(at) = at else { continue };
+            let in_time = now <= at.saturating_add(most);
+            self.holds(in_time, "L3", || {
+                format!("{nonce} {why} at {at} and ends now, {most} ms it may take")
+            });
+        }
     }
 
     /// The connection may be at its end, or beyond.

@@ -5,6 +5,7 @@
 //! befalls the network. Its judge holds what callers, handlers and the wire see against the invariants. A run that does not
 //! end on the paused clock is a failure like any other, and the same seed gives the same trace.
 
+mod arrived;
 mod both;
 mod bytes;
 mod callers;
@@ -18,6 +19,7 @@ mod plan;
 mod rng;
 mod run;
 mod seen;
+mod tally;
 mod tap;
 mod watch;
 #[cfg(feature = "wires")]
@@ -28,6 +30,8 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use rescind_core::dialect::Dialect;
+
+pub use tally::{Happening, Tally};
 
 use super::Broken;
 use crate::speech::Speech;
@@ -61,6 +65,17 @@ impl Wire {
             Self::WebSocket | Self::HttpStreamable | Self::HttpAcp => false,
             #[cfg(feature = "wires")]
             Self::HttpStateless => true,
+        }
+    }
+
+    /// A client that lost its connection may come back to its requests.
+    const fn resumes(self) -> bool {
+        match self {
+            Self::Memory => false,
+            #[cfg(feature = "wires")]
+            Self::WebSocket | Self::HttpStateless => false,
+            #[cfg(feature = "wires")]
+            Self::HttpStreamable | Self::HttpAcp => true,
         }
     }
 
@@ -104,11 +119,15 @@ impl Case {
         })
     }
 
-    /// Plays one seed.
+    /// Plays one seed. One that does not end ends the process, with its trace.
     ///
     /// # Errors
     /// An invariant does not hold.
     pub fn play(&self, seed: u64) -> Result<Run, Box<Failure>> {
+        self.play_watched(seed, &watch::Watch::new(self))
+    }
+
+    fn play_watched(&self, seed: u64, watch: &watch::Watch) -> Result<Run, Box<Failure>> {
         let built = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = match built {
             Ok(runtime) => runtime,
@@ -117,12 +136,12 @@ impl Case {
                 return Err(Box::new(Failure { seed, broken, trace: Vec::new() }));
             }
         };
-        let judge = runtime.block_on(run::play(self, seed));
+        let judge = runtime.block_on(run::play(self, seed, watch));
         let broken = judge.broken();
-        let (trace, cancels) = judge.into_trace();
+        let (trace, cancels, tally) = judge.into_trace();
         match broken {
             Some(broken) => Err(Box::new(Failure { seed, broken, trace })),
-            None => Ok(Run { trace, cancels }),
+            None => Ok(Run { trace, cancels, tally }),
         }
     }
 
@@ -135,10 +154,10 @@ impl Case {
         let mut played = Played { seeds: count, ..Played::default() };
         let watch = watch::Watch::new(self);
         for seed in first..first.saturating_add(count) {
-            watch.begins(seed);
-            let run = self.play(seed)?;
+            let run = self.play_watched(seed, &watch)?;
             played.events += run.trace.len() as u64;
             played.cancels += run.cancels;
+            played.tally.add(&run.tally);
         }
         played.took = begun.elapsed();
         Ok(played)
@@ -153,6 +172,8 @@ pub struct Run {
     pub trace: Vec<String>,
     /// How many cancels were asked.
     pub cancels: u64,
+    /// What came to pass.
+    pub tally: Tally,
 }
 
 /// A run in which an invariant did not hold.
@@ -198,13 +219,15 @@ pub struct Played {
     pub events: u64,
     /// Cancels that were asked.
     pub cancels: u64,
+    /// In how many of them what came to pass.
+    pub tally: Tally,
     /// Real time.
     pub took: Duration,
 }
 
 impl fmt::Display for Played {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seeds, events, cancels, took } = self;
+        let Self { seeds, events, cancels, took, .. } = self;
         write!(f, "{seeds} seeds, {events} events, {cancels} cancels, {:.1} s", took.as_secs_f64())
     }
 }

@@ -10,9 +10,10 @@ use tokio::time::{sleep, timeout};
 
 use super::both::{Both, Side};
 use super::judge::Judge;
-use super::pipe::{Pipe, PipeEnd};
+use super::pipe::{Pipe, PipeEnd, Splits};
 use super::plan::Weather;
 use super::rng::Rng;
+use super::tally::Tally;
 
 /// All connections of a run.
 #[derive(Clone, Debug)]
@@ -27,6 +28,7 @@ struct State {
     /// No connection can be made any more.
     down: bool,
     records: bool,
+    splits: Splits,
     /// Where the server's ends of connections go that the network makes by itself.
     server: Option<Server>,
 }
@@ -50,6 +52,7 @@ impl Net {
             pipes: Vec::new(),
             down: false,
             records: false,
+            splits: Splits::AsDrawn,
             server: None,
         })))
     }
@@ -61,6 +64,13 @@ impl Net {
     /// Keeps every byte of each connection made from now on.
     pub(super) fn record(&self) {
         self.lock().records = true;
+    }
+
+    /// Whether connections split and narrow what goes over them, those there are and those to come.
+    #[cfg(feature = "wires")]
+    pub(super) fn splits(&self, splits: Splits) {
+        self.lock().splits = splits;
+        self.pipes().iter().for_each(|pipe| pipe.splits(splits));
     }
 
     /// What the client sends may come to this server twice from now on.
@@ -115,6 +125,7 @@ impl Net {
         if state.records || repeats {
             pipe.record();
         }
+        pipe.splits(state.splits);
         if let (true, Some(Server(server))) = (repeats, &state.server) {
             let server = Arc::clone(server);
             let after = state.rng.pick(1, &[5, 50, 500]);
@@ -138,6 +149,13 @@ impl Net {
     /// Nothing from this side arrives for so long, on the connections there are.
     pub(super) fn stall(&self, side: Side, time: Duration) {
         self.pipes().iter().for_each(|pipe| pipe.stall(side, time));
+    }
+
+    /// What befell the bytes of all connections.
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        self.pipes().iter().for_each(|pipe| tally.join(&pipe.tally()));
+        tally
     }
 
     pub(super) fn half_close(&self, side: Side) {

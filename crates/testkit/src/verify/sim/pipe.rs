@@ -16,6 +16,7 @@ use super::both::{Both, Side};
 use super::judge::Judge;
 use super::plan::Weather;
 use super::rng::Rng;
+use super::tally::{Happening, Tally};
 
 /// Both directions of one stream.
 #[derive(Clone, Debug)]
@@ -29,6 +30,7 @@ pub(super) struct Pipe {
 #[derive(Debug)]
 struct Direction {
     rng: Rng,
+    splits: Splits,
     piece: usize,
     room: usize,
     delay: u64,
@@ -46,6 +48,22 @@ struct Direction {
     writer: Option<Waker>,
     /// Every byte that was taken, for whoever wants to read along.
     log: Option<Vec<u8>>,
+    tally: Tally,
+}
+
+/// More than is ever on its way.
+const WHOLE: usize = 1 << 20;
+
+/// Whether a stream treats bytes as its weather says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Splits {
+    AsDrawn,
+    /// What is written at once arrives at once.
+    #[cfg_attr(
+        not(feature = "wires"),
+        expect(dead_code, reason = "only real wires have a handshake of their own")
+    )]
+    Never,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +78,7 @@ enum End {
 impl Direction {
     fn new(weather: &Weather, mut rng: Rng, cut_at: Option<usize>) -> Self {
         Self {
+            splits: Splits::AsDrawn,
             piece: weather.piece,
             room: weather.room,
             delay: weather.delay,
@@ -74,6 +93,7 @@ impl Direction {
             reader: None,
             writer: None,
             log: None,
+            tally: Tally::default(),
             rng: rng.fork(),
         }
     }
@@ -96,22 +116,34 @@ impl Direction {
         if self.deaf {
             return Some(bytes.len());
         }
-        let room = self.room.saturating_sub(self.held);
+        let room = match self.splits {
+            Splits::AsDrawn => self.room,
+            Splits::Never => WHOLE,
+        };
+        let room = room.saturating_sub(self.held);
         if room == 0 {
             return None;
         }
-        let piece = self.rng.length(1, self.piece);
+        let piece = self.piece();
         let left = self.cut_at.map_or(usize::MAX, |at| at.saturating_sub(self.taken));
         let count = bytes.len().min(room).min(piece).min(left);
+        if count < bytes.len() {
+            self.tally.saw(Happening::Split);
+        }
         let bytes = bytes.get(..count).unwrap_or_default();
         if let Some(log) = &mut self.log {
             log.extend_from_slice(bytes);
         }
-        let mut at = Instant::now() + Duration::from_millis(self.rng.below(self.delay + 1));
+        let delay = self.rng.below(self.delay + 1);
+        if delay > 0 {
+            self.tally.saw(Happening::Delayed);
+        }
+        let mut at = Instant::now() + Duration::from_millis(delay);
         if let Some((last, pieces)) = self.pieces.back_mut() {
             at = at.max(*last);
             if at == *last {
                 pieces.extend(bytes);
+                self.tally.saw(Happening::Joined);
             } else {
                 self.pieces.push_back((at, bytes.iter().copied().collect()));
             }
@@ -126,15 +158,28 @@ impl Direction {
         Some(count)
     }
 
+    /// The most bytes at once, this time.
+    fn piece(&mut self) -> usize {
+        match self.splits {
+            Splits::AsDrawn => self.rng.length(1, self.piece),
+            Splits::Never => WHOLE,
+        }
+    }
+
     /// When there is something to read; `None`: nothing is on its way.
-    fn next_at(&self) -> Option<Instant> {
+    fn next_at(&mut self) -> Option<Instant> {
         let (at, _) = self.pieces.front()?;
-        Some(self.stalled_until.map_or(*at, |until| until.max(*at)))
+        let until = self.stalled_until.unwrap_or(*at);
+        if until > Instant::now().max(*at) {
+            self.tally.saw(Happening::Stalled);
+        }
+        Some(until.max(*at))
     }
 
     fn pop(&mut self, buffer: &mut ReadBuf<'_>) {
+        let piece = self.piece();
         let Some((_, bytes)) = self.pieces.front_mut() else { return };
-        let count = buffer.remaining().min(bytes.len()).min(self.rng.length(1, self.piece));
+        let count = buffer.remaining().min(bytes.len()).min(piece);
         for byte in bytes.drain(..count) {
             buffer.put_slice(&[byte]);
         }
@@ -168,6 +213,22 @@ impl Pipe {
         }
     }
 
+    /// Whether it splits and narrows what goes over it.
+    pub(super) fn splits(&self, splits: Splits) {
+        let mut state = self.lock();
+        for side in Side::BOTH {
+            state.of_mut(side).splits = splits;
+        }
+    }
+
+    /// What befell its bytes.
+    pub(super) fn tally(&self) -> Tally {
+        let state = self.lock();
+        let mut tally = state.client.tally;
+        tally.join(&state.server.tally);
+        tally
+    }
+
     /// Every byte this side has written so far, if they are kept.
     pub(super) fn recorded(&self, side: Side) -> Vec<u8> {
         self.lock().of(side).log.clone().unwrap_or_default()
@@ -197,6 +258,9 @@ impl Pipe {
     pub(super) fn half_close(&self, side: Side) {
         let mut state = self.lock();
         let direction = state.of_mut(side);
+        if direction.end == End::Open {
+            direction.tally.saw(Happening::HalfClosed);
+        }
         direction.deaf = true;
         direction.stop(End::Ended);
     }
@@ -265,6 +329,7 @@ impl AsyncWrite for PipeEnd {
         };
         let cut = direction.cut_at.is_some_and(|at| direction.taken >= at);
         if cut {
+            direction.tally.saw(Happening::CutAtByte);
             for side in Side::BOTH {
                 state.of_mut(side).stop(End::Reset);
             }

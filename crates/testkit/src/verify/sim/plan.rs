@@ -122,7 +122,8 @@ pub(super) enum Disturbance {
     Stall(Side, u64),
     /// The connection is cut.
     Cut,
-    /// The end of input, as far as the other side can see; the rest of what this side writes is lost.
+    /// The end of input, as far as the other side can see; the rest of what this side writes is lost. It befalls the stream
+    /// beneath WebSocket and HTTP as well, each connection that there is then.
     HalfClose(Side),
 }
 
@@ -161,6 +162,19 @@ impl Plan {
         stalls || (self.weather.room < 400 && self.weather.delay > 1)
     }
 
+    /// The longest in milliseconds, by far, from a frame's writing to the last that follows of it, where nothing is cut.
+    pub(super) fn slowest(&self, wire: Wire) -> u64 {
+        let stalls = self.disturbances.iter().map(|(_, it)| match it {
+            Disturbance::Stall(_, ms) => *ms,
+            Disturbance::Cut | Disturbance::HalfClose(_) => 0,
+        });
+        // All bytes of a run, as many at once as the network takes.
+        let turns = 40_000 / self.weather.room as u64 + 2;
+        // A cancel waits for its request's response, and a post for the posts before it.
+        let own = if wire.has_connections() { 3_000 } else { 100 };
+        own + stalls.sum::<u64>() + turns * self.weather.delay
+    }
+
     pub(super) fn draw(seed: u64, wire: Wire, serves_both: bool) -> Self {
         let mut rng = Rng::new(seed);
         let mut next_nonce = 1;
@@ -177,7 +191,7 @@ impl Plan {
             })
             .collect();
         let opening = if rng.percent(5) { Caller::Cancels(rng.below(3)) } else { Caller::Waits };
-        let disturbances = disturbances(&mut rng, wire, spread);
+        let disturbances = disturbances(&mut rng, spread);
         let after = spread + rng.pick(20, &[0, 200, 3_000, 12_000]);
         let drain = rng.pick(0, &[50, 1_000, 10_000]);
         let ending = match rng.below(10) {
@@ -240,7 +254,7 @@ fn job(rng: &mut Rng, next_nonce: &mut u64, depth: u32) -> Job {
     Job { nonce, work, ms: rng.pick(0, &[1, 1, 5, 30, 400, 3_000]), caller, child }
 }
 
-fn disturbances(rng: &mut Rng, wire: Wire, spread: u64) -> Vec<(u64, Disturbance)> {
+fn disturbances(rng: &mut Rng, spread: u64) -> Vec<(u64, Disturbance)> {
     let mut found = Vec::new();
     if rng.percent(20) {
         let side = rng.pick(Side::Client, &[Side::Server]);
@@ -250,7 +264,7 @@ fn disturbances(rng: &mut Rng, wire: Wire, spread: u64) -> Vec<(u64, Disturbance
     if rng.percent(8) {
         found.push((rng.below(spread + 30), Disturbance::Cut));
     }
-    if wire == Wire::Memory && rng.percent(8) {
+    if rng.percent(8) {
         let side = rng.pick(Side::Client, &[Side::Server]);
         found.push((rng.below(spread + 30), Disturbance::HalfClose(side)));
     }

@@ -18,6 +18,8 @@ use super::net::Net;
 use super::open::{Arrival, Opened, Setting};
 use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
 use super::rng::Rng;
+use super::tally::Happening;
+use super::watch::Watch;
 
 /// A step that takes so long on the paused clock hangs. The longest good one is a server of sessions whose client is gone
 /// (5 min), with what its handlers may then take.
@@ -30,9 +32,10 @@ const ALONE: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_millis(500);
 
 /// Plays what the seed says; what is broken is the judge's to tell.
-pub(super) async fn play(case: &Case, seed: u64) -> Judge {
+pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
     let plan = Arc::new(Plan::draw(case.mix(seed), case.wire, case.serves_both()));
-    let judge = Judge::new(&case.dialect, case.speech, &plan.limits);
+    let judge = Judge::new(case.wire, &case.dialect, case.speech, &plan.limits);
+    watch.begins(seed, &judge);
     judge.note(|| format!("seed {seed}: {:?}, ends at {:?}", plan.weather, plan.end));
     if case.wire.has_connections() && plan.is_slow() {
         judge.state().lost = true;
@@ -43,11 +46,16 @@ pub(super) async fn play(case: &Case, seed: u64) -> Judge {
     let setting = Setting { case, plan: &plan, net: &net, judge: &judge };
     match within(&judge, "L3", "to open", setting.open(&mut rng)).await {
         Some(Ok(opened)) => talk(case, &plan, &judge, opened).await,
-        Some(Err(why)) => judge.note(|| format!("it did not open: {why}")),
+        Some(Err(why)) => {
+            judge.note(|| format!("it did not open: {why}"));
+            let hindered = judge.state().lost || plan.is_slow();
+            judge.holds(hindered, "L3", || format!("nothing hindered it, and it did not open: {why}"));
+        }
         None => {}
     }
     disturbing.abort();
     net.cut();
+    judge.state().tally.join(&net.tally());
     judge.state().works.clear();
     leave_nothing(&judge).await;
     judge
@@ -76,10 +84,11 @@ async fn disturb(plan: Arc<Plan>, net: Net, judge: Judge) {
             }
             Disturbance::Cut => {
                 judge.lost("everything is cut");
+                judge.saw(Happening::Cut);
                 net.cut();
             }
             Disturbance::HalfClose(side) => {
-                judge.lost(&format!("the {side} is heard no more"));
+                judge.cut(&format!("the {side} is heard no more"));
                 net.half_close(side);
             }
         }
@@ -129,6 +138,12 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
     let Some(outcome) = within(judge, "I13", "to shake hands", call.outcome()).await else { return };
     judge.state().is_open = matches!(outcome, Outcome::Completed(_));
     judge.note(|| format!("the handshake: {outcome:?}"));
+    let hindered = judge.state().is_open
+        || judge.state().is_going()
+        || judge.state().repeats
+        || plan.is_slow()
+        || plan.opening != Caller::Waits;
+    judge.holds(hindered, "L3", || format!("nothing hindered the handshake: {outcome:?}"));
     if let Some(opened) = case.speech.opened() {
         drop(client.notify(opened, &serde_json::json!({})));
     }
@@ -143,28 +158,31 @@ async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &Arrival)
 }
 
 async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, ending: Ending) {
+    judge.check_arrived(plan.slowest(case.wire));
     // On a slow network nothing of the client may have come yet.
     let server = match ending {
         Ending::Cut => opened.server.peer(),
         Ending::Shutdown(..) | Ending::BothShutDown(..) => timeout(ALONE, opened.server.wait()).await.ok(),
     };
     if server.is_none() {
+        let hindered = judge.state().lost || plan.is_slow() || ending == Ending::Cut;
+        let hindered = hindered || !judge.state().is_open || judge.state().written.client.frames.is_empty();
+        judge.holds(hindered, "L3", || "nothing hindered it, and there is no server".to_owned());
         judge.lost("there is no server");
         opened.serving.clear();
     }
     let peers = Both { client: Some(opened.client.clone()), server };
-    let was_lost = judge.state().lost;
+    if peers.server.is_some() {
+        judge.saw(Happening::Opened);
+    }
+    let calm = !judge.state().lost && plan.weather.delay == 0 && plan.disturbances.is_empty();
+    let mut flushed = None;
     match ending {
         Ending::Shutdown(side, drain) => {
             shut_down(plan, judge, &peers, side, drain).await;
-            let one = !case.wire.serves_all_by_one();
-            if one
-                && !was_lost
-                && !judge.state().cut
-                && plan.weather.delay == 0
-                && plan.disturbances.is_empty()
-            {
+            if calm && !judge.state().cut {
                 judge.state().check_answered(side);
+                flushed = Some(side);
             }
         }
         Ending::BothShutDown(drain, other) => {
@@ -175,6 +193,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
         }
         Ending::Cut => {
             judge.lost("everything is cut");
+            judge.saw(Happening::Cut);
             opened.net.cut();
         }
     }
@@ -187,6 +206,9 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
             leave(case, plan, judge, &peers, side).await;
             is_over(plan, judge, side, peer).await;
         }
+    }
+    if let Some(side) = flushed.filter(|_| !judge.state().cut) {
+        judge.check_flushed(side);
     }
 }
 
@@ -226,9 +248,10 @@ async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     sleep(Duration::from_millis(5)).await;
     judge.all_returned(side);
     let limits = plan.limits.of(side);
-    let most = Instant::now() + limits.detach_grace + limits.cancel_grace + SLACK;
+    let resumes = if judge.resumes() { limits.detach_grace } else { judge.shields(side) };
+    let most = Instant::now() + resumes + limits.cancel_grace + SLACK;
     while judge.live(side) > 0 && Instant::now() < most {
-        sleep(TICK).await;
+        sleep_until(most.min(Instant::now() + TICK)).await;
     }
     let live = judge.live(side);
     judge.holds(live == 0, "L3", || format!("{live} handlers of the {side} outlive their connection"));

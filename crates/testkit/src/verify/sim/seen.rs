@@ -25,6 +25,8 @@ pub(super) struct CallSeen {
     pub(super) returned: bool,
     /// Its caller was told that it cannot have run.
     pub(super) not_run: bool,
+    /// Since when its cancel is on its way, as far as its caller can know.
+    pub(super) cancelled_at: Option<u64>,
     /// It was made for a request that was cancelled already.
     pub(super) stillborn: bool,
 }
@@ -46,6 +48,7 @@ pub(super) struct WorkSeen {
     pub(super) side: Side,
     pub(super) work: Work,
     pub(super) end: Option<WorkEnd>,
+    pub(super) ended_at: Option<u64>,
     /// The cause it had been given when it ended.
     pub(super) cause: Option<CauseKind>,
     pub(super) context: CallContext,
@@ -55,16 +58,17 @@ pub(super) struct WorkSeen {
 #[derive(Debug)]
 pub(super) struct RequestSeen {
     pub(super) nonce: Option<u64>,
-    /// How often it came.
+    /// How often it came, and when first.
     pub(super) received: u32,
+    pub(super) received_at: Option<u64>,
     pub(super) cancels: u32,
     /// When its cancel came out of the wire behind it.
     pub(super) cancelled_at: Option<u64>,
     /// Its handler was at work then and had no cause, and its protocol has silence for it.
     pub(super) owed_silence: bool,
-    /// How often it was answered, and whether the caller's side has that.
+    /// How often it was answered, and when the caller's side had that.
     pub(super) answers: u32,
-    pub(super) answer_received: bool,
+    pub(super) answer_received_at: Option<u64>,
 }
 
 /// What one side wrote.
@@ -88,14 +92,25 @@ pub(super) struct Written {
 pub(super) struct Frame {
     pub(super) body: Bytes,
     pub(super) kind: Kind,
+    /// When it was written.
+    pub(super) at: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
-    Request { id: String },
-    Cancel { id: String },
-    Answer { id: String },
-    Notification,
+    Request {
+        id: String,
+    },
+    Cancel {
+        id: String,
+    },
+    Answer {
+        id: String,
+    },
+    /// A handler's own, if it belongs to one.
+    Notification {
+        of: Option<u64>,
+    },
     Other,
 }
 
@@ -104,7 +119,7 @@ impl Kind {
     pub(super) const fn may_be_said_twice(&self) -> bool {
         match self {
             Self::Cancel { .. } | Self::Answer { .. } | Self::Other => true,
-            Self::Request { .. } | Self::Notification => false,
+            Self::Request { .. } | Self::Notification { .. } => false,
         }
     }
 }

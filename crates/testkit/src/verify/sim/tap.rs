@@ -41,8 +41,8 @@ impl Receiver for TapReceiver {
                 self.judge.holds(lost, "I12", || format!("{side} reads a frame it cannot: {why}"));
             }
             Poll::Ready(Some(Ok(event))) => self.judge.note(|| format!("{side} hears {event:?}")),
-            Poll::Ready(Some(Err(error))) => self.judge.lost(&format!("{side} hears {error}")),
-            Poll::Ready(None) => self.judge.lost(&format!("{side} hears the end")),
+            Poll::Ready(Some(Err(error))) => self.judge.is_gone(side, &format!("{side} hears {error}")),
+            Poll::Ready(None) => self.judge.is_gone(side, &format!("{side} hears the end")),
             Poll::Pending => {}
         }
         event

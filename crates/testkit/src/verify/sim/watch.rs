@@ -1,10 +1,13 @@
 //! Tells of a seed that never ends: what spins without a pause stops the paused clock, and no limit on it is ever over (L4).
+//!
+//! What had happened by then is told with it, also where one seed alone is played again.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::Case;
+use super::judge::Judge;
 use crate::verify::Broken;
 
 /// Real time for one seed; a slow machine takes a second.
@@ -12,7 +15,7 @@ const LONGEST: Duration = Duration::from_secs(120);
 
 /// A thread that ends the process, with the seed's number, when one takes too long.
 pub(super) struct Watch {
-    told: Option<Sender<u64>>,
+    told: Option<Sender<(u64, Judge)>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -21,14 +24,18 @@ impl Watch {
         let (told, seeds) = channel();
         let (wire, dialect) = (case.wire, case.dialect.name());
         let thread = thread::spawn(move || {
-            let mut seed = 0;
+            let mut last: Option<(u64, Judge)> = None;
             loop {
                 match seeds.recv_timeout(LONGEST) {
-                    Ok(next) => seed = next,
+                    Ok(next) => last = Some(next),
                     Err(RecvTimeoutError::Disconnected) => return,
+                    // Nothing was begun: the process does something else first.
+                    Err(RecvTimeoutError::Timeout) if last.is_none() => {}
                     Err(RecvTimeoutError::Timeout) => break,
                 }
             }
+            let Some((seed, judge)) = last else { return };
+            eprintln!("{}", judge.trace().join("\n"));
             let what =
                 format!("seed {seed} on {wire:?} in {dialect} does not end; nothing lets the clock go on");
             eprintln!("{}", Broken { invariant: "L4", what });
@@ -38,11 +45,11 @@ impl Watch {
         Self { told: Some(told), thread: Some(thread) }
     }
 
-    /// This seed begins.
-    pub(super) fn begins(&self, seed: u64) {
+    /// This seed begins, and this judge will know what happens in it.
+    pub(super) fn begins(&self, seed: u64, judge: &Judge) {
         if let Some(told) = &self.told {
             // Only if the thread has ended, and then so does the process.
-            let _ = told.send(seed);
+            let _ = told.send((seed, judge.clone()));
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::both::Side;
 use super::judge::Judge;
 use super::open::{Arrival, Opened, Serving, Setting, builder};
+use super::pipe::Splits;
 use super::rng::Rng;
 use super::tap::tap;
 use super::work::router;
@@ -25,21 +26,29 @@ const HOST: &str = "localhost";
 
 impl Setting<'_> {
     pub(super) async fn websocket(&self) -> Result<Opened, String> {
+        // The library beneath takes a handshake in more than 64 pieces of less than 128 bytes for an attack.
+        self.net.splits(Splits::Never);
         let ends = self.net.connect().map_err(told)?;
         let server = Arc::new(Arrival::default());
         let tell = Arc::clone(&server);
         let (judge, peers) = (self.judge.clone(), builder(Side::Server, self));
+        let slow = self.plan.is_slow();
         let serving = Serving::spawn(async move {
             match accept_given(UpgradeOptions::new(), ends.server).await {
                 Ok(link) => match peers.attach(tap(link, Side::Server, &judge)) {
                     Ok(peer) => tell.tell(peer),
                     Err(error) => judge.holds(false, "L3", || error.to_string()),
                 },
-                Err(error) => judge.note(|| format!("the server's handshake: {error}")),
+                Err(error) => {
+                    let hindered = judge.state().lost || slow;
+                    judge.note(|| format!("the server's handshake: {error}"));
+                    judge.holds(hindered, "L3", || format!("nothing hindered the handshake: {error}"));
+                }
             }
         });
         let transport = rescind_websocket::connect(&format!("ws://{HOST}/"));
         let link = open_given(&transport, ends.client).await.map_err(told)?;
+        self.net.splits(Splits::AsDrawn);
         let client = builder(Side::Client, self).attach(tap(link, Side::Client, self.judge)).map_err(told)?;
         Ok(Opened { client, server, net: self.net.clone(), framing: None, serving: vec![serving] })
     }
@@ -48,6 +57,7 @@ impl Setting<'_> {
         let after = Duration::from_millis(rng.pick(10, &[0, 10, 500]));
         let mut binding = Streamable::new().stream_after(after);
         if rng.percent(15) {
+            self.judge.may_be_away();
             binding = binding.poll_after(Duration::from_millis(rng.pick(20, &[400])));
         }
         let (in_order, http2) = (rng.percent(30), rng.percent(30));
@@ -124,6 +134,11 @@ impl Listener for Tapped {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Link, TransportError>>> {
+        // A server that shuts down accepts no more: over stateless HTTP a link that was shut down would make way for another, which
+        // nobody shuts down.
+        if self.judge.state().shut.server {
+            return Poll::Pending;
+        }
         let accepted = Pin::new(&mut self.inner).poll_accept(cx);
         accepted.map(|link| link.map(|link| link.map(|link| tap(link, Side::Server, &self.judge))))
     }

@@ -1,0 +1,141 @@
+//! What must have come to pass by the time a connection ends to which nothing had happened: what was written has arrived, what
+//! was asked is answered and its caller told, and what was cancelled knows it.
+
+use rescind_core::CancelResult;
+
+use super::both::Side;
+use super::judge::{Judge, State};
+use super::plan::{Caller, Work};
+use super::seen::{CallSeen, Kind, RequestSeen};
+use super::tally::Happening;
+
+impl Judge {
+    /// It came to pass.
+    pub(super) fn saw(&self, happening: Happening) {
+        self.state().tally.saw(happening);
+    }
+
+    /// Holds what is older than so many milliseconds, if nothing has befallen the connection.
+    pub(super) fn check_arrived(&self, slowest: u64) {
+        let mut state = self.state();
+        if state.is_going() || state.repeats || !state.is_open {
+            return;
+        }
+        let Some(before) = state.now().checked_sub(slowest) else { return };
+        for side in Side::BOTH {
+            state.check_frames(side, before);
+            state.check_requests(side, before);
+        }
+        state.check_cancels(before);
+    }
+
+    /// The side has shut down over a wire to which nothing happened: all that it wrote has arrived. But where the other has
+    /// written into that end its output is broken, and then it reads no more.
+    pub(super) fn check_flushed(&self, side: Side) {
+        let mut state = self.state();
+        let broken = state.written.of(side.other()).under_way.values().any(|places| !places.is_empty());
+        if !broken && !state.away && !state.repeats && state.is_open {
+            state.check_frames(side, u64::MAX);
+        }
+    }
+}
+
+impl CallSeen {
+    /// Since when its cancel is on its way, or its request gone; `None`: neither.
+    fn cancelled_at(&self, now: u64) -> Option<u64> {
+        let unsupported = matches!(self.result, Some(CancelResult::NotSupported | CancelResult::TakenBack));
+        let by_itself = matches!(self.caller, Caller::Deadline(_) | Caller::Token(_)) && !self.returned;
+        let by_itself = self.asked.filter(|asked| by_itself && *asked < now);
+        self.cancelled_at.or(by_itself).filter(|_| !unsupported)
+    }
+}
+
+impl State {
+    /// The cancel of this call came out of the wire behind its request.
+    fn came_behind(&self, side: Side, nonce: u64) -> bool {
+        let mut requests = self.written.of(side).requests.values();
+        requests.any(|request| request.nonce == Some(nonce) && request.cancelled_at.is_some())
+    }
+
+    /// The call of this request was given up by its caller.
+    pub(super) fn is_given_up(&self, nonce: Option<u64>) -> bool {
+        let call = nonce.and_then(|nonce| self.calls.get(&nonce));
+        call.is_some_and(|call| call.cancelled_at(self.now()).is_some())
+    }
+
+    /// What this side wrote before has come out at the other.
+    fn check_frames(&mut self, side: Side, before: u64) {
+        let written = self.written.of(side);
+        let mut missing = None;
+        for place in written.under_way.values().flatten() {
+            let Some(frame) = written.frames.get(*place).filter(|frame| frame.at < before) else { continue };
+            let (invariant, nonce) = match &frame.kind {
+                // It goes by the stream of the request it was made for.
+                Kind::Cancel { id } => {
+                    let nonce = written.requests.get(id).and_then(|request| request.nonce);
+                    ("L1", nonce.and_then(|nonce| self.calls.get(&nonce)?.parent))
+                }
+                Kind::Request { id } => ("I1", written.requests.get(id).and_then(|request| request.nonce)),
+                Kind::Answer { id } => {
+                    ("I1", self.written.of(side.other()).requests.get(id).and_then(|request| request.nonce))
+                }
+                Kind::Notification { of } => ("I1", *of),
+                Kind::Other => ("I7", None),
+            };
+            // Over HTTP a response nobody waits for is closed, and takes what is still to come with it.
+            if self.ordered || !self.is_given_up(nonce) {
+                missing = Some((invariant, frame.at, frame.kind.clone()));
+                break;
+            }
+        }
+        if let Some((invariant, at, kind)) = missing {
+            self.holds(false, invariant, || format!("the {side} wrote {kind:?} at {at}, and it never came"));
+        }
+    }
+
+    /// What came to this side before is answered where that is owed, and the caller told.
+    fn check_requests(&mut self, side: Side, before: u64) {
+        let queue_time = u64::try_from(self.limits.of(side).queue_time.as_millis()).unwrap_or(u64::MAX);
+        let unanswered = |(id, request): &(&String, &RequestSeen)| {
+            let Some(nonce) = request.nonce else { return false };
+            let over = match self.works.get(&nonce) {
+                Some(work) => work.ended_at,
+                None => request.received_at.map(|at| at.saturating_add(queue_time)),
+            };
+            over.is_some_and(|at| at < before)
+                && request.answers == 0
+                && !self.is_silenced(side, id)
+                && !self.is_given_up(request.nonce)
+        };
+        let requests = &self.written.of(side.other()).requests;
+        let open = requests.iter().find(unanswered).map(|(id, request)| (id.clone(), request.nonce));
+        self.holds(open.is_none(), "I1", || format!("the {side} never answered {open:?}"));
+        let requests = &self.written.of(side.other()).requests;
+        let untold = requests.values().find_map(|request| {
+            let call = self.calls.get(&request.nonce?)?;
+            let told = call.returned || call.left;
+            (request.answer_received_at.is_some_and(|at| at < before) && !told).then_some(request.nonce)
+        });
+        self.holds(untold.is_none(), "I13", || format!("{untold:?} is answered, and its caller waits"));
+    }
+
+    /// What was cancelled before, and is at work, knows it.
+    fn check_cancels(&mut self, before: u64) {
+        let now = self.now();
+        let untold = self.works.iter().find(|(nonce, work)| {
+            // Some protocols have cancels of one side only.
+            let call = self.calls.get(nonce).filter(|call| *self.cancels_from.of(call.side));
+            let cancelled = call.and_then(|call| call.cancelled_at(now)).is_some_and(|at| at < before);
+            // A critical section is told at its end.
+            let runs = work.end.is_none() && work.work != Work::Shield;
+            // One that overtook its request names nothing, where the dialect lets none wait.
+            let hit = || self.parks || call.is_some_and(|call| self.came_behind(call.side, **nonce));
+            cancelled && runs && !work.context.is_cancelled() && hit()
+        });
+        let untold = untold.map(|(nonce, _)| (*nonce, self.calls.get(nonce)));
+        if let Some((nonce, call)) = untold {
+            let what = format!("{nonce} is cancelled, and its handler never was told: {call:?}");
+            self.holds(false, "L1", || what);
+        }
+    }
+}
