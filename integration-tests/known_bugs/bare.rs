@@ -16,7 +16,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    let waited = tokio::time::timeout(Duration::from_secs(60), wait.into_future()).await;
+    const HANG: Duration = Duration::from_secs(60);
+    let since = tokio::time::Instant::now();
+    let waited = tokio::time::timeout(HANG, wait.into_future()).await;
+    // What nobody was woken for is found ready by the look that the end of the time brings.
+    assert!(since.elapsed() < HANG, "hangs: {what}");
     waited.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use rescind::{CallContext, Limits, Router};
 use serde_json::{Value, json};
 
+use crate::heap::{HELD, Held};
+
 /// As short as makes what ends by itself end soon.
 pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
@@ -13,6 +15,9 @@ pub(crate) fn limits() -> Limits {
     limits.half_close_grace = Duration::from_millis(200);
     limits.flush = Duration::from_millis(200);
     limits.parked_time = Duration::from_secs(2);
+    // A connection that stays is full of what it remembers within seconds, and holds no more later.
+    limits.remembered = 64;
+    limits.remembered_time = Duration::from_secs(1);
     limits
 }
 
@@ -20,6 +25,7 @@ pub(crate) fn router() -> Router {
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"protocolVersion": 1})) })
         .method("echo", |_: CallContext, value: Value| async { Ok(value) })
+        .method(HELD, |_: CallContext, _: Value| async { Ok(Held::now().told()) })
         .method("sleep", |ctx: CallContext, value: Value| async move {
             let time = Duration::from_millis(number(&value, "ms"));
             tokio::select! {

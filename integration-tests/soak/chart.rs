@@ -49,14 +49,14 @@ fn mebibytes(bytes: u64) -> f64 {
     number(bytes) / f64::from(1 << 20)
 }
 
-/// `title` and `verdict` stand above the panels. `before` is where the dashed lines are; `load_until` is the second at which the
-/// peers went.
+/// `title` and `verdict` stand above the panels. `before` is where the dashed lines are; `quiet` is from which second to which
+/// the peers had gone.
 pub(crate) fn chart(
     title: &str,
     verdict: &str,
     samples: &[Sample],
     before: &Sample,
-    load_until: f64,
+    quiet: &[[f64; 2]],
 ) -> String {
     let end = samples.last().map_or(1.0, |sample| sample.at.as_secs_f64()).max(1.0);
     let across = |seconds: f64| LEFT + (WIDTH - LEFT - RIGHT) * seconds / end;
@@ -73,7 +73,7 @@ pub(crate) fn chart(
     legend(&mut svg);
     let mut top = TOP;
     for panel in &PANELS {
-        draw(&mut svg, panel, top, samples, before, &across, end, load_until);
+        draw(&mut svg, panel, top, samples, before, &across, end, quiet);
         top += PANEL + GAP;
     }
     svg.push_str("</svg>\n");
@@ -107,7 +107,7 @@ fn draw(
     before: &Sample,
     across: &impl Fn(f64) -> f64,
     end: f64,
-    load_until: f64,
+    quiet: &[[f64; 2]],
 ) {
     let most = samples.iter().chain([before]).map(panel.value).fold(1.0, f64::max);
     let step = nice(most / 4.0);
@@ -115,12 +115,14 @@ fn draw(
     let bottom = top + PANEL;
     let up = |value: f64| bottom - PANEL * value / ceiling;
     let right = WIDTH - RIGHT;
-    let _ = writeln!(
-        svg,
-        "<rect x=\"{:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{PANEL}\" fill=\"#eaeef2\"/>",
-        across(load_until),
-        (right - across(load_until)).max(0.0)
-    );
+    for [from, to] in quiet {
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{:.1}\" y=\"{top}\" width=\"{:.1}\" height=\"{PANEL}\" fill=\"#eaeef2\"/>",
+            across(*from),
+            (across(*to) - across(*from)).max(0.0)
+        );
+    }
     let _ =
         writeln!(svg, "<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"600\">{}</text>", top - 6.0, panel.title);
     let mut tick = 0.0;
@@ -193,9 +195,10 @@ mod tests {
             descriptors: at * 3,
             tasks: 70 - at,
             slots: at * at,
+            ..Sample::default()
         };
         let samples: Vec<_> = (0..=60).map(sample).collect();
-        let svg = chart("a <wire>", "all is well", &samples, &samples[0], 55.0);
+        let svg = chart("a <wire>", "all is well", &samples, &samples[0], &[[20.0, 25.0], [55.0, 60.0]]);
         assert!(svg.contains("a &lt;wire&gt;") && svg.ends_with("</svg>\n"));
         let lines: Vec<_> =
             svg.split("points=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();

@@ -1,6 +1,7 @@
 //! Peers that ask properly: every call must end, with its own answer, and half of them are cancelled at a random time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rescind::dialect::Role;
@@ -37,15 +38,26 @@ pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed:
     }
 }
 
-/// One connection with one round, before anything is looked at.
-pub(crate) async fn first(wire: Wire, connect: &Connect, tally: &Arc<Tally>) {
-    if let Some(peer) = open(wire, connect, tally).await {
-        round(wire, &peer, tally, &mut Random::new(0)).await;
-        peer.shutdown(Duration::ZERO).await;
+/// Who comes when all others have gone is served: the server was not left too busy for ever.
+pub(crate) async fn last(wire: Wire, connect: &Connect, tally: &Tally) {
+    let before = tally.overloaded.load(Ordering::Relaxed);
+    let Some(peer) = open(wire, connect, tally).await else {
+        return tally.fault("who came last could not open a connection and shake hands".to_owned());
+    };
+    let params = wire.params(json!({"mark": "last"}));
+    match peer.call::<_, Value>("echo", &params).start() {
+        Ok(call) => settled(call, "echo", &params, false, tally).await,
+        Err(error) => tally.fault(format!("`echo` was not started: {error}")),
+    }
+    if tally.overloaded.load(Ordering::Relaxed) > before {
+        tally.fault("who came last, when all others had gone, was refused as overloaded".to_owned());
+    }
+    if let Err(error) = leave(peer, 0).await {
+        tally.fault(format!("the last connection ended with: {error}"));
     }
 }
 
-/// A connection that stays for all of the run, and is left open.
+/// Asks on a connection that stays for all of the run, and leaves it open.
 pub(crate) async fn stay(wire: Wire, peer: Peer, tally: Arc<Tally>, seed: u64) {
     let mut random = Random::new(seed);
     while !tally.is_over() {
@@ -53,7 +65,8 @@ pub(crate) async fn stay(wire: Wire, peer: Peer, tally: Arc<Tally>, seed: u64) {
     }
 }
 
-async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option<Peer> {
+/// A connection that has shaken hands.
+pub(crate) async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option<Peer> {
     let opened = match connect() {
         Ok(transport) => timeout(HANG, transport.open()).await,
         Err(error) => {
@@ -85,8 +98,10 @@ pub(crate) async fn attach(wire: Wire, link: rescind::Link, tally: &Tally) -> Op
     if wire != Wire::Stateless {
         let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
         if let Err(error) = peer.call::<_, Value>("initialize", &hello).await {
-            // The server has its limits, over good and bad peers alike.
-            if !error.to_string().contains("Overloaded") {
+            // The server has its limits, over good and bad peers alike; how often is asked at the end.
+            if error.to_string().contains("Overloaded") {
+                Tally::count(&tally.overloaded);
+            } else {
                 tally.fault(format!("a handshake failed: {error}"));
             }
             peer.shutdown(Duration::ZERO).await;
@@ -160,16 +175,18 @@ async fn ask(wire: Wire, peer: &Peer, tally: &Tally, random: &mut Random) {
 
 async fn settled(call: Call<Value>, method: &str, params: &Value, is_cancelled: bool, tally: &Tally) {
     let Ok(outcome) = timeout(HANG, call.outcome()).await else {
-        return tally.fault(format!("a call of `{method}` hangs"));
+        return tally.fault(format!("I13: a call of `{method}` hangs"));
     };
     match outcome {
         Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => {
             if value.get("mark") != params.get("mark") {
-                tally.fault(format!("a call of `{method}` got another's answer"));
+                tally.fault(format!("I4: a call of `{method}` got another's answer"));
             }
         }
         Outcome::Cancelled(_) if is_cancelled => {}
-        Outcome::Failed(error) if format!("{:?}", error.data).contains("overloaded") => {}
+        Outcome::Failed(error) if format!("{:?}", error.data).contains("overloaded") => {
+            Tally::count(&tally.overloaded);
+        }
         Outcome::Failed(error) => {
             tally.fault(format!("a call of `{method}` failed: {}", CallError::Failed(error)));
         }

@@ -5,6 +5,7 @@ mod agent;
 mod bad;
 mod chart;
 mod good;
+mod heap;
 mod options;
 mod random;
 mod samples;
@@ -12,22 +13,24 @@ mod tally;
 mod wires;
 
 use std::error::Error;
+use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
-use rescind::stdio::{Command, this_process};
-use rescind::{Peer, Server, ServerLimits, Transport as _};
+use rescind::stdio::{ChildHandle, Command, this_process};
+use rescind::{Peer, Server, ServerCounts, ServerLimits, Transport as _};
 use tokio::runtime::{Builder, Runtime, RuntimeMetrics};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use self::heap::Held;
 use self::options::{Options, USAGE};
-use self::samples::{Sample, growth};
+use self::samples::{Sample, growth, leaked, refused};
 use self::tally::Tally;
-use self::wires::{Door, Wire};
+use self::wires::{Connect, Door, Place, Wire};
 
 /// Why a run could not be made.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -37,10 +40,18 @@ const GOOD: u64 = 8;
 const BAD: u64 = 4;
 /// What bad peers left behind is gone so long after they have.
 const SETTLE: Duration = Duration::from_secs(20);
+/// Looks at the heap once they are gone.
+const LONGER: usize = 2;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let runtime = match Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match Builder::new_multi_thread()
+        .worker_threads(2)
+        // Threads of blocking handlers that are done go before what is alive is counted.
+        .thread_keep_alive(Duration::from_millis(500))
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
     };
@@ -80,16 +91,28 @@ fn soak(runtime: &Runtime, options: &Options) -> Result<ExitCode, Failure> {
     let metrics = runtime.metrics();
     let tally = Arc::new(Tally::default());
     let run = runtime.block_on(play(options, &metrics, &tally))?;
-    let mut wrong = growth(&run.samples, &run.before, &run.after);
+    let mut wrong = run.wrong();
     let (faults, first) = tally.faults();
     if faults > 0 {
         wrong.push(format!("{faults} calls or connections of good peers went wrong: {}", first.join("; ")));
     }
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    for (what, counter) in [
+        ("call was made", &tally.calls),
+        ("call was cancelled", &tally.cancelled),
+        ("attack was made", &tally.attacks),
+    ] {
+        if count(counter) == 0 {
+            wrong.push(format!("no {what}, so that nothing is known"));
+        }
+    }
+    let asked = count(&tally.calls) + count(&tally.connections);
+    wrong.extend(refused(count(&tally.overloaded), asked));
     let summary = format!(
-        "{} calls, {} of them cancelled, on {} connections beside {} attacks, seed {}",
+        "{} calls, {} of them cancelled, {} refused as overloaded, on {} connections beside {} attacks, seed {}",
         count(&tally.calls),
         count(&tally.cancelled),
+        count(&tally.overloaded),
         count(&tally.connections),
         count(&tally.attacks),
         options.seed
@@ -98,17 +121,13 @@ fn soak(runtime: &Runtime, options: &Options) -> Result<ExitCode, Failure> {
     if let Some(file) = &options.svg {
         let title = format!("{wire}: {:.0} seconds", options.time.as_secs_f64());
         let verdict = if wrong.is_empty() { "nothing grew" } else { "FAILED" };
-        let all: Vec<_> = run.samples.iter().chain(&run.settling).copied().collect();
-        let until = options.time.as_secs_f64();
-        std::fs::write(
-            file,
-            chart::chart(&title, &format!("{verdict}; {summary}"), &all, &run.before, until),
-        )?;
+        let verdict = format!("{verdict}; {summary}");
+        std::fs::write(file, chart::chart(&title, &verdict, &run.samples, &run.before, &run.quiet))?;
     }
     println!("{wire}: {summary}");
     println!("{wire}: before {:?}", run.before);
-    println!("{wire}: at the end of the load {:?}", run.samples.last());
     println!("{wire}: after {:?}", run.after);
+    println!("{wire}: the heap after each load {:?}", run.held);
     for what in &wrong {
         eprintln!("{wire}: FAILED: {what}");
     }
@@ -119,8 +138,39 @@ fn soak(runtime: &Runtime, options: &Options) -> Result<ExitCode, Failure> {
 struct Run {
     before: Sample,
     samples: Vec<Sample>,
-    settling: Vec<Sample>,
+    /// Where in them the second load begins and ends.
+    second: Range<usize>,
+    /// When the peers had gone: from which second to which.
+    quiet: Vec<[f64; 2]>,
     after: Sample,
+    /// What is alive of the heap, after each load.
+    held: [Held; 2],
+}
+
+impl Run {
+    /// What is not as it should be.
+    fn wrong(&self) -> Vec<String> {
+        let second = self.samples.get(self.second.clone()).unwrap_or_default();
+        let mut wrong = growth(second, &self.before, &self.after);
+        let [first, second] = self.held;
+        wrong.extend(leaked(first, second));
+        wrong
+    }
+}
+
+/// Who is served, how one connects, and what is looked at meanwhile.
+struct Stage<'a> {
+    options: &'a Options,
+    tally: &'a Arc<Tally>,
+    metrics: &'a RuntimeMetrics,
+    connect: Connect,
+    place: Place,
+    counts: Option<ServerCounts>,
+    /// A connection that is there for all of the run: what each request leaves in its own connection is not gone with it.
+    lasting: Peer,
+    /// The process behind it, looked at from outside.
+    child: Option<ChildHandle>,
+    begun: Instant,
 }
 
 async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -> Result<Run, Failure> {
@@ -132,79 +182,118 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
         .server_limits(ServerLimits::default())
         .on_peer(move |peer| met.watch(peer));
     let Door { server, connect, place } = wire.open(server).await?;
+    let counts = server.as_ref().map(Server::counts);
     let serving = server.map(|server| tokio::spawn(server.run()));
-    // One lasting child, looked at from outside.
-    let lasting = if wire == Wire::Stdio {
+    let (lasting, child) = if wire == Wire::Stdio {
         let (link, child) = Command::new(std::env::current_exe()?).arg(wires::AGENT).start()?;
-        Some((good::attach(wire, link, tally).await.ok_or("the child does not answer")?, child))
+        (good::attach(wire, link, tally).await, Some(child))
     } else {
-        None
+        (good::open(wire, &connect, tally).await, None)
     };
-    let child = lasting.as_ref().map(|(_, child)| child.pid());
-    if wire == Wire::Stateless {
-        // One link is all of its clients, and is there from the first one on.
-        good::first(wire, &connect, tally).await;
-    }
+    let lasting = lasting.ok_or("the first connection was not served")?;
     let begun = Instant::now();
-    let look = || Sample::now(begun.elapsed(), metrics.num_alive_tasks(), tally.slots(), child);
-    let before = look();
-    let mut peers = JoinSet::new();
-    for n in 0..GOOD {
-        peers.spawn(good::visit(wire, Arc::clone(&connect), Arc::clone(tally), seed(options, n)));
-    }
-    for n in 0..BAD {
-        let attack = bad::attack(
-            wire,
-            Arc::clone(&connect),
-            place.clone(),
-            Arc::clone(tally),
-            seed(options, GOOD + n),
-        );
-        peers.spawn(attack);
-    }
-    let staying = lasting.as_ref().map(|(peer, _)| peer.clone());
-    let mut stays = JoinSet::new();
-    if let Some(peer) = staying {
-        stays.spawn(good::stay(wire, peer, Arc::clone(tally), seed(options, GOOD + BAD)));
-    }
-    let mut samples = Vec::new();
-    let mut each_second = interval(Duration::from_secs(1));
-    each_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while begun.elapsed() < options.time {
-        each_second.tick().await;
-        samples.push(look());
-    }
-    tally.end();
-    let gone = async { while peers.join_next().await.is_some() {} };
-    if timeout(Duration::from_secs(60), gone).await.is_err() {
-        tally.fault("a peer does not come to its end".to_owned());
-    }
-    // The lasting one is part of what was there before.
-    let settling = settled(&before, look).await;
-    let after = settling.last().copied().unwrap_or(before);
-    drop((stays, lasting));
+    let stage = Stage { options, tally, metrics, connect, place, counts, lasting, child, begun };
+    let run = stage.play().await?;
+    drop(stage);
     if let Some(serving) = serving {
         serving.abort();
     }
-    Ok(Run { before, samples, settling, after })
+    Ok(run)
 }
 
-const fn seed(options: &Options, n: u64) -> u64 {
-    options.seed.wrapping_mul(1000).wrapping_add(n)
-}
-
-/// Looks each second until all is as it was, or for long enough.
-async fn settled(before: &Sample, look: impl Fn() -> Sample) -> Vec<Sample> {
-    let since = Instant::now();
-    let mut samples = vec![look()];
-    loop {
-        let now = samples.last().copied().unwrap_or_default();
-        let is_over =
-            now.descriptors <= before.descriptors && now.tasks <= before.tasks && now.slots <= before.slots;
-        if is_over || since.elapsed() > SETTLE {
-            return samples;
+impl Stage<'_> {
+    /// A third of the time, and two thirds, each until all who came have gone.
+    async fn play(&self) -> Result<Run, Failure> {
+        // One who asks starts what is there from the first request on, such as the one link of stateless HTTP.
+        good::last(self.options.wire, &self.connect, self.tally).await;
+        // Its end is no part of what was there before.
+        let since = Instant::now();
+        while self.counts.as_ref().is_some_and(|counts| counts.sessions() > 1) && since.elapsed() < SETTLE {
+            sleep(Duration::from_millis(20)).await;
         }
-        sleep(Duration::from_secs(1)).await;
-        samples.push(look());
+        let before = self.look()?;
+        let seconds = usize::try_from(self.options.time.as_secs()).unwrap_or(0);
+        let mut samples = Vec::with_capacity(seconds + 300);
+        let mut quiet = Vec::with_capacity(2);
+        let first = self.options.time / 3;
+        self.load(first, 0, &mut samples).await?;
+        let held = self.settle(&before, &mut samples, &mut quiet).await?;
+        let from = samples.len();
+        self.load(first * 2, 1, &mut samples).await?;
+        let second = from..samples.len();
+        let held = [held, self.settle(&before, &mut samples, &mut quiet).await?];
+        let after = samples.last().copied().unwrap_or(before);
+        good::last(self.options.wire, &self.connect, self.tally).await;
+        Ok(Run { before, samples, second, quiet, after, held })
+    }
+
+    fn look(&self) -> Result<Sample, &'static str> {
+        let child = self.child.as_ref().map(ChildHandle::pid);
+        let (tasks, slots) = (self.metrics.num_alive_tasks(), self.tally.slots());
+        Sample::now(self.begun.elapsed(), tasks, slots, self.counts.as_ref(), child)
+            .ok_or("this system does not tell what a process holds, or the child is gone")
+    }
+
+    async fn held(&self) -> Result<Held, Failure> {
+        if self.child.is_none() {
+            return Ok(Held::now());
+        }
+        Ok(Held::now().and_of(&self.lasting).await?)
+    }
+
+    /// Good and bad peers for so long, and until the last of them has gone.
+    async fn load(&self, time: Duration, which: u64, samples: &mut Vec<Sample>) -> Result<(), Failure> {
+        let (wire, tally) = (self.options.wire, self.tally);
+        tally.begin();
+        let since = Instant::now();
+        let seed = |n| self.options.seed.wrapping_mul(1000).wrapping_add(which * 100 + n);
+        let mut peers = JoinSet::new();
+        for n in 0..GOOD {
+            peers.spawn(good::visit(wire, Arc::clone(&self.connect), Arc::clone(tally), seed(n)));
+        }
+        for n in GOOD..GOOD + BAD {
+            let (connect, place) = (Arc::clone(&self.connect), self.place.clone());
+            peers.spawn(bad::attack(wire, connect, place, Arc::clone(tally), seed(n)));
+        }
+        peers.spawn(good::stay(wire, self.lasting.clone(), Arc::clone(tally), seed(GOOD + BAD)));
+        let mut each_second = interval(Duration::from_secs(1));
+        each_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while since.elapsed() < time {
+            each_second.tick().await;
+            samples.push(self.look()?);
+        }
+        tally.end();
+        let gone = async { while peers.join_next().await.is_some() {} };
+        if timeout(Duration::from_secs(60), gone).await.is_err() {
+            tally.fault("a peer does not come to its end".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Looks each second until all is as it was, or for long enough; and then a little longer at the heap, of which the least counts:
+    /// what is still being given back is no leak.
+    async fn settle(
+        &self,
+        before: &Sample,
+        samples: &mut Vec<Sample>,
+        quiet: &mut Vec<[f64; 2]>,
+    ) -> Result<Held, Failure> {
+        let since = Instant::now();
+        let from = self.begun.elapsed().as_secs_f64();
+        loop {
+            let now = self.look()?;
+            samples.push(now);
+            if now.is_back(before) || since.elapsed() > SETTLE {
+                break;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        let mut least = self.held().await?;
+        for _ in 0..LONGER {
+            sleep(Duration::from_secs(1)).await;
+            least = least.least(self.held().await?);
+        }
+        quiet.push([from, self.begun.elapsed().as_secs_f64()]);
+        Ok(least)
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::wires::Wire;
 
 pub(crate) const USAGE: &str = "usage: soak --wire NAME [--minutes N] [--svg FILE] [--seed N]
-Good and bad peers over one wire, half of all requests cancelled at random times. Exit code 1 if memory, descriptors, tasks or
-requests grew, or a call hung or got another's answer.
+Good and bad peers over one wire, half of all requests cancelled at random times. Exit code 1 if memory, descriptors, tasks,
+requests or what the server counts grew, if a call hung or got another's answer, or if the server came to refuse good peers.
 wires: stdio, named-pipe, websocket, http-streamable, http2-streamable, http-stateless, http-acp
 example: soak --wire websocket --minutes 1 --svg websocket.svg";
 

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use rescind::ServerCounts;
+
+use crate::heap::Held;
+
 /// One look.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
@@ -14,34 +18,88 @@ pub(crate) struct Sample {
     pub(crate) tasks: u64,
     /// Requests and calls at either end.
     pub(crate) slots: u64,
+    /// What the server counts over all its connections.
+    pub(crate) running: u64,
+    pub(crate) draining: u64,
+    pub(crate) sessions: u64,
 }
 
 impl Sample {
-    pub(crate) fn now(at: Duration, tasks: usize, slots: u64, child: Option<u32>) -> Self {
-        let processes = ["self".to_owned()].into_iter().chain(child.map(|child| child.to_string()));
+    /// `None` where the system does not tell what a process holds, or the child is gone.
+    pub(crate) fn now(
+        at: Duration,
+        tasks: usize,
+        slots: u64,
+        server: Option<&ServerCounts>,
+        child: Option<u32>,
+    ) -> Option<Self> {
+        let processes = [None].into_iter().chain(child.map(Some));
         let (mut memory, mut descriptors) = (0, 0);
         for process in processes {
-            memory += resident(&process);
-            descriptors += open(&process);
+            memory += rescind_testkit::resident_memory(process)?;
+            descriptors += rescind_testkit::open_descriptors(process)?;
         }
-        Self { at, memory, descriptors, tasks: tasks as u64, slots }
+        let count = |of: fn(&ServerCounts) -> usize| server.map_or(0, of) as u64;
+        let (running, draining) = (count(ServerCounts::running), count(ServerCounts::draining));
+        let sessions = count(ServerCounts::sessions);
+        Some(Self { at, memory, descriptors, tasks: tasks as u64, slots, running, draining, sessions })
     }
-}
 
-fn resident(process: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) * 1024
-}
+    /// What has to come back to where it was, by name.
+    fn counts(&self) -> [(&'static str, u64); 6] {
+        [
+            ("descriptors", self.descriptors),
+            ("tasks", self.tasks),
+            ("requests and calls", self.slots),
+            ("places for handlers", self.running),
+            ("handlers that drain", self.draining),
+            ("sessions", self.sessions),
+        ]
+    }
 
-fn open(process: &str) -> u64 {
-    std::fs::read_dir(format!("/proc/{process}/fd")).map_or(0, |open| open.count() as u64)
+    /// All is as it was `before`.
+    pub(crate) fn is_back(&self, before: &Self) -> bool {
+        self.counts().iter().zip(before.counts()).all(|((_, now), (_, before))| *now <= before)
+    }
 }
 
 /// Memory may grow by so much from the third quarter of a run to the last: allocators keep what they had, and how many requests
 /// there are at one moment is chance. In bytes, and as a part of what there was.
 const MEMORY: u64 = 3 << 20;
 const MEMORY_PART: u64 = 20;
+
+/// A server that is too busy for more than one in so many of what good peers ask, while others flood it, is one that serves nobody.
+const OVERLOADED: u64 = 2;
+
+/// What is alive may be so much more after the second load than after the first, however many calls were made: how large the buffers
+/// that stay once were is chance, some hundred KiB in a few blocks. An allocation left by each call is seen from 500 calls on, 64 bytes
+/// more in a table from 8192 on; a minute makes tens of thousands. The second load is twice as long as the first, so that a table
+/// that only grows has grown again by then.
+const ALIVE: Held = Held { bytes: 512 << 10, blocks: 500 };
+
+/// What is alive that was not before as many calls again.
+pub(crate) fn leaked(first: Held, second: Held) -> Vec<String> {
+    let mut leaked = Vec::new();
+    for (what, first, second, allowed) in [
+        ("bytes", first.bytes, second.bytes, ALIVE.bytes),
+        ("blocks", first.blocks, second.blocks, ALIVE.blocks),
+    ] {
+        let by = second.saturating_sub(first);
+        if by > allowed {
+            leaked.push(format!(
+                "I11: {by} {what} of the heap more are alive after the second load than after the first, {allowed} are allowed"
+            ));
+        }
+    }
+    leaked
+}
+
+/// Whether so many of `asked` were refused as overloaded that the server cannot be said to serve.
+pub(crate) fn refused(overloaded: u64, asked: u64) -> Option<String> {
+    (overloaded > asked / OVERLOADED).then(|| {
+        format!("{overloaded} of {asked} calls and handshakes of good peers were refused as overloaded")
+    })
+}
 
 /// What grew, and by how much; nothing if all is well. `before` is from before any peer came, `after` from when the last one had
 /// gone for a while.
@@ -53,16 +111,12 @@ pub(crate) fn growth(samples: &[Sample], before: &Sample, after: &Sample) -> Vec
     if last > most {
         let (by, allowed) = (last - third, most - third);
         grown.push(format!(
-            "memory is not flat over the last half: {by} bytes more from its first part to its second, {allowed} are allowed"
+            "I11: memory is not flat over the last half: {by} bytes more from its first part to its second, {allowed} are allowed"
         ));
     }
-    for (what, before, after) in [
-        ("descriptors", before.descriptors, after.descriptors),
-        ("tasks", before.tasks, after.tasks),
-        ("requests and calls", before.slots, after.slots),
-    ] {
+    for ((what, before), (_, after)) in before.counts().into_iter().zip(after.counts()) {
         if after > before {
-            grown.push(format!("{} {what} are left: {before} before, {after} after", after - before));
+            grown.push(format!("I3: {} {what} are left: {before} before, {after} after", after - before));
         }
     }
     grown
@@ -98,13 +152,37 @@ mod tests {
     fn each_kind_of_growth_is_told_with_its_number() {
         let nothing = Sample::default();
         let leak = growth(&run(|at| (40 << 20) + at * (300 << 10)), &nothing, &nothing);
-        assert!(leak.len() == 1 && leak.iter().all(|told| told.starts_with("memory")), "{leak:?}");
-        let after = Sample { descriptors: 2, tasks: 1, slots: 7, ..nothing };
+        assert!(leak.len() == 1 && leak.iter().all(|told| told.starts_with("I11: memory")), "{leak:?}");
+        let after =
+            Sample { descriptors: 2, tasks: 1, slots: 7, running: 3, draining: 4, sessions: 5, ..nothing };
         let left = growth(&run(|_| 1), &nothing, &after);
-        let told = ["2 descriptors", "1 tasks", "7 requests and calls"];
+        let told = [
+            "2 descriptors",
+            "1 tasks",
+            "7 requests and calls",
+            "3 places for handlers",
+            "4 handlers that drain",
+            "5 sessions",
+        ];
         assert!(
-            left.len() == 3 && left.iter().zip(told).all(|(left, told)| left.starts_with(told)),
+            left.len() == told.len()
+                && left.iter().zip(told).all(|(left, told)| left.starts_with(&format!("I3: {told}"))),
             "{left:?}"
         );
+    }
+
+    #[test]
+    fn an_entry_left_by_each_call_is_told_and_a_table_once_fuller_is_not() {
+        let first = Held { bytes: 1 << 20, blocks: 5000 };
+        let fuller = Held { bytes: first.bytes + (400 << 10), blocks: first.blocks + 100 };
+        assert!(leaked(first, fuller).is_empty());
+        let left = Held { bytes: first.bytes + 64 * 10_000, blocks: first.blocks + 10_000 };
+        assert_eq!(leaked(first, left).len(), 2);
+    }
+
+    #[test]
+    fn a_server_that_serves_few_is_told() {
+        assert_eq!((refused(0, 0), refused(50, 100)), (None, None));
+        assert!(refused(51, 100).is_some() && refused(1, 1).is_some());
     }
 }

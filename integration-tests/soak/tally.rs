@@ -14,6 +14,8 @@ pub(crate) struct Tally {
     pub(crate) cancelled: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) attacks: AtomicU64,
+    /// Calls and handshakes of good peers that the server was too busy for.
+    pub(crate) overloaded: AtomicU64,
     over: AtomicBool,
     faults: Mutex<(u64, Vec<String>)>,
     peers: Mutex<Vec<Peer>>,
@@ -22,6 +24,10 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn begin(&self) {
+        self.over.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn end(&self) {

@@ -1,5 +1,6 @@
 //! How many times an attack is played: the number of the table in a release build, less in a debug build, which takes ten
-//! times as long for each. `.ci/threats` runs the release build.
+//! times as long for each. `.ci/threats` runs the release build. `RESCIND_THREATS_FULL=1` plays a million over HTTP too, which takes
+//! a quarter of an hour for each trial there.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,10 +10,15 @@ use libtest_mimic::Trial;
 use crate::alone;
 use crate::wires::{Kind, Wire};
 
+/// Set to `1` it asks for the million on every wire.
+const FULL: &str = "RESCIND_THREATS_FULL";
+
 /// The million of the table. Over HTTP, where each frame is a POST with a response of its own, it is as many as take about 40 s of two
-/// cores. Whole turns of `floods::TOGETHER`, all of them.
+/// cores, unless [`FULL`] asks for all. Whole turns of `pairs::TOGETHER`, all of them.
 pub(crate) fn million_over(wire: &Wire) -> usize {
+    let is_full = std::env::var_os(FULL).is_some_and(|full| full == "1");
     match (cfg!(debug_assertions), wire.kind) {
+        _ if is_full => 1_000_000,
         (true, _) => 5_120,
         (false, Kind::Connection) => 1_000_000,
         (false, Kind::Conversation) => 40_960,
@@ -43,20 +49,15 @@ where
 
 /// This process's resident memory, in bytes.
 pub(crate) fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("the system tells");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("memory is told");
-    let kibibytes: usize =
-        line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number");
-    assert!(kibibytes > 0, "no process is empty");
-    kibibytes * 1024
+    let held = rescind_testkit::resident_memory(None).expect("the system tells");
+    usize::try_from(held).expect("no process holds more than it can address")
 }
 
 /// The descriptors this process has open. The losses ask for it, which are played on Unix.
 #[cfg(unix)]
 pub(crate) fn descriptors() -> usize {
-    let open = std::fs::read_dir("/proc/self/fd").expect("the system tells").count();
-    assert!(open > 0, "this one at least");
-    open
+    let open = rescind_testkit::open_descriptors(None).expect("the system tells");
+    usize::try_from(open).expect("no process has so many")
 }
 
 /// What this thread had of a core since a first look at it. What others make it wait is not in it.

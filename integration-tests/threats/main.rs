@@ -1,7 +1,7 @@
 //! The threat table: each attack or fault as a test with its number. What another test holds already is not played
 //! twice: `table.rs` lists every row with the tests that hold it, and fails if one of them is gone.
 //!
-//! Times hold in virtual time; wall times and ratios are asked of a release build alone, as are the full counts
+//! Times hold in virtual time; wall times and ratios are asked of a release build alone, as are the counts of the table
 //! (`counts.rs`).
 //!
 //! `cargo test -p rescind-integration-tests --test threats floods` runs those whose name has that.
@@ -39,6 +39,7 @@ mod stuck;
 mod table;
 #[path = "../matrix/faults/trial.rs"]
 mod trial;
+mod trickle;
 mod user_code;
 #[path = "../matrix/faults/valve.rs"]
 #[expect(dead_code, reason = "shared with the faults of wires")]
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         reasons::trials,
         stuck::trials,
         table::trials,
+        trickle::trials,
         user_code::trials,
     ];
     let trials = threats.into_iter().flat_map(|trials| trials()).collect();

@@ -21,6 +21,10 @@ use crate::{alone, in_time, trial, until};
 /// Within so long of its time a thing happens that has one.
 const PROMPT: Duration = Duration::from_millis(50);
 const RESULTS: usize = 4000;
+/// In bytes: more of them than any wire here holds for a reader.
+const RESULT: usize = 4 * 1024;
+/// Frames an outbox may hold here: far fewer than the results.
+const OUTBOX: usize = 256;
 const HANDLERS: usize = 1024;
 const ROUNDS: usize = 100;
 
@@ -31,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial(name, move || unread(wire)));
     }
     trials.push(trial("stuck::an_async_handler_that_loops_is_answered_by_its_grace".into(), loops));
+    trials.push(trial("stuck::a_caller_of_a_peer_that_reads_nothing_is_settled".into(), unanswered));
     for blocking in [false, true] {
         let name = if blocking { "blocking" } else { "async" };
         let name = format!("stuck::a_handler_that_never_yields_drains_and_is_reported::{name}");
@@ -44,35 +49,83 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The time is the test's own: nothing that goes by it can be late.
+/// The outbox is full of a few of the results; the others wait with their permits, and behind them in the queue. The time is the
+/// test's own: nothing that goes by it can be late.
 async fn unread(wire: crate::wires::Wire) {
-    let limits = Limits::default();
+    let mut limits = Limits::default();
+    limits.outbox_frames = OUTBOX;
+    limits.queued = RESULTS;
     let ends = Ends::open(wire, &limits).await;
     let (asker, agent) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
     agent.seen.until("wait 1 began").await;
     asker.valve.stop_reading();
     let before = agent.peer.stats().finished;
-    let much = json!({"bytes": 2048});
+    let much = json!({"bytes": RESULT});
     let results: Vec<_> =
         (0..RESULTS).map(|_| asker.peer.call::<_, Value>("much", &much).start().unwrap()).collect();
-    // A client of HTTP has 1024 requests in flight; the others wait on its side.
-    let handled = if wire.kind == Kind::Connection { RESULTS } else { 1000 };
-    until("the results wait", || agent.peer.stats().finished - before >= handled as u64).await;
-    let is_bounded = || {
-        let load = agent.peer.load();
-        load.outbox_frames <= limits.outbox_frames && load.outbox_bytes <= limits.outbox_bytes
+    let is_bounded = || agent.peer.load().outbox_frames <= OUTBOX;
+    let waiting = if wire.kind == Kind::Connection {
+        let permits = limits.running as u64;
+        // Each is written, in the outbox, or waits; the one more is who is cancelled.
+        until("I11: results wait with their permits", || {
+            let stats = agent.peer.stats();
+            let all = stats.finished - before + stats.running + stats.queued;
+            stats.running == permits && all == RESULTS as u64 + 1
+        })
+        .await;
+        assert_eq!(agent.peer.load().outbox_frames, OUTBOX, "I11: {:?}", agent.peer.load());
+        RESULTS
+    } else {
+        // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
+        let in_flight = 1000;
+        until("the results wait", || agent.peer.stats().finished - before >= in_flight as u64).await;
+        in_flight
     };
     assert!(is_bounded(), "I11: {:?}", agent.peer.load());
     let since = std::time::Instant::now();
     let _ = wait.canceller().cancel("stop");
     agent.seen.until("wait 1 signalled: peer").await;
     let took = since.elapsed();
-    eprintln!("counted: {}: a cancel behind {handled} unread results is heard after {took:?}", wire.name);
+    eprintln!("counted: {}: a cancel behind {waiting} unread results is heard after {took:?}", wire.name);
     assert!(!TIMED || took <= PROMPT, "it took {took:?}");
     assert!(is_bounded(), "I11: {:?}", agent.peer.load());
     drop(results);
     ends.close().await;
+}
+
+/// Calls without a time of their own, on a wire that is full. L3: a cancel settles those it cancels although nothing can be written,
+/// and the close the others.
+async fn unanswered() {
+    tokio::time::pause();
+    let (near, _unread) = memory_pair();
+    let limits = Limits::default();
+    let client = Peer::builder(ACP).role(Role::Client).limits(limits.clone()).attach(near).unwrap();
+    let much = json!({"filler": "x".repeat(1 << 20)});
+    let mut calls: Vec<_> =
+        (0..40).map(|_| client.call::<_, Value>("work", &much).start().unwrap()).collect();
+    until("the wire is full and the rest waits", || (1..40).contains(&client.load().outbox_frames)).await;
+    let left = calls.split_off(20);
+    let since = Instant::now();
+    for call in &calls {
+        let _ = call.canceller().cancel("stop");
+    }
+    for call in calls {
+        assert!(in_time("L3: who cancels", call.outcome()).await.is_cancelled());
+    }
+    let took = since.elapsed();
+    assert!(took <= limits.peer_wait + PROMPT, "{took:?}");
+    let since = Instant::now();
+    let closing = client.clone();
+    let closing = tokio::spawn(async move { closing.shutdown(Duration::ZERO).await });
+    for call in left {
+        let outcome = in_time("L3: who is left at the close", call.outcome()).await;
+        assert!(matches!(outcome, Outcome::Disconnected { .. } | Outcome::Cancelled(_)), "{outcome:?}");
+    }
+    in_time("the close", closing).await.unwrap();
+    let took = since.elapsed();
+    assert!(took <= limits.flush + limits.peer_wait + PROMPT, "{took:?}");
+    until("I3: no call is left", || client.stats().calls == 0).await;
 }
 
 /// A loop that awaits and does not look at its cancel: the answer comes with the grace, to the millisecond.

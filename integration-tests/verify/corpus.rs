@@ -7,7 +7,8 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use rescind_testkit::fuzz::TARGETS;
-use rescind_testkit::verify::page;
+use rescind_testkit::verify::coverage::ENGINES;
+use rescind_testkit::verify::{Tally, page};
 
 /// Files of a target, and their bytes.
 const MOST: (usize, u64) = (60, 200 * 1024);
@@ -24,6 +25,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 #[test]
 fn every_file_of_the_corpus_holds() {
     let mut replayed = 0;
+    let _ = Tally::taken();
     for target in TARGETS {
         let folder = fuzz().join("corpus").join(target.name);
         let files = names(&folder);
@@ -36,6 +38,15 @@ fn every_file_of_the_corpus_holds() {
         }
         println!("{:20} {:3} files", target.name, files.len());
     }
+    let judged = Tally::taken();
+    println!("judged {judged}");
+    let engine = ENGINES.iter().find(|engine| engine.name == "fuzz").unwrap();
+    let judged: BTreeSet<_> = judged.judged().map(|(number, _)| number).collect();
+    assert_eq!(
+        judged,
+        engine.checks.iter().copied().collect(),
+        "what is claimed is judged, and nothing else"
+    );
     let far = format!("{replayed} files of {} targets replayed", TARGETS.len());
     page::reached("fuzz", "the committed corpus", &far).unwrap();
     assert!(replayed >= 10 * TARGETS.len(), "{replayed} files are too few to mean anything");

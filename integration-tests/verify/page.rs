@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use rescind_core::dialect::Role;
 use rescind_testkit::verify::coverage::{Depth, ENGINES, INVARIANTS};
-use rescind_testkit::verify::{Class, Order, page};
+use rescind_testkit::verify::search::{BEGINNING, search};
+use rescind_testkit::verify::{Class, page};
 
 fn planted() -> String {
     let head = "\n## Planted bugs, and who catches each\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
@@ -29,7 +30,10 @@ fn the_page_is_up_to_date() {
         std::fs::write(&path, renewed).expect("the page can be written");
         return;
     }
-    assert!(page == renewed, "renew it: RESCIND_PRINT=1 cargo test -p rescind-integration-tests --test page");
+    assert!(
+        page == renewed,
+        "renew it: RESCIND_PRINT=$PWD/docs/verification.md cargo test -p rescind-integration-tests --test page"
+    );
 }
 
 #[test]
@@ -49,7 +53,7 @@ fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
         of_it.filter(|row| first(row).is_some_and(|reached| reached >= least)).count()
     };
     for class in Class::ALL.into_iter().filter(|class| class.role() == Role::Server) {
-        for order in Order::ALL {
+        for order in class.orders() {
             let row = format!("search | {class:?}, {}", order.name());
             assert_eq!(told(&row, 1_000_000), 1, "{row}");
         }
@@ -58,25 +62,92 @@ fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
         let row = format!("reference | {}", dialect.name().replace('-', "_"));
         assert_eq!(told(&row, 10_000), 1, "{row}");
     }
+    let seeds = |wire: &str| -> u64 {
+        let of_it = rows.lines().filter_map(|row| row.strip_prefix("| simulation | ")?.strip_prefix(wire));
+        of_it.filter_map(|row| row.rsplit("| ").next()?.split(' ').next()?.parse::<u64>().ok()).sum()
+    };
+    for wire in ["memory_", "websocket_", "http_streamable_", "http_stateless_", "http_acp_"] {
+        assert!(seeds(wire) >= 100_000, "{wire}: {} seeds", seeds(wire));
+    }
 }
 
-/// An invariant is checked by the search if its number stands in what the search checks.
+/// What is claimed for engines that look at programs from outside is what their tests name.
 #[test]
-fn the_search_checks_the_invariants_it_claims() {
-    let checks = [
-        include_str!("../../crates/testkit/src/verify/act.rs"),
-        include_str!("../../crates/testkit/src/verify/invariants.rs"),
-        include_str!("../../crates/testkit/src/verify/ledger.rs"),
-        include_str!("../../crates/testkit/src/verify/outputs.rs"),
-        include_str!("../../crates/testkit/src/verify/owed.rs"),
-        include_str!("../../crates/testkit/src/verify/reach.rs"),
-        include_str!("../../crates/testkit/src/verify/verdict.rs"),
-        include_str!("../../crates/testkit/src/verify/world.rs"),
+fn the_engines_that_hold_no_session_name_what_they_check() {
+    let folders = [
+        ("threads", &["threads/tests", "threads/tests/site", "threads/tests/far"] as &[&str]),
+        ("soak", &["soak"]),
     ];
-    let search = ENGINES.iter().find(|engine| engine.name == "search").expect("it is there");
-    for invariant in INVARIANTS {
-        let quoted = format!("\"{}\"", invariant.number);
-        let checked = checks.iter().any(|file| file.contains(&quoted));
-        assert_eq!(checked, search.checks.contains(&invariant.number), "{}", invariant.number);
+    for (name, folders) in folders {
+        let mut sources = String::new();
+        for folder in folders {
+            let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+            for entry in std::fs::read_dir(&folder).expect("its folder is there") {
+                let path = entry.expect("it can be looked at").path();
+                sources.push_str(&std::fs::read_to_string(path).unwrap_or_default());
+            }
+        }
+        let is_named =
+            |number: &str| sources.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == number);
+        let named: Vec<_> =
+            INVARIANTS.iter().map(|invariant| invariant.number).filter(|n| is_named(n)).collect();
+        let engine = ENGINES.iter().find(|engine| engine.name == name).expect("it is an engine");
+        assert_eq!(named, engine.checks, "{name}");
+    }
+    // CI counts the pairs as they run, and wants as many.
+    let threads = ENGINES.iter().find(|engine| engine.name == "threads").map(|engine| engine.depth);
+    let Some(Depth::Table(depth)) = threads else { panic!("threads are an engine") };
+    let pairs = depth.split(' ').next().unwrap_or_default();
+    let step = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/threads"));
+    assert!(
+        step.is_ok_and(|step| step.contains(&format!("-ge {pairs} ]"))),
+        "CI wants another number than {pairs}"
+    );
+}
+
+/// CI runs every engine.
+#[test]
+fn every_engine_is_a_step_of_ci() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    let run = read(".ci/run");
+    let steps = run.lines().find_map(|line| line.strip_prefix("steps=\"")?.strip_suffix('"'));
+    let steps: Vec<_> = steps.expect("its steps").split(' ').collect();
+    for (engine, step, word) in [
+        ("search", "verify", "--test search"),
+        ("reference", "verify", "--test reference"),
+        ("simulation", "verify", "--test sim"),
+        ("fuzz", "fuzz", "cargo fuzz"),
+        ("threats", "threats", "--test threats"),
+        ("matrix", "matrix", "matrix"),
+        ("threads", "threads", "integration-tests/threads/Cargo.toml"),
+        ("soak", "soak", "--bin soak"),
+        ("corpus, known bugs, regressions", "test", "--workspace"),
+        ("planted bugs", "plants", "--test plants"),
+    ] {
+        assert!(
+            steps.contains(&step) && read(&format!(".ci/{step}")).contains(word),
+            "CI leaves {engine} out"
+        );
+    }
+    assert!(ENGINES.len() == 8, "an engine more has a line more above");
+}
+
+/// The rows of the search were printed by the search there is: its beginning, searched again, comes to what they say.
+#[test]
+fn the_rows_of_the_search_are_those_of_this_search() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));
+    let page = page.expect("the page is there");
+    for class in Class::ALL {
+        for order in class.orders() {
+            let begins = search(class, *order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));
+            let start = format!("| search | {class:?}, {} | ", order.name());
+            let row = page.lines().find(|row| row.starts_with(&start)).unwrap_or_default();
+            let end = format!("; {} |", begins.beginning());
+            assert!(
+                row.ends_with(&end),
+                "run .ci/verify with RESCIND_PRINT: {start} ends with {end}, not as in {row}"
+            );
+        }
     }
 }

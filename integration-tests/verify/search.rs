@@ -1,14 +1,18 @@
 //! Exhaustive search of the machine, a class of dialects and a kind of wire each (VERIFICATION: "exhaustive search").
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
-use rescind_testkit::verify::search::{replay, search};
-use rescind_testkit::verify::{Class, Input, Order, Way, World, page, way};
+use rescind_core::dialect::{CancelFrom, EarlyCancel, Gate, LostStream, Role};
+use rescind_testkit::verify::coverage::ENGINES;
+use rescind_testkit::verify::search::{BEGINNING, replay, search};
+use rescind_testkit::verify::{Class, Input, Order, Tally, Way, World, page, way};
 
 /// States asked of each search: in release what the design asks for, else what fits into a test run.
 const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
+/// Every way of so many inputs is gone.
+const LEAST_DEPTH: usize = if cfg!(debug_assertions) { 3 } else { 6 };
 /// So many seconds of a core each may take, if that is asked.
 const SECONDS: &str = "RESCIND_SEARCH_SECONDS";
 
@@ -40,17 +44,60 @@ fn every_state_holds(class: Class, order: Order) {
             let what = format!("{class:?}, {}", order.name());
             let spent = on_a_core().saturating_sub(begun);
             println!(
-                "{searched}, {:.1} s of a core, {:.1} s",
+                "{searched}, {:.1} s of a core, {:.1} s\n{what} judged {}",
                 spent.as_secs_f32(),
-                searched.took.as_secs_f32()
+                searched.took.as_secs_f32(),
+                searched.judged,
             );
-            page::reached("search", &what, &searched.to_string()).expect("the page can be written");
-            assert!(searched.states >= STATES, "there are more states than were seen: {searched}");
+            let begins = search(class, order, BEGINNING).unwrap_or_else(|found| panic!("{found}"));
+            let far = format!("{searched}; {}", begins.beginning());
+            page::reached("search", &what, &far).expect("the page can be written");
+            assert!(
+                searched.states >= STATES,
+                "there are more states of the machine than were seen: {searched}"
+            );
+            assert!(searched.depth >= LEAST_DEPTH, "only ways of so many inputs were gone: {searched}");
+            assert!(searched.cascading > 0, "no step came between the slices of a cascade: {searched}");
+            if !cfg!(debug_assertions) {
+                for word in way::WORDS {
+                    let was_given = searched.given.contains_key(word);
+                    assert_eq!(was_given, is_given(class, order, word), "{word} was given: {was_given}");
+                }
+            }
             if let Some(longest) = longest() {
                 assert!(spent <= longest, "it took {spent:?} of a core: {searched}");
             }
         }
         Err(found) => panic!("{found}"),
+    }
+}
+
+/// Whether an input of this word means something in a class.
+fn is_given(class: Class, order: Order, word: &str) -> bool {
+    let dialect = class.dialect();
+    let rules = dialect.rules();
+    let is_unordered = order == Order::Unordered;
+    let is_client = class.role() == Role::Client;
+    let by_clients = rules.cancel_from == CancelFrom::Client;
+    let (called_off, tells) = (by_clients && is_client, !by_clients || is_client);
+    match word {
+        "hello" | "cancel-hello" => rules.handshake.is_some(),
+        "agreed" => rules.gate == Gate::Declared || rules.session_required,
+        "request-exempt" => matches!(class, Class::Silence | Class::Stateless),
+        "cancel-by-nobody" | "cancel-elsewhere" => !called_off,
+        "stream-lost" | "call-failed" | "exchange-failed" => is_unordered,
+        "stream-back" => is_unordered && rules.lost_stream == LostStream::Detach,
+        // There what comes of a cancel that was written is eight inputs away, the handshake among them.
+        "acked" | "acked-not" | "cancel-failed" if class == Class::Gated && is_unordered => false,
+        "cancel-failed" => is_unordered && tells,
+        "cancel-written" | "acked" | "acked-not" => tells,
+        "wait" if called_off || class == Class::Stateless => false,
+        "wait" => match rules.early {
+            EarlyCancel::Never => false,
+            EarlyCancel::WhereUnordered => is_unordered,
+            EarlyCancel::Always => true,
+        },
+        _ => true,
     }
 }
 
@@ -78,6 +125,22 @@ searches! {
     caller_without_order: Caller, Unordered;
     ended_by_the_peer_in_order: Ended, Ordered;
     ended_by_the_peer_without_order: Ended, Unordered;
+    stateless: Stateless, Unordered;
+}
+
+/// What the page claims of this engine is what it judges: each invariant in a state where what that is about was there.
+#[test]
+fn the_search_judges_what_it_claims_and_nothing_else() {
+    let mut judged = Tally::default();
+    for class in Class::ALL {
+        for order in class.orders() {
+            judged += search(class, *order, 4_000).unwrap_or_else(|found| panic!("{found}")).judged;
+        }
+    }
+    println!("judged {judged}");
+    let engine = ENGINES.iter().find(|engine| engine.name == "search").expect("it is there");
+    let judged: BTreeSet<_> = judged.judged().map(|(number, _)| number).collect();
+    assert_eq!(judged, engine.checks.iter().copied().collect());
 }
 
 /// `RESCIND_WAY` goes one way again, as a failure prints it, and shows every step.
@@ -106,7 +169,9 @@ fn some_way(class: Class, order: Order, seed: u64) -> (Way, World) {
     for step in 0..60 {
         drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mut inputs = world.inputs(&here);
-        let ends = |input: &Input| matches!(input, Input::Lost(_) | Input::HalfClose | Input::Shutdown);
+        let ends = |input: &Input| {
+            matches!(input, Input::Lost(_) | Input::HalfClose | Input::Shutdown | Input::Idle)
+        };
         inputs.retain(|input| step >= 40 || !ends(input));
         let place = usize::try_from(drawn >> 33).unwrap_or_default() % inputs.len().max(1);
         let Some(input) = inputs.get(place).copied() else { break };
@@ -120,8 +185,8 @@ fn some_way(class: Class, order: Order, seed: u64) -> (Way, World) {
 fn a_way_printed_and_parsed_leads_to_the_same_world() {
     let mut kinds = HashSet::new();
     for class in Class::ALL {
-        for (order, seed) in Order::ALL.into_iter().flat_map(|order| (1..40).map(move |seed| (order, seed))) {
-            let (way, world) = some_way(class, order, seed);
+        for (order, seed) in class.orders().iter().flat_map(|order| (1..40).map(move |seed| (order, seed))) {
+            let (way, world) = some_way(class, *order, seed);
             let text = way.to_string();
             let read: Way = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
             assert_eq!(read, way, "{text}");
@@ -131,15 +196,16 @@ fn a_way_printed_and_parsed_leads_to_the_same_world() {
                 .extend(text.split(' ').skip(2).filter_map(|word| word.split(':').next()).map(str::to_owned));
         }
     }
-    assert!(kinds.len() >= 33, "these kinds of inputs came: {kinds:?}");
+    assert!(kinds.len() >= 41, "these kinds of inputs came: {kinds:?}");
 }
 
 #[test]
 fn every_word_of_a_way_is_written_as_it_is_read() {
-    let text = "acknowledged unordered request:0 hello agreed cancel:1 cancel-hello cancel-by-stranger cancel-nothing \
+    let text = "acknowledged unordered request:0 request-over request-exempt hello agreed:both agreed:neither cancel:1 \
+        cancel-hello cancel-by-stranger cancel-by-nobody cancel-elsewhere bad bad-request cancel-nothing \
         offer:0.0:value ended:0.0 shield:1.2 unshield:1.2 local-cancel:0.0 deadline:0.0 stale:0.0 stream-lost:0.0 \
         stream-back:0.0 call:none call:3.1 call-within adopt:0.0 release:7 detach:0.0 written:0.0 cancel-call:0.0:wait \
-        cancel-written:0.0 answer:0.0:cancelled acked:0.0 acked-not:0.0 call-failed:0.0 late-answer half-close \
+        cancel-call:0.0:usual exchange-failed:0.0 cancel-failed:0.0 idle advance cancel-written:0.0 answer:0.0:cancelled acked:0.0 acked-not:0.0 call-failed:0.0 late-answer half-close \
         lost:detach shutdown time wait";
     let way: Way = text.parse().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(way.to_string(), text);

@@ -24,9 +24,11 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
         }
         return;
     }
-    let seeds = (number("RESCIND_SEEDS").unwrap_or(SEEDS) / share).max(1);
+    let seeds = number("RESCIND_SEEDS").unwrap_or(SEEDS).div_ceil(share);
     match case.play_many(0, seeds) {
         Ok(played) => {
+            let lacks = played.tally.lacks(wire, played.seeds);
+            assert!(lacks.is_empty(), "{test} holds, but too little came to pass: {}", lacks.join("; "));
             let far = format!("{} seeds, {} events, {} cancels", played.seeds, played.events, played.cancels);
             page::reached("simulation", test.trim_start_matches("sim_"), &far)
                 .expect("the page can be written");
@@ -37,6 +39,9 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
 
 macro_rules! simulations {
     ($($name:ident: $wire:ident, $dialect:literal, 1/$share:literal;)*) => {
+        /// Each simulation's wire and its share of the seeds.
+        const SHARES: &[(Wire, u64)] = &[$((Wire::$wire, $share)),*];
+
         $(
             #[test]
             fn $name() {
@@ -65,6 +70,23 @@ simulations! {
     sim_http_stateless_mcp_2026: HttpStateless, "mcp-2026", 1/10;
     sim_http_acp_acp: HttpAcp, "acp", 1/20;
     sim_http_acp_acp_v2: HttpAcp, "acp-v2", 1/20;
+}
+
+/// A share that does not divide them is rounded up, so that all together are no fewer than asked.
+#[test]
+fn sim_each_wire_has_all_its_seeds() {
+    let wires = [
+        (Wire::Memory, 100_000),
+        (Wire::WebSocket, 10_000),
+        (Wire::HttpStreamable, 10_000),
+        (Wire::HttpStateless, 10_000),
+        (Wire::HttpAcp, 10_000),
+    ];
+    for (wire, least) in wires {
+        let shares = SHARES.iter().filter(|(of, _)| *of == wire);
+        let seeds: u64 = shares.map(|(_, share)| 100_000_u64.div_ceil(*share)).sum();
+        assert!(seeds >= least, "{wire:?} has {seeds} seeds");
+    }
 }
 
 /// The first place where two runs of a seed differ.

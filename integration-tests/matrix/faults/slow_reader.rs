@@ -10,7 +10,9 @@ use crate::{HANG, in_time, trial, until};
 
 /// Results that wait for the reader, each of `BYTES`.
 const RESULTS: usize = 4000;
-const BYTES: usize = 2048;
+const BYTES: usize = 4 * 1024;
+/// Bytes an outbox may hold here: far fewer than the results have, and than a wire holds for its reader.
+const OUTBOX: usize = 1 << 20;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -41,6 +43,8 @@ async fn heard(wire: Wire) {
     // How long reading takes afterwards is another matter.
     let mut limits = limits();
     limits.peer_wait = HANG;
+    limits.outbox_bytes = OUTBOX;
+    limits.queued = RESULTS;
     let ends = Ends::open(wire, &limits).await;
     let (asker, agent) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
@@ -48,9 +52,17 @@ async fn heard(wire: Wire) {
     asker.valve.stop_reading();
     let before = agent.peer.stats().finished;
     let results: Vec<_> = (0..RESULTS).map(|_| much(asker, BYTES)).collect();
-    // A client of HTTP has 1024 requests in flight; the others wait on its side.
-    let handled = if wire.kind == Kind::Connection { RESULTS } else { 1000 };
-    until("the results wait", || agent.peer.stats().finished - before >= handled as u64).await;
+    let handled = if wire.kind == Kind::Connection {
+        let permits = limits.running as u64;
+        until("I11: results wait with their permits", || agent.peer.stats().running == permits).await;
+        assert!(agent.peer.load().outbox_bytes > OUTBOX / 2, "what waits is queued: {:?}", agent.peer.load());
+        RESULTS
+    } else {
+        // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
+        let in_flight = 1000;
+        until("the results wait", || agent.peer.stats().finished - before >= in_flight as u64).await;
+        in_flight
+    };
     is_bounded(agent, &limits);
     let since = std::time::Instant::now();
     let _ = wait.canceller().cancel("stop");

@@ -51,7 +51,10 @@ where
 
 /// Fails a test that hangs.
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
+    let since = tokio::time::Instant::now();
     let waited = tokio::time::timeout(HANG, wait.into_future()).await;
+    // What nobody was woken for is found ready by the look that the end of the time brings.
+    assert!(since.elapsed() < HANG, "hangs: {what}");
     waited.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rescind_core::{
     CallContext, Cause, CauseKind, ExchangeId, FrameKind, HandlerError, Head, Lane, Outbound, Peer, Receiver,
-    Router, Sender, TransportEvent, dialect, memory_pair,
+    Registry, RequestId, Router, Sender, SessionId, TransportEvent, dialect, memory_pair,
 };
 use rescind_threads::pairs;
 use serde_json::{Value, json};
@@ -29,9 +29,11 @@ enum Event {
     Disconnect,
     /// The peer uses its id once more.
     Reuse,
+    /// Other code asks the registry whether it is cancelled.
+    Ask,
 }
 
-use Event::{Cancel, Disconnect, Finish, Local, Reuse};
+use Event::{Ask, Cancel, Disconnect, Finish, Local, Reuse};
 
 type Tx = Arc<Mutex<std::pin::Pin<Box<dyn Sender>>>>;
 
@@ -61,7 +63,9 @@ fn play(first: Event, second: Event) {
             }
         })
     };
-    let Ok(peer) = Peer::builder(dialect::ACP).serve(router).attach(ours) else { panic!("no connection") };
+    let registry = Registry::new();
+    let peer = Peer::builder(dialect::ACP).serve(router).registry(&registry).session("s").attach(ours);
+    let Ok(peer) = peer else { panic!("no connection") };
     let tx: Tx = Arc::new(Mutex::new(theirs.tx));
     let mut rx = theirs.rx;
     send(&tx, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"turn": 1}}));
@@ -78,6 +82,13 @@ fn play(first: Event, second: Event) {
             Reuse => threads.push(thread::spawn(move || {
                 send(&tx, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"turn": 2}}));
             })),
+            Ask => {
+                let registry = registry.clone();
+                threads.push(thread::spawn(move || {
+                    let is_cancelled = registry.is_cancelled(&SessionId::from("s"), &RequestId::number(1));
+                    assert!(!is_cancelled || has(Cancel) || has(Local) || has(Disconnect), "I4: nobody did");
+                }));
+            }
             Finish | Local | Disconnect => {}
         }
     }
@@ -128,6 +139,7 @@ fn play(first: Event, second: Event) {
         "I3: {first:?} and {second:?}: {stats:?}"
     );
     assert_eq!(ended.load(Ordering::SeqCst) as u64, stats.started, "a handler was lost: {stats:?}");
+    assert!(registry.is_empty(), "I3: a request that has ended stands in the registry");
 }
 
 /// A handler's future is gone.
@@ -175,4 +187,9 @@ pairs! {
     local_cancel_and_reuse: Local, Reuse;
     disconnect_and_reuse: Disconnect, Reuse;
     reuse_and_reuse: Reuse, Reuse;
+    ask_and_finish: Ask, Finish;
+    ask_and_cancel: Ask, Cancel;
+    ask_and_local_cancel: Ask, Local;
+    ask_and_disconnect: Ask, Disconnect;
+    ask_and_reuse: Ask, Reuse;
 }

@@ -12,8 +12,9 @@ pub(super) const PEER_WAIT: Duration = Duration::from_secs(5);
 /// What happens to the n-th call of ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Own {
-    /// One is made: with a deadline so long from now, and a wish of what its caller does after a cancel.
-    Call(Option<Duration>, Option<AfterCancel>),
+    /// One is made: for the n-th request of the peer, with a deadline so long from now, and a wish of what its caller does after a
+    /// cancel.
+    Call(Option<usize>, Option<Duration>, Option<AfterCancel>),
     /// Its frame goes to the wire.
     Write(usize),
     /// Its caller cancels it.
@@ -30,6 +31,8 @@ pub(super) enum Own {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     NotMade,
+    /// It would be the child of a request that is cancelled or has ended.
+    BornCancelled,
     TakenBack(usize),
     CancelSent(usize),
     /// What the canceller was told.
@@ -63,6 +66,7 @@ pub(super) enum CancelFrame {
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Call {
+    parent: Option<usize>,
     returns_at_once: bool,
     deadline: Option<Duration>,
     pub(super) written: bool,
@@ -95,7 +99,8 @@ impl Caller {
     pub(super) fn happen(&mut self, own: Own, now: Duration, lost: bool, seen: &mut Vec<Seen>) {
         match own {
             Own::Call(..) if lost => seen.push(Seen::Told(Told::NotMade)),
-            Own::Call(time, after) => self.calls.push(Call {
+            Own::Call(parent, time, after) => self.calls.push(Call {
+                parent,
                 returns_at_once: after.map_or(self.returns_at_once, |after| after == AfterCancel::ReturnNow),
                 deadline: time.map(|time| now + time),
                 written: false,
@@ -220,6 +225,15 @@ impl Caller {
                         self.settle_cancelled(number, cause, false, seen);
                     }
                 }
+            }
+        }
+    }
+
+    /// A request is cancelled or has ended, and its children with it; each is told once.
+    pub(super) fn cascade(&mut self, parent: usize, now: Duration, seen: &mut Vec<Seen>) {
+        for number in 0..self.calls.len() {
+            if self.calls[number].parent.take_if(|of| *of == parent).is_some() {
+                let _ = self.cancel(number, now, CauseKind::Parent, None, seen);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The machine, driven by the same events, with the account of it that every engine keeps.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use rescind_core::{
     InboundKey, Lost, Origin, OutboundKey, Output, ReplyBody, RequestId, Session, SessionConfig, Settlement,
     Work,
 };
-use rescind_testkit::verify::{Kind, Ledger};
+use rescind_testkit::verify::{self, Kind, Ledger};
 
 use super::caller::{CancelFrame, Own, Told};
 use super::model::{BY_US, Case, Event, Reference, Seen, in_no_order};
@@ -24,6 +25,8 @@ pub(super) struct Machine {
     requests: Vec<(InboundKey, u8)>,
     calls: Vec<OwnCall>,
     seen: Vec<Seen>,
+    /// So much of it was held against the reference.
+    held: Cell<usize>,
 }
 
 struct OwnCall {
@@ -52,6 +55,7 @@ impl Machine {
             requests: Vec::new(),
             calls: Vec::new(),
             seen: Vec::new(),
+            held: Cell::new(0),
         }
     }
 
@@ -92,10 +96,7 @@ impl Machine {
             self.seen.push(Seen::UnbornInSilence(id));
         }
         for output in &outputs {
-            // What is owed to a cancel the model says, and with what.
-            if !matches!(output, Output::Ack { .. }) {
-                self.ledger.take(&self.session, output).unwrap_or_else(|broken| panic!("{broken}"));
-            }
+            self.ledger.take(&self.session, output).unwrap_or_else(|broken| panic!("{broken}"));
             self.see(event, output);
         }
         self.seen.extend(last.map(Seen::Told));
@@ -130,6 +131,10 @@ impl Machine {
         }
         let ack = self.acknowledges.then(|| RequestId::number(1000));
         let key = RequestId::number(id.into());
+        // With what it is acknowledged the model says.
+        if let Some(ack) = ack.clone() {
+            self.ledger.owe_ack(ack, Some(key.clone()));
+        }
         self.session.recv_cancel(self.now, Some(key), None, ack, &Origin::STREAM);
     }
 
@@ -137,16 +142,19 @@ impl Machine {
     fn own(&mut self, own: Own) -> Option<Told> {
         let now = self.now;
         match own {
-            Own::Call(time, after_cancel) => {
+            Own::Call(parent, time, after_cancel) => {
+                let parent = parent.map(|parent| self.requests[parent].0);
                 let mut spec = CallSpec::new("work");
+                spec.parent = parent;
                 (spec.deadline, spec.after_cancel) = (time.map(|time| now + time), after_cancel);
                 match self.session.local_call(now, &spec) {
                     Ok((key, number)) => {
-                        let made = self.ledger.make(key, number, None);
+                        let made = self.ledger.make(key, number, parent);
                         made.unwrap_or_else(|broken| panic!("{broken}"));
                         self.calls.push(OwnCall { key, number, cancel: None });
                     }
                     Err(CallRefused::Disconnected) => return Some(Told::NotMade),
+                    Err(CallRefused::BornCancelled(_)) => return Some(Told::BornCancelled),
                     Err(other) => panic!("{other:?}"),
                 }
             }
@@ -226,13 +234,52 @@ impl Machine {
 
     /// Holds all that was seen, and what is still to be written, against the reference.
     pub(super) fn is_as(&self, reference: &Reference) {
-        assert_eq!(self.seen, reference.seen);
+        // What was seen before was held against it before.
+        let held = self.held.replace(self.seen.len());
+        let (seen, model) = (&self.seen[held..], &reference.seen[held.min(reference.seen.len())..]);
+        for (place, (real, model)) in seen.iter().zip(model).enumerate() {
+            let place = held + place;
+            judge(real == model, model.invariant(), || {
+                format!("as number {place} the reference says {model:?}, and the machine {real:?}")
+            });
+        }
+        let (more, missing) = (seen.get(model.len()), model.get(seen.len()));
+        if let Some(more) = more {
+            judge(false, more.invariant(), || {
+                format!("the machine brought {more:?}, and the reference nothing")
+            });
+        }
+        if let Some(missing) = missing {
+            judge(false, missing.invariant(), || {
+                format!("the reference says {missing:?}, and the machine nothing")
+            });
+        }
         assert_eq!(self.now - self.start, reference.now);
         for (call, model) in self.calls.iter().zip(&reference.caller.calls) {
             let wants = self.session.wants_cancel(call.key);
-            assert_eq!(wants, model.cancel == CancelFrame::Waits, "the cancel of {:?}", call.number);
+            let is_owed = model.cancel == CancelFrame::Waits;
+            if wants || is_owed {
+                judge(wants == is_owed, "I2", || {
+                    format!(
+                        "the cancel of {:?} waits to be written: {wants}, in the reference {is_owed}",
+                        call.number
+                    )
+                });
+            }
         }
-        assert_eq!(self.session.is_finished(), reference.is_finished(), "all of it is gone");
+        let (is_finished, is_over) = (self.session.is_finished(), reference.is_finished());
+        if is_finished || is_over {
+            judge(is_finished == is_over, "L3", || {
+                format!("all of it is gone: {is_finished}, in the reference {is_over}")
+            });
+        }
+    }
+}
+
+/// Counts what was compared, and fails by the invariant's number.
+fn judge(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) {
+    if let Err(broken) = verify::holds(holds, invariant, what) {
+        panic!("{broken}");
     }
 }
 

@@ -68,6 +68,33 @@ pub(super) enum Seen {
     Told(Told),
 }
 
+impl Seen {
+    /// The invariant that is about it.
+    pub(super) const fn invariant(self) -> &'static str {
+        match self {
+            Self::Started(_) | Self::Failed(_) | Self::Cancelled(_) | Self::Silence(_) => "I1",
+            Self::Signalled(_) => "L1",
+            Self::Value(_) => "I6",
+            Self::Aborted(_) => "L3",
+            Self::Refused(_) => "I4",
+            Self::Unborn(_) | Self::UnbornInSilence(_) | Self::Nothing | Self::Waits => "I8",
+            Self::Unheard | Self::Acknowledged(_) => "I7",
+            Self::Told(told) => match told {
+                Told::BornCancelled | Told::Cancelled { cause: CauseKind::Parent, .. } => "I5",
+                Told::TakenBack(_) | Told::CancelSent(_) => "I12",
+                Told::Acked(..) => "I7",
+                Told::Late | Told::Unknown => "I14",
+                Told::NotMade
+                | Told::Canceller(_)
+                | Told::Answered(..)
+                | Told::Cancelled { .. }
+                | Told::Disconnected { .. }
+                | Told::Unresponsive(_) => "I13",
+            },
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) id: u8,
@@ -94,6 +121,8 @@ pub(super) struct Reference {
     /// Cancels that came before their requests, and when.
     early: BTreeMap<u8, Duration>,
     pub(super) lost: bool,
+    /// The requests whose children are to be told in the end of this step.
+    over: Vec<usize>,
     pub(super) seen: Vec<Seen>,
 }
 
@@ -120,6 +149,7 @@ impl Reference {
             settled: BTreeMap::new(),
             early: BTreeMap::new(),
             lost: false,
+            over: Vec::new(),
             seen: Vec::new(),
         }
     }
@@ -137,6 +167,7 @@ impl Reference {
     fn answer(&mut self, number: usize, answer: Seen, as_cancelled: bool) {
         let asked = &mut self.asked[number];
         asked.settled = true;
+        self.over.push(number);
         self.settled.insert(asked.id, (self.now, as_cancelled));
         if !self.lost {
             self.seen.push(answer);
@@ -155,6 +186,7 @@ impl Reference {
             self.cancelled(number);
         }
         self.seen.push(Seen::Signalled(number));
+        self.over.push(number);
     }
 
     fn acknowledge(&mut self, status: AckStatus) {
@@ -279,11 +311,22 @@ impl Reference {
                 self.end(number, HandlerEnd::Panicked);
                 self.asked[number].alive = false;
             }
+            Event::Own(Own::Call(Some(parent), ..)) if !self.lost && !self.may_have_children(parent) => {
+                self.seen.push(Seen::Told(Told::BornCancelled));
+            }
             Event::Own(own) => self.caller.happen(own, self.now, self.lost, &mut self.seen),
             Event::Lost => self.lose(),
             Event::Pass(time) => self.pass(time),
         }
+        for parent in std::mem::take(&mut self.over) {
+            self.caller.cascade(parent, self.now, &mut self.seen);
+        }
         in_no_order(event, &mut self.seen[from..]);
+    }
+
+    fn may_have_children(&self, parent: usize) -> bool {
+        let asked = self.asked[parent];
+        asked.alive && !asked.settled && asked.signalled_at.is_none()
     }
 }
 

@@ -1,0 +1,77 @@
+//! The program that has a test: this one, or an engine that is a program of its own, built here with the bugs in it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+/// Engines of this package, which have a program each.
+const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "threats"];
+/// The engine of threads is a workspace of its own, with a program for each of these.
+const THREADS: [&str; 2] = ["calls", "requests"];
+/// Orders of threads that are tried: each bug is found in the first few.
+const ORDERS: &str = "200";
+/// Of one soak.
+const MINUTES: &str = "0.1";
+
+/// What runs this test, named as in the table: by its engine first where that is another program.
+pub(crate) fn run(test: &str) -> Command {
+    if let Some(wire) = test.strip_prefix("soak::") {
+        let mut soak = Command::new(env!("CARGO_BIN_EXE_soak"));
+        soak.args(["--wire", wire, "--minutes", MINUTES]);
+        return soak;
+    }
+    let (program, test) = match test.split_once("::") {
+        Some((engine, test)) if PROGRAMS.contains(&engine) => (of_package(engine), test),
+        Some(("threads", test)) => {
+            let (file, test) = test.split_once("::").expect("a file and a test");
+            (of_threads(file), test)
+        }
+        _ => (std::env::current_exe().unwrap(), test),
+    };
+    let mut command = Command::new(program);
+    command.args(["--exact", test, "--nocapture"]).env("RESCIND_SCHEDULES", ORDERS);
+    command
+}
+
+/// Whether it ran at all: a name that no test has is no failure of one.
+pub(crate) fn has_run(test: &str, said: &str) -> bool {
+    let told = if test.starts_with("soak::") { " attacks, seed " } else { "running 1 test" };
+    said.contains(told)
+}
+
+fn of_package(name: &str) -> PathBuf {
+    static BUILT: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    BUILT.get_or_init(|| build(manifest, "plant", &PROGRAMS))[name].clone()
+}
+
+fn of_threads(name: &str) -> PathBuf {
+    static BUILT: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/threads/Cargo.toml");
+    BUILT.get_or_init(|| build(manifest, "rescind-core/plant", &THREADS))[name].clone()
+}
+
+/// The programs of these tests, by name.
+fn build(manifest: &str, feature: &str, tests: &[&str]) -> BTreeMap<String, PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["test", "--no-run", "--locked", "--message-format", "json-render-diagnostics"])
+        .args(["--manifest-path", manifest, "--features", feature])
+        .args(tests.iter().flat_map(|test| ["--test", test]))
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "the engines of {manifest} are not built: {}", built.status);
+    let told = String::from_utf8(built.stdout).unwrap();
+    let artifacts = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    artifacts
+        .filter_map(|artifact| {
+            let name = artifact.pointer("/target/name")?.as_str()?;
+            let program = artifact.get("executable")?.as_str()?;
+            tests.contains(&name).then(|| (name.to_owned(), program.into()))
+        })
+        .collect()
+}

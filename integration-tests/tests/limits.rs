@@ -1,0 +1,245 @@
+//! SECURITY.md names every bound with the value it has in the code.
+#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rescind::{Limits, ServerLimits};
+
+fn read(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// As the page writes a number: in kibi- and mebibytes where it is one, else with a comma after the thousands from five digits on.
+fn shown(number: u64) -> Vec<String> {
+    let digits = number.to_string();
+    let commas = match digits.len() {
+        5.. => format!("{},{}", &digits[..digits.len() - 3], &digits[digits.len() - 3..]),
+        _ => digits.clone(),
+    };
+    let mut forms = vec![digits, commas];
+    for (unit, name) in [(1 << 10, "KiB"), (1 << 20, "MiB")] {
+        if number >= unit && number % unit == 0 {
+            forms.push(format!("{} {name}", number / unit));
+        }
+    }
+    forms
+}
+
+/// The rows of SECURITY.md that have this.
+fn rows<'a>(page: &'a str, what: &str) -> Vec<&'a str> {
+    page.lines().filter(|line| line.starts_with('|') && line.contains(what)).collect()
+}
+
+fn has_value(row: &str, forms: &[String]) -> bool {
+    let row = format!("{} ", row.replace(['|', ';', ':'], " "));
+    forms.iter().any(|form| [' ', ','].iter().any(|end| row.contains(&format!(" {form}{end}"))))
+}
+
+/// The fields of a plain struct, as `Debug` writes them, one a line.
+fn fields(debug: &str) -> Vec<(String, String)> {
+    let pairs = debug.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(": "));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[test]
+fn every_field_of_a_connections_limits_stands_with_its_default() {
+    let page = read("SECURITY.md");
+    let fields = fields(&format!("{:#?}", Limits::default()));
+    assert!(fields.len() >= 20, "{fields:?}");
+    for (name, value) in fields {
+        let forms = match value.parse::<u64>() {
+            Ok(number) => shown(number),
+            Err(_) => vec![value.trim_end_matches('s').to_owned() + " s"],
+        };
+        let rows = rows(&page, &format!("`{name}`"));
+        assert!(rows.iter().any(|row| has_value(row, &forms)), "`{name}` is {forms:?}: {rows:?}");
+    }
+}
+
+#[test]
+fn the_limits_of_a_server_stand_with_their_defaults() {
+    let page = read("SECURITY.md");
+    let limits = ServerLimits::default();
+    for (what, value) in [
+        ("running, over all connections", limits.running as u64),
+        ("draining, over all connections", limits.draining as u64),
+        ("sessions of a `Server`", limits.sessions as u64),
+    ] {
+        assert!(rows(&page, what).iter().any(|row| has_value(row, &shown(value))), "{what}: {value}");
+    }
+    assert_eq!(limits.idle, None::<Duration>);
+    assert!(rows(&page, "`ServerLimits::idle`").iter().any(|row| row.contains("| no limit |")));
+}
+
+/// What cannot be set: the file, the constant, its value, and words of its row on the page with the value as it stands there.
+const FIXED: [(&str, &str, &str, &str, &str); 46] = [
+    ("core/src/id.rs", "MAX_ID_BYTES", "256", "bytes of an id", "256"),
+    ("core/src/cause.rs", "MAX_REASON_BYTES", "256", "bytes of a reason kept", "256"),
+    ("core/src/dialect/json.rs", "MAX_DEPTH", "127", "depth of JSON", "127"),
+    ("core/src/framing/content_length.rs", "MAX_HEADER_BYTES", "8 * 1024", "header block", "8 KiB"),
+    ("core/src/dialect/jsonrpc/decode.rs", "MAX_BATCH", "1024", "members of a batch", "1024"),
+    ("core/src/dialect/jsonrpc/handshake.rs", "MOST_DECLARED", "64", "declaration names", "64"),
+    ("core/src/transport/byte_stream.rs", "DEFAULT_MAX_FRAME", "16 * 1024 * 1024", "`frame`", "16 MiB"),
+    ("core/src/driver/incoming.rs", "UNREAD", "1024", "leaves unread", "1024"),
+    ("core/src/driver/notices.rs", "BEGIN_LIMIT", "Duration::from_secs(1)", "not polled yet", "1 s"),
+    ("core/src/machine/bad.rs", "MOST", "100", "without a usable id", "100 at once"),
+    ("core/src/machine/bad.rs", "REFILL", "Duration::from_millis(100)", "without a usable id", "10 a second"),
+    (
+        "stdio/src/child/supervisor/stairs.rs",
+        "GRACE",
+        "Duration::from_secs(2)",
+        "a child process",
+        "2 s each",
+    ),
+    ("stdio/src/child/tail.rs", "KEPT", "8 * 1024", "stderr of a child", "8 KiB"),
+    ("websocket/src/accept.rs", "MAX_HEAD", "16 * 1024", "head of the handshake", "16 KiB"),
+    ("websocket/src/link.rs", "OWED_PONGS", "64", "pongs owed", "64"),
+    ("websocket/src/link/keepalive.rs", "MISSED", "2", "| ping |", "two without a sign of life"),
+    ("websocket/src/link/sender.rs", "HELD", "64 * 1024", "held unflushed", "64 KiB"),
+    ("websocket/src/link/sender.rs", "HELD_FOR_BULK", "32 * 1024", "held unflushed", "32 KiB"),
+    ("websocket/src/link/sender.rs", "CLOSING", "Duration::from_secs(1)", "close frame", "1 s"),
+    ("http/src/server/connection.rs", "FIELDS", "64", "a request's head", "64 fields"),
+    ("http/src/server/heads.rs", "WAIT", "Duration::from_secs(10)", "a request's head", "10 s"),
+    ("http/src/server/patience.rs", "WAIT", "Duration::from_secs(30)", "a request's body", "30 s"),
+    ("http/src/server/stall.rs", "LIMIT", "Duration::from_secs(30)", "reader takes nothing", "30 s"),
+    ("http/src/server/connection.rs", "STREAMS", "1024", "streams of an HTTP/2", "1024"),
+    ("http/src/server/connection.rs", "RESETS", "4096", "resets that wait", "4096"),
+    ("http/src/intake.rs", "MESSAGES", "4096", "connection's task", "4096"),
+    ("http/src/streamable/conversation.rs", "EXCHANGES", "4096", "POSTs of a session", "4096"),
+    ("http/src/streamable/exchanges.rs", "ENDED", "16", "ended streams kept", "16"),
+    ("http/src/stateless/hub.rs", "OPEN", "16 * 1024", "open POSTs", "16,384"),
+    ("http/src/stateless/hub.rs", "ROOM", "64 * 1024 * 1024", "wait for all readers", "64 MiB"),
+    ("http/src/acp/connection.rs", "LANES", "1024", "stream of their own", "1024"),
+    ("http/src/acp/client/streams.rs", "STREAMS", "1024", "stream of their own", "1024"),
+    ("http/src/acp/connection.rs", "ROUTES", "65_536", "stream is remembered", "65,536"),
+    ("http/src/acp/client/streams.rs", "ASKED", "65_536", "stream is remembered", "65,536"),
+    ("http/src/acp/connection.rs", "MOST", "64 * 1024 * 1024", "all streams of a connection", "64 MiB"),
+    ("http/src/acp/client/mod.rs", "WAITING", "64", "the one before them", "64"),
+    ("http/src/acp/jar.rs", "MOST", "64", "cookies", "64 of"),
+    ("http/src/acp/jar.rs", "MOST_BYTES", "4096", "cookies", "4 KiB each"),
+    ("http/src/streamable/client/halves.rs", "YOUNG_BULK", "64", "response has not begun", "64,"),
+    ("http/src/streamable/client/halves.rs", "YOUNG", "32 * 1024", "response has not begun", "32 KiB"),
+    ("http/src/streamable/client/halves.rs", "YOUNG_FRAMES", "4096", "response has not begun", "4096"),
+    ("http/src/stateless/client/sender.rs", "FLIGHTS", "1024", "requests in flight", "1024"),
+    ("http/src/stateless/client/state.rs", "RESETS", "200", "resets of cancelled", "200 at once"),
+    ("http/src/client/lines.rs", "OPENING", "64", "a client's connections", "64 being opened"),
+    ("http/src/client/lines.rs", "IDLE", "Duration::from_secs(60)", "a client's connections", "60 s"),
+    ("http/src/client/events.rs", "MOST_NAME", "1024", "id in an event stream", "1 KiB"),
+];
+
+#[test]
+fn what_cannot_be_set_stands_with_its_value() {
+    let page = read("SECURITY.md");
+    for (file, name, value, words, as_shown) in FIXED {
+        let source = read(&format!("crates/{file}"));
+        let lines: Vec<_> = source.lines().filter(|line| line.contains(&format!("const {name}: "))).collect();
+        assert!(
+            lines.len() == 1 && lines.iter().all(|line| line.ends_with(&format!("= {value};"))),
+            "{file}: {name} is not {value}: {lines:?}"
+        );
+        let rows = rows(&page, words);
+        assert!(rows.iter().any(|row| row.contains(as_shown)), "{words}: {as_shown} is not in {rows:?}");
+    }
+}
+
+/// Constants at which nothing of a peer's is refused, dropped or cut: sizes of reads and of caches, pauses, turns, tags.
+const NO_BOUNDS: [(&str, &[&str]); 54] = [
+    ("core/src/id.rs", &["OURS"]),
+    ("core/src/framing/mod.rs", &["SHED"]),
+    ("core/src/driver/opening.rs", &["ATTEMPTS"]),
+    ("core/src/driver/methods.rs", &["MOST", "LONGEST"]),
+    ("core/src/driver/write.rs", &["COPY"]),
+    ("core/src/driver/outbox.rs", &["ENVELOPE", "KEPT", "ROW"]),
+    ("core/src/driver/task.rs", &["BATCH", "ROUNDS"]),
+    ("core/src/machine/timers.rs", &["NEVER"]),
+    ("core/src/machine/mod.rs", &["DUE"]),
+    ("core/src/registry.rs", &["SHARDS", "KEPT"]),
+    ("core/src/cause.rs", &["MAX_SHOWN_BYTES"]),
+    ("core/src/dialect/abp/mod.rs", &["TAG_CALL", "TAG_INITIALIZE"]),
+    ("core/src/dialect/scan.rs", &["SHORT"]),
+    ("core/src/transport/byte_stream/sender.rs", &["KEPT_ROOM"]),
+    ("core/src/transport/byte_stream/receiver.rs", &["READ_BUFFER", "LEAST_ROOM", "READS_A_POLL"]),
+    ("core/src/transport/staging.rs", &["HELD_FOR_BULK", "HELD"]),
+    ("core/src/transport/memory.rs", &["BACKLOG"]),
+    ("core/src/transport/memory/direction.rs", &["FRAME_COST"]),
+    ("core/src/spares.rs", &["MOST"]),
+    ("core/src/pages.rs", &["PAGE"]),
+    ("http/src/server/listener.rs", &["BACKLOG"]),
+    ("http/src/server/patience.rs", &["SOON"]),
+    ("http/src/server/connection.rs", &["LAST_WORDS"]),
+    ("http/src/streamable/speaking.rs", &["HELD_FOR_BULK"]),
+    ("http/src/streamable/exchanges.rs", &["OWN"]),
+    ("http/src/streamable/client/state.rs", &["FAREWELL"]),
+    ("http/src/streamable/client/listen.rs", &["LONGEST"]),
+    ("http/src/streamable/client/stream.rs", &["UNREACHED"]),
+    ("http/src/doze.rs", &["WAIT"]),
+    ("http/src/acp/connection.rs", &["FIRST", "OWN"]),
+    ("http/src/acp/client/ending.rs", &["FAREWELL"]),
+    ("http/src/acp/client/streams.rs", &["RETRY", "REFUSED", "ATTEMPTS"]),
+    ("http/src/stateless/client/state.rs", &["RESET_EVERY"]),
+    ("http/src/stateless/client/flight.rs", &["FOR_THE_HEAD"]),
+    ("http/src/client/refusal.rs", &["LONGEST"]),
+    ("http/src/client/events.rs", &["FIELD"]),
+    ("http/src/client/requester.rs", &["REPEATS"]),
+    ("http/src/client/lines.rs", &["KEEP_ALIVE"]),
+    ("http/src/client/event_stream.rs", &["AFTER_ANSWER"]),
+    ("http/src/soon.rs", &["STEP", "WAIT"]),
+    ("named-pipe/src/listener.rs", &["REST"]),
+    ("named-pipe/src/windows.rs", &["PATIENCE", "BETWEEN"]),
+    ("named-pipe/src/unix/mod.rs", &["PATIENCE", "BETWEEN"]),
+    ("named-pipe/src/unix/claim.rs", &["TRIES"]),
+    ("stdio/src/threads.rs", &["HELD"]),
+    ("stdio/src/child/supervisor/unix.rs", &["ASKED_EVERY", "LAST_PIECES"]),
+    ("stdio/src/child/supervisor/other.rs", &["ASKED_EVERY"]),
+    ("stdio/src/child/process.rs", &["EXIT_AFTER_END"]),
+    ("websocket/src/listener.rs", &["PAUSE"]),
+    ("websocket/src/client.rs", &["SHOWN"]),
+    ("websocket/src/link/codes.rs", &["MAX_REASON"]),
+    ("websocket/src/link/receiver.rs", &["MESSAGES_A_POLL"]),
+    ("websocket/src/link/keepalive.rs", &["MOVING"]),
+    ("websocket/src/link.rs", &["READ_BUFFER", "WRITE_BUFFER"]),
+];
+
+/// The constants of a file that are a number or a time, tests left out.
+fn constants(source: &str) -> Vec<String> {
+    let types = ["usize", "u64", "u32", "u16", "u8", "Duration"];
+    let before_tests = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = before_tests.lines().filter_map(|line| line.split_once("const ")?.1.split_once(" = "));
+    let declared = lines.filter_map(|(constant, _)| constant.split_once(": "));
+    declared.filter(|(_, kind)| types.contains(kind)).map(|(name, _)| name.to_owned()).collect()
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Whoever adds a constant that bounds something puts it in [`FIXED`] and on the page.
+#[test]
+fn no_constant_is_left_out() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut seen = 0;
+    for name in ["core", "http", "named-pipe", "stdio", "websocket"] {
+        let mut files = Vec::new();
+        sources(&crates.join(name).join("src"), &mut files);
+        for path in files {
+            let file = path.strip_prefix(&crates).unwrap().to_str().unwrap().replace('\\', "/");
+            for constant in constants(&fs::read_to_string(&path).unwrap()) {
+                seen += 1;
+                let bounds = FIXED.iter().any(|fixed| (fixed.0, fixed.1) == (&*file, &*constant));
+                let plain = NO_BOUNDS.iter().any(|(of, names)| *of == file && names.contains(&&*constant));
+                assert!(bounds != plain, "crates/{file}: {constant} is in no list, or in both");
+            }
+        }
+    }
+    assert!(seen > FIXED.len(), "{seen} constants were found");
+}

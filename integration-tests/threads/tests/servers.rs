@@ -1,0 +1,172 @@
+//! Two connections of a server that lets one handler run: each pair of what can happen to their requests, at the same time. The
+//! connections share its counts.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rescind_core::{
+    CallContext, ExchangeId, FrameKind, HandlerError, Head, Lane, Link, MemoryTransport, Outbound, Peer,
+    Router, Server, ServerLimits, Transport, TransportEvent, dialect, memory_listener,
+};
+use rescind_threads::pairs;
+use serde_json::{Value, json};
+use shuttle::future::{block_on, spawn};
+use shuttle::sync::Mutex;
+use shuttle::thread;
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// Its handler comes to its end by itself.
+    Finish,
+    /// The peer cancels it.
+    Cancel,
+    /// The wire is lost.
+    Disconnect,
+}
+
+use Event::{Cancel, Disconnect, Finish};
+
+const CONNECTIONS: usize = 2;
+
+/// How many handlers are alive, and the most there were.
+#[derive(Clone, Default)]
+struct Alive(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Alive {
+    fn enter(&self) -> Self {
+        let now = self.0.0.fetch_add(1, Ordering::SeqCst) + 1;
+        self.0.1.fetch_max(now, Ordering::SeqCst);
+        self.clone()
+    }
+
+    fn leave(self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn play(first: Event, second: Event) {
+    let alive = Alive::default();
+    let entered = alive.clone();
+    let router = Router::new().method("work", move |context: CallContext, params: Value| {
+        let one = entered.enter();
+        async move {
+            let result = if params["waits"] == true {
+                Err(HandlerError::stopped(context.cancelled().await))
+            } else {
+                thread::yield_now();
+                Ok(json!(1))
+            };
+            one.leave();
+            result
+        }
+    });
+    let (listener, transport) = memory_listener();
+    let mut limits = ServerLimits::default();
+    (limits.running, limits.sessions) = (1, CONNECTIONS);
+    let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();
+    let met = Arc::clone(&peers);
+    let server = Server::builder([dialect::ACP])
+        .serve(router)
+        .server_limits(limits)
+        .on_peer(move |peer| met.lock().expect("nobody panics with it").push(peer))
+        .listen(listener);
+    let serving = spawn(server.run());
+    let ends = [first, second].map(|event| {
+        let link = open(&transport);
+        thread::spawn(move || ask(link, event))
+    });
+    for end in ends {
+        let (answer, link) = end.join().expect("it says what is wrong");
+        if let Some(answer) = answer {
+            let code = &answer["error"]["code"];
+            let is_refused = code == -32803 || code == -32000 || code == -32603;
+            assert!(
+                answer["result"] == 1 || code == -32800 || is_refused,
+                "{first:?} and {second:?}: {answer}"
+            );
+        }
+        drop(link);
+    }
+    assert!(alive.0.1.load(Ordering::SeqCst) <= 1, "I10: more handlers than the server lets run");
+    let met = loop {
+        let met = peers.lock().expect("nobody panics with it").clone();
+        if met.len() == CONNECTIONS {
+            break met;
+        }
+        thread::yield_now();
+    };
+    for peer in met {
+        let _: Result<(), _> = block_on(peer.closed());
+        while peer.stats().slots > 0 {
+            thread::yield_now();
+        }
+        let stats = peer.stats();
+        assert_eq!((stats.running, stats.draining), (0, 0), "I10: {stats:?}");
+    }
+    // The place of a connection is free once its task has ended: one that is never given back would be waited for for ever.
+    let again = loop {
+        match ask(open(&transport), Finish) {
+            (Some(answer), _) => break answer,
+            (None, _) => thread::yield_now(),
+        }
+    };
+    assert_eq!(again["result"], 1, "I3: a place of a handler that ended is not free");
+    assert_eq!(alive.0.0.load(Ordering::SeqCst), 0, "a handler was lost");
+    drop(transport);
+    assert!(block_on(serving).is_ok_and(|ended| ended.is_ok()), "the server did not end");
+}
+
+fn open(transport: &MemoryTransport) -> Link {
+    block_on(Box::new(transport.clone()).open()).expect("the listener is there")
+}
+
+/// Sends a request, and does to it what is asked. What was answered, if the connection did not end before.
+fn ask(mut link: Link, event: Event) -> (Option<Value>, Option<Link>) {
+    let waits = event != Finish;
+    send(&mut link, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"waits": waits}}));
+    match event {
+        Disconnect => return (None, None),
+        Cancel => {
+            send(
+                &mut link,
+                &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}),
+            );
+        }
+        Finish => {}
+    }
+    let answer = block_on(async {
+        loop {
+            match poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await {
+                Some(Ok(TransportEvent::Message(inbound))) => {
+                    return serde_json::from_slice(&inbound.body).ok();
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return None,
+            }
+        }
+    });
+    (answer, Some(link))
+}
+
+fn send(link: &mut Link, frame: &Value) {
+    let out = Outbound {
+        body: frame.to_string().into(),
+        exchange: ExchangeId::NONE,
+        lane: Lane::Bulk,
+        head: Head { kind: FrameKind::Request, id: None, method: None },
+        last: false,
+    };
+    // The wire has room for this little; a connection too many is closed.
+    let _: Result<(), _> = link.tx.as_mut().start_send(out);
+}
+
+pairs! {
+    finish_and_finish: Finish, Finish;
+    finish_and_cancel: Finish, Cancel;
+    finish_and_disconnect: Finish, Disconnect;
+    cancel_and_cancel: Cancel, Cancel;
+    cancel_and_disconnect: Cancel, Disconnect;
+    disconnect_and_disconnect: Disconnect, Disconnect;
+}

@@ -1,0 +1,101 @@
+//! Cancels that name nothing: unknown ids, ids that are none, and cancels whose requests never come.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Alive, Memory, is_clean, kept_open, router};
+use crate::agent::limits;
+use crate::counts::{MIB, million_over};
+use crate::stranger::{Hears, Stranger};
+use crate::wires::Wire;
+use crate::{in_time, until};
+
+/// What a flood of them may hold.
+const MEMORY: usize = MIB;
+/// The most early cancels that are kept.
+const PARKED: u64 = 256;
+/// So many come before memory is looked at.
+const WARM_UP: usize = 5000;
+
+pub(super) async fn unknown(wire: Wire) {
+    let count = million_over(&wire);
+    let alive = Alive::default();
+    let mut door = wire.listen(kept_open()).await;
+    let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits(), Hears::Counts).await;
+    let named_nothing = || {
+        let stats = server.stats();
+        usize::try_from(
+            stats.unknown_cancels
+                + stats.malformed_cancels
+                + stats.ignored_cancels
+                + stats.parked_cancels
+                + stats.refused,
+        )
+        .unwrap_or(usize::MAX)
+    };
+    let long = "x".repeat(1024);
+    let id = |n: usize| match n % 16 {
+        // No id at all: too long.
+        0 => json!(format!("{n} {long}")),
+        1 => json!(format!("{n}")),
+        _ => json!(n),
+    };
+    // Buffers of both ends, and the few cancels that may be kept, have come to what they are for.
+    for n in 0..WARM_UP {
+        stranger.cancel(&id(n)).await;
+    }
+    stranger.flush().await;
+    until("they are counted", || named_nothing() >= WARM_UP).await;
+    let mut memory = Memory::begin();
+    for n in WARM_UP..WARM_UP + count {
+        stranger.cancel(&id(n)).await;
+        memory.look(n);
+    }
+    stranger.flush().await;
+    until("every cancel is counted (I8)", || named_nothing() >= WARM_UP + count).await;
+    memory.look(0);
+    memory.is_within(MEMORY, "cancels for nothing");
+    let stats = server.stats();
+    assert_eq!((stats.slots, stats.calls), (0, 0), "I8: a table has an entry: {stats:?}");
+    assert!(stats.parked_cancels <= PARKED, "I8: {stats:?}");
+    assert_eq!(stranger.heard(), 1, "a cancel for nothing is not answered");
+    stranger.request(&json!("after"), "echo", &json!({})).await;
+    stranger.flush().await;
+    until("the connection goes on", || stranger.heard() == 2).await;
+    stranger.leave();
+    in_time("the end", server.shutdown(Duration::ZERO)).await;
+}
+
+pub(super) async fn early(wire: Wire) {
+    let count = million_over(&wire);
+    let alive = Alive::default();
+    let mut limits = limits();
+    limits.parked_time = Duration::from_secs(3600);
+    let mut door = wire.listen(kept_open()).await;
+    let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Keeps).await;
+    let taken = || {
+        let stats = server.stats();
+        usize::try_from(stats.parked_cancels + stats.refused + stats.unknown_cancels).unwrap_or(usize::MAX)
+    };
+    for n in 0..WARM_UP {
+        stranger.cancel(&json!(n)).await;
+    }
+    until("they are counted", || taken() >= WARM_UP).await;
+    let mut memory = Memory::begin();
+    for n in WARM_UP..WARM_UP + count {
+        stranger.cancel(&json!(n)).await;
+        memory.look(n);
+    }
+    stranger.flush().await;
+    until("every cancel is counted (I8)", || taken() >= WARM_UP + count).await;
+    assert_eq!(server.stats().parked_cancels, PARKED, "I8: {:?}", server.stats());
+    memory.is_within(MEMORY, "early cancels");
+    let id = json!(WARM_UP + count);
+    stranger.request(&id, "echo", &json!({"n": 1})).await;
+    let answer = stranger.hear().await;
+    assert_eq!((&answer["id"], &answer["result"]), (&id, &json!({"n": 1})), "it runs");
+    is_clean(&server, &alive).await;
+    stranger.leave();
+    in_time("the end", server.shutdown(Duration::ZERO)).await;
+}

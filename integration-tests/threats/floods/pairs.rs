@@ -1,0 +1,176 @@
+//! Pairs of request and cancel: what lives is what may run, and others are served.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rescind::{Limits, Peer};
+use serde_json::{Value, json};
+
+use super::{Alive, Memory, is_clean, kept_open, router};
+use crate::agent::{close, limits, open_at};
+use crate::counts::{MIB, TIMED, million_over};
+use crate::floor;
+use crate::stranger::{Hears, Stranger};
+use crate::wires::{Door, Kind, Wire};
+use crate::{in_time, until};
+
+/// What a flood of pairs may hold.
+const PAIRS_MEMORY: usize = 16 * MIB;
+/// How many times slower others may be served meanwhile, at their 99th percentile.
+const SLOWER: u32 = 5;
+/// POSTs may overtake one another, and of ids that are not in order a cancel that comes first is dropped once many requests have ended
+/// (SEMANTICS, "Parked"): what it was for runs on, and a flood would come to wait for nothing else. So many requests are taken in, then
+/// come their cancels.
+const TOGETHER: usize = 64;
+/// Handlers that may run then; the others wait in the queue.
+const RUNNING: usize = 32;
+const ECHOES: usize = 2000;
+const WHILE: Duration = Duration::from_secs(3);
+/// So many times of echoes are kept.
+const KEPT: usize = 100_000;
+
+/// The 99th percentile of how long echoes take, one after another; of the last [`KEPT`] where there are more.
+async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
+    // All of it is there before memory is looked at.
+    let mut times = vec![Duration::ZERO; KEPT];
+    let mut done = 0;
+    while go_on(done) {
+        let since = Instant::now();
+        let answer = in_time("an echo", peer.call::<_, Value>("echo", &json!([done]))).await;
+        assert_eq!(answer.expect("an echo"), json!([done]));
+        times[done % KEPT] = since.elapsed();
+        done += 1;
+    }
+    times.truncate(done);
+    times.sort_unstable();
+    times.get(times.len() * 99 / 100).copied().unwrap_or_default()
+}
+
+/// The same while as many threads as a flood keeps busy, the attacker's and one that serves it, do something else. What
+/// the system makes others wait for a core is not ours, and is in both values.
+async fn quiet_echoes(peer: Peer) -> Duration {
+    let over = Arc::new(AtomicBool::new(false));
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        })
+        .collect();
+    let quiet = tokio::spawn(echoes(peer, for_a_while())).await;
+    over.store(true, Ordering::Relaxed);
+    for other in others {
+        other.join().expect("it only counts");
+    }
+    quiet.expect("others are served")
+}
+
+/// For as many echoes, and so long, that what the system makes one of them wait for a core is seen too: it gives cores away for
+/// milliseconds, which one echo in a hundred then waits for.
+fn for_a_while() -> impl Fn(usize) -> bool {
+    let since = Instant::now();
+    move |done| done < ECHOES || TIMED && since.elapsed() < WHILE
+}
+
+fn together_over(wire: &Wire) -> usize {
+    match wire.kind {
+        Kind::Connection => 1,
+        Kind::Conversation => TOGETHER,
+    }
+}
+
+/// Requests `first` to `first + together`, and their cancels: of more than one, once they are taken in, and then it waits for the answers.
+async fn some_pairs(
+    stranger: &mut Stranger,
+    first: usize,
+    together: usize,
+    are_taken_in: impl FnMut() -> bool,
+) {
+    for n in first..first + together {
+        stranger.request(&json!(n), "deaf", &json!({})).await;
+    }
+    if together > 1 {
+        stranger.flush().await;
+        until("they are taken in", are_taken_in).await;
+    }
+    for n in first..first + together {
+        stranger.cancel(&json!(n)).await;
+    }
+    if together > 1 {
+        stranger.flush().await;
+        until("I1: each request is answered", || stranger.heard() == first + together + 1).await;
+    }
+}
+
+/// The same beside a flood of the same frames that is served without us.
+async fn echoes_beside_the_floor(peer: Peer, door: &mut Door, limits: &Limits, together: usize) -> Duration {
+    let serve = |link| tokio::spawn(floor::serve(link, limits.running, limits.cancel_grace));
+    let (mut stranger, serving) = Stranger::meet_with(door, serve, Hears::Counts).await;
+    let beside = tokio::spawn(echoes(peer, for_a_while()));
+    let mut pairs = 0;
+    while !beside.is_finished() {
+        some_pairs(&mut stranger, pairs, together, || true).await;
+        pairs += together;
+    }
+    let slow = beside.await.expect("others are served");
+    stranger.leave();
+    serving.abort();
+    let _ = serving.await;
+    slow
+}
+
+pub(super) async fn pairs(wire: Wire) {
+    let count = million_over(&wire);
+    let alive = Alive::default();
+    let mut limits: Limits = limits();
+    // What ignores its cancel is aborted after this: the more often, the more are started.
+    limits.cancel_grace = Duration::from_millis(20);
+    if wire.kind == Kind::Conversation {
+        limits.running = RUNNING;
+    }
+    let mut door = wire.listen(kept_open()).await;
+    let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Counts).await;
+    let (client, other) = open_at(&mut door, &crate::agent::limits()).await;
+    let quiet = quiet_echoes(client.peer.clone()).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let (is_over, asks) = (Arc::clone(&over), client.peer.clone());
+    let beside = tokio::spawn(echoes(asks, move |done| done < ECHOES || !is_over.load(Ordering::SeqCst)));
+    let mut memory = Memory::begin();
+    let since = Instant::now();
+    let together = together_over(&wire);
+    // First as many as may run, so that the limit is reached however slow this machine is; then the flood.
+    let filling = together.max(limits.running);
+    some_pairs(&mut stranger, 0, filling, || server.stats().slots == filling as u64).await;
+    for first in (filling..count).step_by(together) {
+        some_pairs(&mut stranger, first, together, || server.stats().slots == together as u64).await;
+        memory.look(first);
+    }
+    stranger.flush().await;
+    over.store(true, Ordering::SeqCst);
+    let loaded = beside.await.expect("others are served");
+    let most = alive.most.load(Ordering::SeqCst);
+    eprintln!(
+        "counted: {count} pairs over {} in {:?}: at most {most} handlers alive, {:?}",
+        wire.name,
+        since.elapsed(),
+        server.stats()
+    );
+    memory.is_within(PAIRS_MEMORY, "pairs");
+    assert_eq!(most, limits.running, "the flood comes up to the limit, I10 not over it");
+    is_clean(&server, &alive).await;
+    until("I1: each request is answered once", || stranger.heard() == count + 1).await;
+    stranger.leave();
+    in_time("the end", server.shutdown(Duration::ZERO)).await;
+    is_clean(&server, &alive).await;
+    let floor = echoes_beside_the_floor(client.peer.clone(), &mut door, &limits, together).await;
+    close(&client, &other).await;
+    eprintln!(
+        "counted: others' p99 {loaded:?}; quiet it is {quiet:?}, beside a flood served without us {floor:?}"
+    );
+    // Slower than on a machine as busy with something else, and than beside the same flood served without us.
+    assert!(!TIMED || loaded <= quiet.max(floor) * SLOWER, "others' p99 is {loaded:?}");
+}

@@ -1,0 +1,127 @@
+//! Peers that say a byte a second, 200 at once, on a clock that stands still: each is timed out at its wire's limit, however much it
+//! still has to say.
+//!
+//! Over stdio and a named pipe nobody is: a slow peer there is of the user's own machine, and what is held of its frame is bounded
+//! (`bad_input.rs` of the faults).
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rescind::Server;
+use rescind::dialect::ACP;
+use rescind::http::{HttpServer, Streamable};
+use rescind::websocket::{UpgradeOptions, accept_given};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::agent::{Seen, router};
+use crate::counts::{counting, resident};
+use crate::in_time;
+
+const PEERS: usize = 200;
+/// Nobody is heard for longer than its limit and this.
+const PROMPT: Duration = Duration::from_secs(2);
+/// What a peer may cost that has said a few dozen bytes.
+const EACH: usize = 64 * 1024;
+/// As long as a body may be; none of it is there yet.
+const PROMISED: usize = 16 * 1024 * 1024;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        counting("trickle::a_head_a_byte_a_second_is_timed_out::http".to_owned(), || {
+            http("POST /", Duration::from_secs(10), "")
+        }),
+        counting("trickle::a_body_a_byte_a_second_is_timed_out::http".to_owned(), || {
+            let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream";
+            let head = format!(
+                "POST / HTTP/1.1\r\nHost: localhost\r\n{types}\r\nContent-Length: {PROMISED}\r\n\r\n"
+            );
+            async move { http(&head, Duration::from_secs(30), "HTTP/1.1 408 ").await }
+        }),
+        counting("trickle::a_handshake_a_byte_a_second_is_timed_out::websocket".to_owned(), websocket),
+    ]
+}
+
+/// `said` at once, and then a byte a second, until the other side has closed: when it did, and what it said.
+async fn trickle(mut stream: DuplexStream, said: String) -> (Duration, String) {
+    let since = Instant::now();
+    stream.write_all(said.as_bytes()).await.expect("it is open");
+    let (mut read, mut write) = tokio::io::split(stream);
+    let mut heard = Vec::new();
+    let mut each_second = interval(Duration::from_secs(1));
+    each_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let trickling = async {
+        loop {
+            each_second.tick().await;
+            // Once it is closed there is nobody to say it to.
+            let _ = write.write_all(b"x").await;
+        }
+    };
+    tokio::select! {
+        // A stream that is cut ends as well.
+        _ = read.read_to_end(&mut heard) => {}
+        () = trickling => {}
+    }
+    (since.elapsed(), String::from_utf8_lossy(&heard).into_owned())
+}
+
+/// All at once; each is closed at the limit, and what it is told begins so.
+async fn all(open: impl AsyncFn() -> DuplexStream, said: &str, limit: Duration, answer: &str) {
+    let before = resident();
+    let mut peers = JoinSet::new();
+    for _ in 0..PEERS {
+        peers.spawn(trickle(open().await, said.to_owned()));
+    }
+    // Half of the time: what they cost while they are heard.
+    let half = Instant::now() + limit / 2;
+    let mut closed = 0;
+    let early = tokio::time::timeout_at(half, peers.join_next()).await;
+    assert!(early.is_err(), "one was closed long before its limit: {early:?}");
+    let grown = resident().saturating_sub(before);
+    eprintln!("counted: {PEERS} peers that say a byte a second cost {} KiB", grown / 1024);
+    assert!(grown <= PEERS * EACH, "I11: {grown} bytes more");
+    while let Some(peer) = in_time("their ends", peers.join_next()).await {
+        let (after, heard) = peer.expect("a peer");
+        assert!((limit..=limit + PROMPT).contains(&after), "one was closed after {after:?}");
+        assert!(heard.starts_with(answer), "{heard}");
+        closed += 1;
+    }
+    assert_eq!(closed, PEERS);
+}
+
+/// The limits are those that a server has by itself.
+async fn http(said: &str, limit: Duration, answer: &str) {
+    tokio::time::pause();
+    let (give, given) = mpsc::unbounded_channel();
+    let listener = HttpServer::new(Streamable::new()).serve_given(given);
+    let server = Server::builder([ACP]).serve(router(&Seen::new())).listen(listener);
+    let serving = tokio::spawn(server.run());
+    let open = async || {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        assert!(give.send(Box::new(theirs)).is_ok(), "the server takes streams");
+        ours
+    };
+    all(open, said, limit, answer).await;
+    serving.abort();
+    let _ = in_time("the end", serving).await;
+}
+
+async fn websocket() {
+    tokio::time::pause();
+    let (served, mut ended) = mpsc::unbounded_channel();
+    let open = async || {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let served = served.clone();
+        tokio::spawn(async move {
+            let _ = served.send(accept_given(UpgradeOptions::new(), theirs).await.map(drop));
+        });
+        ours
+    };
+    all(open, "GET / HTTP/1.1\r\nX: ", Duration::from_secs(10), "").await;
+    for _ in 0..PEERS {
+        let why = in_time("its end", ended.recv()).await.expect("one more").expect_err("no handshake");
+        assert!(why.to_string().contains("the handshake took too long"), "{why}");
+    }
+}
