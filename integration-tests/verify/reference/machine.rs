@@ -239,7 +239,8 @@ impl Machine {
         let (seen, model) = (&self.seen[held..], &reference.seen[held.min(reference.seen.len())..]);
         for (place, (real, model)) in seen.iter().zip(model).enumerate() {
             let place = held + place;
-            judge(real == model, model.invariant(), || {
+            let invariant = if real == model { model.invariant() } else { model.broken_by(*real) };
+            judge(real == model, invariant, || {
                 format!("as number {place} the reference says {model:?}, and the machine {real:?}")
             });
         }

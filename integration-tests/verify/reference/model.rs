@@ -93,6 +93,18 @@ impl Seen {
             },
         }
     }
+
+    /// The invariant that is broken where the machine brought another: the caller's, where both settle its call.
+    pub(super) fn broken_by(self, other: Self) -> &'static str {
+        match (self, other) {
+            (Self::Told(Told::Cancelled { call, .. }), Self::Told(Told::Cancelled { call: same, .. }))
+                if call == same =>
+            {
+                "I13"
+            }
+            _ => self.invariant(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
