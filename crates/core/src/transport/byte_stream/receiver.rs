@@ -100,3 +100,57 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use bytes::Buf;
+    use tokio::io::ReadBuf;
+
+    use super::*;
+    use crate::framing::Framing;
+    use crate::transport::closing::closing;
+
+    /// Gives what it holds, and counts how often it is asked.
+    struct Counted {
+        rest: &'static [u8],
+        reads: usize,
+    }
+
+    impl AsyncRead for Counted {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            room: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.reads += 1;
+            let count = self.rest.len().min(room.remaining());
+            room.put_slice(&self.rest[..count]);
+            self.rest.advance(count);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn small_frames_share_a_read() {
+        let input: &'static [u8] = b"{\"jsonrpc\":\"2.0\"}\n".repeat(8 * 1024).leak();
+        let reader = Counted { rest: input, reads: 0 };
+        let (_closer, closing) = closing();
+        let mut receiver = ByteReceiver::new(reader, Framing::Newline.decoder(1024), closing);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut frames = 0;
+        while let Poll::Ready(Some(Ok(TransportEvent::Message(_)))) =
+            Pin::new(&mut receiver).poll_event(&mut cx)
+        {
+            frames += 1;
+        }
+        assert_eq!(frames, 8 * 1024);
+        let fewest = input.len() / READ_BUFFER;
+        assert!(
+            receiver.reader.reads <= 2 * fewest,
+            "{} reads, where {fewest} would do",
+            receiver.reader.reads
+        );
+    }
+}

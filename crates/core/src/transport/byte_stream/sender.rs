@@ -64,13 +64,10 @@ impl<W: AsyncWrite> ByteSender<W> {
             Ok(count) => self.staged.advance(count.min(self.staged.len())),
             Err(error) => return Poll::Ready(Err(self.fail(Broken::by(error)))),
         }
-        if self.staged.is_empty() {
-            // The next batch starts at the front of the same memory, unless a large frame made it grow.
-            if self.staged.capacity() > KEPT_ROOM {
-                self.staged = BytesMut::new();
-            } else {
-                self.staged.clear();
-            }
+        // The next batch starts at the front of the same memory, unless a large frame made it grow. Its capacity does not tell: what
+        // was written at the front is no part of it.
+        if self.staged.is_empty() && self.staged.try_reclaim(KEPT_ROOM + 1) {
+            self.staged = BytesMut::new();
         }
         Poll::Ready(Ok(()))
     }
@@ -130,5 +127,35 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
         // Dropping the writer: for some it is the only way to end the peer's input.
         self.fail(Broken::Closed);
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ExchangeId;
+    use crate::transport::closing::closing;
+    use crate::transport::{FrameKind, Head};
+
+    fn send(sender: &mut ByteSender<tokio::io::Sink>, bytes: usize) {
+        let frame = Outbound {
+            body: vec![b' '; bytes].into(),
+            exchange: ExchangeId::NONE,
+            lane: Lane::Bulk,
+            head: Head { kind: FrameKind::Notification, id: None, method: None },
+            last: false,
+        };
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert_eq!(Pin::new(&mut *sender).start_send(frame).map_err(|error| error.kind), Ok(()));
+        assert!(matches!(Pin::new(sender).poll_flush(&mut cx), Poll::Ready(Ok(()))));
+    }
+
+    #[test]
+    fn a_large_frame_leaves_no_large_room_behind_and_a_small_one_its_own() {
+        let mut sender = ByteSender::new(tokio::io::sink(), Framing::Newline, 1 << 20, closing().0);
+        send(&mut sender, 32 * 1024);
+        assert!(sender.staged.try_reclaim(32 * 1024), "the next batch needs room again");
+        send(&mut sender, 100 * 1024);
+        assert!(!sender.staged.try_reclaim(1), "the room of the largest frame stays");
     }
 }
