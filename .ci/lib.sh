@@ -4,6 +4,8 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 step="${0##*/}"
+# What the caller set for runs of their own (fewer seeds, a planted bug) is not what CI asks.
+unset ${!RESCIND_@}
 
 say() { printf '== %s: %s\n' "$step" "$*"; }
 fail() {

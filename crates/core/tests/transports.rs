@@ -2,7 +2,6 @@
 //! when an end is dropped.
 
 #![cfg(feature = "tokio")]
-#![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::future::poll_fn;
 use std::io;

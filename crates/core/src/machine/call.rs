@@ -113,6 +113,9 @@ impl Call {
             parent: self.extras.as_ref().and_then(|extras| extras.parent),
             alarm: self.alarm.map(&until),
             deadline: self.extras.as_ref().and_then(|extras| extras.deadline).map(until),
+            untold: self.untold,
+            peer_may_end: self.peer_may_end,
+            after_cancel: self.after_cancel,
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Session;
 use super::call::Call;
+use super::input::AfterCancel;
 use super::lifecycle;
 use super::memory::Settled;
 use super::request::State;
@@ -15,7 +16,7 @@ use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, Requ
 /// What decides what a session does next, with times counted from the moment of the look. Two sessions with equal inspections
 /// that were given the same kinds of input do the same from here on, but for the names of slots to come: left out are counters (that
 /// of bad frames among them, of which a hundred are answered in one go), and what the search of `rescind-testkit` does not vary (the
-/// kind of work of an id, reasons).
+/// kind of work of an id, the tags of requests, reasons).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -133,6 +134,8 @@ pub struct RequestView {
     pub held_acks: usize,
     /// Its task was told to end.
     pub aborted: bool,
+    /// It ends with a fixed result when it is torn down in good order.
+    pub graceful: bool,
     /// Its children on this connection, the eldest first.
     pub children: Vec<OutboundKey>,
 }
@@ -157,6 +160,12 @@ pub struct CallView {
     pub alarm: Option<Duration>,
     /// Its own deadline, once it is cancelled.
     pub deadline: Option<Duration>,
+    /// No cancel message is sent for it.
+    pub untold: bool,
+    /// Whether the peer may end it by a cancel of its own.
+    pub peer_may_end: bool,
+    /// What its caller does when it is cancelled.
+    pub after_cancel: AfterCancel,
 }
 
 /// What a timer is for.
@@ -286,6 +295,7 @@ impl Session {
             shields: 0,
             held_acks: 0,
             aborted: false,
+            graceful: false,
             children: Vec::new(),
         };
         let Some(request) = self.requests.get(key.0) else { return nothing };
@@ -300,6 +310,7 @@ impl Session {
             shields: extras.shields,
             held_acks: extras.held_acks.len(),
             aborted: request.aborted,
+            graceful: extras.graceful.is_some(),
             children: self.children_of(extras.first_child),
             ..nothing
         }

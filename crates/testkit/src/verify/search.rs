@@ -39,7 +39,7 @@ pub struct Searched {
     pub judged: Tally,
     /// Steps taken to find them, replays left out.
     pub steps: usize,
-    /// The most inputs to one of them.
+    /// Every way of so many inputs was gone. Some of the ways of one more were, too.
     pub depth: usize,
     /// Every state that can be reached was seen.
     pub complete: bool,
@@ -54,7 +54,7 @@ impl fmt::Display for Searched {
         write!(
             f,
             "{states} states of the machine ({all}), {cascading} of them within a cascade; {accounts} with what it owes, in {nodes} \
-             situations, {steps} inputs, depth {depth}"
+             situations, {steps} inputs; every way of {depth} inputs"
         )
     }
 }
@@ -175,7 +175,8 @@ pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<F
         given,
         judged,
         steps,
-        depth: nodes.last().map_or(0, |node| node.depth.into()),
+        // Nearest first: what has not been looked at yet stands on the last level that was found whole.
+        depth: nodes.get(next).or(nodes.last()).map_or(0, |node| node.depth.into()),
         complete: next == nodes.len(),
         took: begun.elapsed(),
     })
