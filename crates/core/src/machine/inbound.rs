@@ -287,12 +287,12 @@ impl Session {
 
     /// Gives the slot of an ended request back once no child links to it.
     pub(super) fn free_if_childless(&mut self, key: InboundKey) {
-        let ended = self
-            .requests
-            .get(key.0)
-            .is_some_and(|request| request.state == State::Ended && request.extras().first_child.is_none());
-        if ended && !self.tree.has_foreign(key) {
-            self.tree.forget(key);
+        let Some(request) = self.requests.get(key.0) else { return };
+        let is_over = request.state == State::Ended && request.extras().first_child.is_none();
+        if is_over && !self.tree.has_foreign(key) {
+            if request.extras().is_walked {
+                self.tree.forget(key);
+            }
             self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
             self.push(Output::Gone(key));
         }

@@ -47,6 +47,8 @@ pub(super) struct Extras {
     /// Its children among the calls of this connection: the eldest and the youngest of a linked list.
     pub(super) first_child: Option<OutboundKey>,
     pub(super) last_child: Option<OutboundKey>,
+    /// It stands among the cascades under way.
+    pub(super) is_walked: bool,
 }
 
 /// What a request without extras has.
@@ -59,6 +61,7 @@ static NO_EXTRAS: Extras = Extras {
     alarms: Alarms { queue: None, grace: None, shield: None, detach: None },
     first_child: None,
     last_child: None,
+    is_walked: false,
 };
 
 static STREAM: Origin = Origin::STREAM;

@@ -39,13 +39,13 @@ impl Cascades {
         self.foreign.iter().map(|(parent, child)| (*parent, child.0))
     }
 
-    /// A request is gone, and no cascade has anything left to walk there (I3).
-    #[inline]
+    /// A request that stands here is gone, and no cascade has anything left to walk there (I3).
     pub(super) fn forget(&mut self, parent: InboundKey) {
-        if self.parents.is_empty() {
-            return;
+        if self.parents.front() == Some(&parent) {
+            self.parents.pop_front();
+        } else {
+            self.parents.retain(|known| *known != parent);
         }
-        self.parents.retain(|known| *known != parent);
     }
 
     fn first_foreign(&self, parent: InboundKey) -> Option<ForeignChild> {
@@ -118,6 +118,9 @@ impl Session {
                 self.push(Output::CancelForeign(child));
             } else {
                 self.tree.parents.pop_front();
+                if let Some(extras) = self.requests.get_mut(parent.0).and_then(Request::extras_if_any) {
+                    extras.is_walked = false;
+                }
                 self.free_if_childless(parent);
             }
         }
@@ -136,11 +139,14 @@ impl Session {
 
     /// Queues a walk over the children of a request that was signalled or settled, unless one is on its way to them.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
-        let has_own =
-            self.requests.get(parent.0).is_some_and(|request| request.extras().first_child.is_some());
-        if (has_own || self.tree.has_foreign(parent)) && !self.tree.parents.contains(&parent) {
-            self.tree.parents.push_back(parent);
+        let has_foreign = self.tree.has_foreign(parent);
+        let Some(request) = self.requests.get_mut(parent.0) else { return };
+        let extras = request.extras();
+        if extras.is_walked || (extras.first_child.is_none() && !has_foreign) {
+            return;
         }
+        request.extras_mut(&mut self.request_extras).is_walked = true;
+        self.tree.parents.push_back(parent);
     }
 
     /// A request that is signalled or settled has no new children: they are born cancelled (I5).
