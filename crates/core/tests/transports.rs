@@ -192,11 +192,19 @@ async fn a_receiver_behind_the_end_of_input_is_woken_when_its_sender_is_dropped(
 }
 
 #[tokio::test]
-async fn what_is_flushed_to_a_peer_within_the_process_that_is_gone_fails() {
+async fn what_goes_to_a_peer_within_the_process_that_is_gone_fails() {
     let (mut client, server) = memory_pair();
     flush(&mut client).await.unwrap();
     drop(server);
+    assert_eq!(ready(&mut client).await.unwrap_err().kind, TransportErrorKind::Closed);
     assert_eq!(flush(&mut client).await.unwrap_err().kind, TransportErrorKind::Closed);
+}
+
+#[tokio::test]
+async fn a_wire_without_exchanges_gives_none_up() {
+    for mut link in [duplex().0.into_link(), given(&[]).into_link(), memory_pair().0] {
+        assert!(link.tx.as_mut().abort_exchange(ExchangeId(7)).is_err());
+    }
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ pub(super) struct Cascades {
 
 impl Cascades {
     pub(super) fn has_foreign(&self, parent: InboundKey) -> bool {
-        self.first_foreign(parent).is_some()
+        !self.foreign.is_empty() && self.first_foreign(parent).is_some()
     }
 
     #[cfg(feature = "verify")]
