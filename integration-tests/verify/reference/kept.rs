@@ -1,0 +1,58 @@
+//! Cases in which a machine once differed from the reference, shortened: each shows the bug it is kept for.
+
+use std::time::Duration;
+
+use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, Role};
+use rescind_core::plant::Plant;
+use rescind_core::{AfterCancel, AnswerKind, HandlerEnd};
+
+use super::caller::Own;
+use super::model::{Case, EARLY, Event};
+
+/// A case, and a bug that it shows.
+pub(super) struct Kept {
+    pub(super) bug: Plant,
+    pub(super) case: Case,
+    pub(super) events: Vec<Event>,
+}
+
+fn kept(bug: Plant, dialect: Dialect, events: &[Event]) -> Kept {
+    let case = Case { dialect, role: Role::Server, ordered: true };
+    Kept { bug, case, events: events.to_vec() }
+}
+
+/// All of them.
+pub(super) fn all() -> Vec<Kept> {
+    use Event::{Ask, Cancel, End, Pass};
+    let own = Event::Own;
+    let call = |parent, deadline| own(Own::Call(parent, deadline, None));
+    let short = Duration::from_millis(500);
+    vec![
+        kept(Plant::ValueDropped, ACP, &[Ask(0), Cancel(0), End(0, HandlerEnd::Value)]),
+        kept(Plant::DoubleSignal, ACP, &[Ask(1), Cancel(1), Cancel(1)]),
+        kept(Plant::EarlyCancelStays, MCP, &[Cancel(2), Pass(EARLY), Cancel(2)]),
+        kept(Plant::AckTwice, ABP, &[Cancel(0)]),
+        kept(Plant::CancelOvertakes, ACP, &[Ask(1), call(Some(0), None), Cancel(1)]),
+        kept(
+            Plant::LaterCause,
+            ACP,
+            &[
+                call(None, Some(short)),
+                own(Own::Write(0)),
+                Pass(short),
+                own(Own::Cancel(0, Some(AfterCancel::ReturnNow))),
+            ],
+        ),
+        kept(
+            Plant::AnswerUnheard,
+            LSP,
+            &[
+                call(None, None),
+                own(Own::Write(0)),
+                own(Own::Cancel(0, Some(AfterCancel::WaitForPeer))),
+                own(Own::WriteCancel(0)),
+                own(Own::Answer(0, AnswerKind::Value)),
+            ],
+        ),
+    ]
+}
