@@ -59,6 +59,7 @@ async fn settled(dialect: Dialect, how: Ending) {
         .limits(limits)
         .server_limits(bounds)
         .listen(listener);
+    let counts = server.counts();
     let serving = tokio::spawn(server.run());
     let one = Peer::builder(dialect.clone()).connect(transport.clone()).await.unwrap();
     let two = Peer::builder(dialect).connect(transport).await.unwrap();
@@ -86,9 +87,11 @@ async fn settled(dialect: Dialect, how: Ending) {
     let why = tokio::time::timeout(Duration::from_secs(10), until_refused).await;
     let why = why.unwrap_or_else(|_| panic!("I10, {how:?}: it is not counted"));
     assert!(why.contains("server_draining"), "I10, {how:?}: {why}");
+    assert_eq!(counts.draining(), 1, "I10, {how:?}");
     drop(release);
     let until_let_in = async { while refused(&two).await.is_some() {} };
     let let_in = tokio::time::timeout(Duration::from_secs(10), until_let_in).await;
     assert!(let_in.is_ok(), "I10, {how:?}: it is counted although it has ended");
+    assert_eq!(counts.draining(), 0, "I10, {how:?}");
     serving.abort();
 }
