@@ -87,8 +87,8 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 22] = [
         "known_bugs::async_lsp::async_lsp_a_duplicate_id_makes_the_first_uncancellable",
         "left == right",
     ),
-    row(Plant::LateRegistration, "threads::requests::cancel_and_cancel", "deadlock"),
-    row(Plant::LostWakeup, "threads::requests::cancel_and_cancel", "deadlock"),
-    row(Plant::ForgottenCallers, "threads::calls::disconnect_and_disconnect", "deadlock"),
+    row(Plant::LateRegistration, "threads::requests::cancel_and_cancel", "I1 or L3 is broken"),
+    row(Plant::LostWakeup, "threads::requests::cancel_and_cancel", "I1 or L3 is broken"),
+    row(Plant::ForgottenCallers, "threads::calls::disconnect_and_disconnect", "I13 is broken"),
     row(Plant::LostKeepsSlots, "soak::websocket", "requests and calls are left"),
 ];

@@ -120,7 +120,7 @@ fn play(first: Event, second: Event) {
     match answers[..] {
         [answer] => {
             let is_answer = answer["result"] == "done" || answer["error"]["code"] == -32800;
-            assert!(is_answer, "{first:?} and {second:?} brought {answer}");
+            assert!(is_answer, "I1: {first:?} and {second:?} brought {answer}");
         }
         [] => assert!(ends, "I1: {first:?} and {second:?} brought {messages:?}"),
         _ => panic!("I1: {first:?} and {second:?} brought {answers:?}"),
@@ -157,6 +157,7 @@ fn is_over(answered: &Answered) -> bool {
 }
 
 pairs! {
+    "I1 or L3";
     lane_finish_and_cancel: Finish, Cancel;
     lane_finish_and_leave: Finish, Leave;
     lane_finish_and_return: Finish, Return;

@@ -108,6 +108,7 @@ fn started(peer: &Peer, name: &str) -> Call<Value> {
 }
 
 pairs! {
+    "I13";
     finish_and_finish: Finish, Finish;
     finish_and_cancel: Finish, Cancel;
     finish_and_drop: Finish, Drop;

@@ -17,7 +17,7 @@ use rescind_core::{Call, CallContext, HandlerError, Outcome, Peer, Router};
 use rescind_http::{
     Acp, AcpTransport, HttpClient, Stateless, StatelessTransport, Streamable, StreamableTransport,
 };
-use rescind_threads::explore;
+use rescind_threads::tests;
 use serde_json::{Value, json};
 use shuttle::future::{block_on, spawn};
 use shuttle::thread;
@@ -226,11 +226,7 @@ macro_rules! pairs {
         mod $module {
             use super::*;
 
-            $(#[test]
-            fn $name() {
-                let name = concat!(stringify!($module), "_", stringify!($name));
-                explore(name, || play(Binding::$binding, $first, $second));
-            })*
+            tests! { "I13"; $($name: play(Binding::$binding, $first, $second);)* }
         }
     };
 }

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use rescind_threads::explore;
+use rescind_threads::tests;
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicBool, Ordering};
@@ -68,28 +68,20 @@ fn reading(end: Option<io::ErrorKind>, leaves: bool) {
     let most = if leaves { 3 } else { usize::MAX };
     let (all, error) = block_on(read_all(&mut reader, most));
     if leaves {
-        assert!(TEXT.starts_with(&all), "{all:?}");
+        assert!(TEXT.starts_with(&all), "I1: read was {all:?}");
     } else {
-        assert_eq!((&*all, error), (TEXT, end));
+        assert_eq!((&*all, error), (TEXT, end), "I1, L3: all is read, and then how it ended");
         // It was told, and is the end from then on.
-        assert_eq!(block_on(read_all(&mut reader, 1)), (Vec::new(), None));
+        assert_eq!(block_on(read_all(&mut reader, 1)), (Vec::new(), None), "L3");
     }
     // The thread has to end too: one that waits for ever is found as a hang.
 }
 
-#[test]
-fn pipe_read_to_its_end() {
-    explore("pipe_read_to_its_end", || reading(None, false));
-}
-
-#[test]
-fn pipe_read_and_broken() {
-    explore("pipe_read_and_broken", || reading(Some(io::ErrorKind::ConnectionReset), false));
-}
-
-#[test]
-fn pipe_read_and_dropped() {
-    explore("pipe_read_and_dropped", || reading(None, true));
+tests! {
+    "L3";
+    pipe_read_to_its_end: reading(None, false);
+    pipe_read_and_broken: reading(Some(io::ErrorKind::ConnectionReset), false);
+    pipe_read_and_dropped: reading(None, true);
 }
 
 /// A pipe that takes so many bytes, and keeps them.
@@ -147,13 +139,13 @@ fn writing(room: usize, last: Last) {
     let wrote = block_on(write_all(&mut writer, last == Last::Flush));
     let is_broken = room < TEXT.len();
     // Who does not wait may not have heard of it yet.
-    assert!(is_broken || wrote.is_ok(), "{wrote:?}");
+    assert!(is_broken || wrote.is_ok(), "I1: {wrote:?}");
     match last {
-        Last::Flush => assert_eq!(wrote.is_err(), is_broken, "{wrote:?}"),
+        Last::Flush => assert_eq!(wrote.is_err(), is_broken, "L3: {wrote:?}"),
         Last::Shutdown => {
             let shut = block_on(poll_fn(|cx| Pin::new(&mut writer).poll_shutdown(cx)));
-            assert_eq!(shut.is_err(), is_broken, "{shut:?}");
-            assert!(is_broken || is_gone.load(Ordering::SeqCst), "the pipe is open after the shutdown");
+            assert_eq!(shut.is_err(), is_broken, "L3: {shut:?}");
+            assert!(is_broken || is_gone.load(Ordering::SeqCst), "L3: the pipe is open after the shutdown");
         }
         Last::Drop => {
             drop(writer);
@@ -163,25 +155,13 @@ fn writing(room: usize, last: Last) {
         }
     }
     let Ok(taken) = taken.lock() else { panic!("a writer panicked") };
-    assert_eq!(&**taken, TEXT.get(..room).unwrap_or(TEXT), "what was taken is written");
+    assert_eq!(&**taken, TEXT.get(..room).unwrap_or(TEXT), "I1: what was taken is written");
 }
 
-#[test]
-fn pipe_written_and_flushed() {
-    explore("pipe_written_and_flushed", || writing(usize::MAX, Last::Flush));
-}
-
-#[test]
-fn pipe_written_and_shut_down() {
-    explore("pipe_written_and_shut_down", || writing(usize::MAX, Last::Shutdown));
-}
-
-#[test]
-fn pipe_written_and_dropped() {
-    explore("pipe_written_and_dropped", || writing(usize::MAX, Last::Drop));
-}
-
-#[test]
-fn pipe_written_and_broken() {
-    explore("pipe_written_and_broken", || writing(5, Last::Shutdown));
+tests! {
+    "L3";
+    pipe_written_and_flushed: writing(usize::MAX, Last::Flush);
+    pipe_written_and_shut_down: writing(usize::MAX, Last::Shutdown);
+    pipe_written_and_dropped: writing(usize::MAX, Last::Drop);
+    pipe_written_and_broken: writing(5, Last::Shutdown);
 }

@@ -103,7 +103,7 @@ fn play(first: Event, second: Event) {
     while !has(Disconnect) && answers.len() < requests {
         match block_on(next(&mut rx)) {
             Some(answer) => answers.push(answer),
-            None => panic!("the connection ended after {answers:?}"),
+            None => panic!("I1: the connection ended after {answers:?}"),
         }
     }
     if has(Disconnect) {
@@ -122,7 +122,7 @@ fn play(first: Event, second: Event) {
     for answer in &answers {
         let is_refusal = answer["id"].is_null() && answer["error"]["code"] == -32600;
         let is_answer = answer["id"] == 1 && (answer["result"].is_u64() || answer["error"]["code"] == -32800);
-        assert!(is_answer || (is_refusal && has(Reuse)), "{first:?} and {second:?} brought {answer}");
+        assert!(is_answer || (is_refusal && has(Reuse)), "I1: {first:?} and {second:?} brought {answer}");
     }
     for thread in threads {
         assert!(thread.join().is_ok(), "a thread panicked");
@@ -138,7 +138,7 @@ fn play(first: Event, second: Event) {
         (0, 0, 0),
         "I3: {first:?} and {second:?}: {stats:?}"
     );
-    assert_eq!(ended.load(Ordering::SeqCst) as u64, stats.started, "a handler was lost: {stats:?}");
+    assert_eq!(ended.load(Ordering::SeqCst) as u64, stats.started, "I10: a handler was lost: {stats:?}");
     assert!(registry.is_empty(), "I3: a request that has ended stands in the registry");
 }
 
@@ -175,6 +175,7 @@ fn send(tx: &Tx, frame: &Value) {
 }
 
 pairs! {
+    "I1 or L3";
     finish_and_cancel: Finish, Cancel;
     finish_and_local_cancel: Finish, Local;
     finish_and_disconnect: Finish, Disconnect;

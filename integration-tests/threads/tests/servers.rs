@@ -113,9 +113,9 @@ fn play(first: Event, second: Event) {
         }
     };
     assert_eq!(again["result"], 1, "I3: a place of a handler that ended is not free");
-    assert_eq!(alive.0.0.load(Ordering::SeqCst), 0, "a handler was lost");
+    assert_eq!(alive.0.0.load(Ordering::SeqCst), 0, "I10: a handler was lost");
     drop(transport);
-    assert!(block_on(serving).is_ok_and(|ended| ended.is_ok()), "the server did not end");
+    assert!(block_on(serving).is_ok_and(|ended| ended.is_ok()), "L3: the server did not end");
 }
 
 fn open(transport: &MemoryTransport) -> Link {
@@ -163,6 +163,7 @@ fn send(link: &mut Link, frame: &Value) {
 }
 
 pairs! {
+    "I1 or L3";
     finish_and_finish: Finish, Finish;
     finish_and_cancel: Finish, Cancel;
     finish_and_disconnect: Finish, Disconnect;

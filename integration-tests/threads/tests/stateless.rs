@@ -141,6 +141,7 @@ fn check(answered: Option<Answered>, first: Event, second: Event) {
 }
 
 pairs! {
+    "I1 or L3";
     sent_finish_and_finish: Finish, Finish;
     sent_finish_and_leave: Finish, Leave;
     sent_finish_and_cut: Finish, Cut;

@@ -167,7 +167,7 @@ fn check(answered: Option<Answered>, first: Event, second: Event) {
     match answers[..] {
         [answer] => {
             let is_answer = answer["result"] == "done" || answer["error"]["code"] == -32800;
-            assert!(is_answer, "{first:?} and {second:?} brought {answer}");
+            assert!(is_answer, "I1: {first:?} and {second:?} brought {answer}");
         }
         [] => assert!(ends_early, "I1: {first:?} and {second:?} brought {answered:?}"),
         _ => panic!("I1: {first:?} and {second:?} brought {answers:?}"),
@@ -175,6 +175,7 @@ fn check(answered: Option<Answered>, first: Event, second: Event) {
 }
 
 pairs! {
+    "I1 or L3";
     posted_finish_and_cancel: Finish, Cancel;
     posted_finish_and_leave: Finish, Leave;
     posted_finish_and_cut: Finish, Cut;
