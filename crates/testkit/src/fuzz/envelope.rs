@@ -31,7 +31,7 @@ pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
         the_long_way(dialect, frame, &message);
     }
     if let Incoming::Batch(members) = &message {
-        assert!(!members.is_empty() && members.len() <= BATCH, "a batch of {}", members.len());
+        assert!(!members.is_empty() && members.len() <= BATCH, "I11: a batch of {}", members.len());
         for member in members {
             round_trip::check(dialect, &dialect.codec().decode(member.get().as_bytes()));
         }
@@ -141,7 +141,7 @@ fn handshake(dialect: &Dialect, message: &Incoming<'_>) {
     let Some(body) = body else { return };
     for part in [HandshakePart::Params, HandshakePart::Result] {
         let said = dialect.codec().read_handshake(part, body);
-        assert!(said.exempting.is_none_or(|methods| methods.len() <= 64), "methods without a bound");
+        assert!(said.exempting.is_none_or(|methods| methods.len() <= 64), "I11: methods without a bound");
         assert!(dialect.codec().declare(part, body, false).is_none(), "it declares what was withheld");
         let Some(declared) = dialect.codec().declare(part, body, true) else { continue };
         assert!(!declared.get().contains(['\n', '\r']), "a declaration of several lines: {declared}");

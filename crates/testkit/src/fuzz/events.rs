@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::pieces;
+use crate::verify::search::Found;
 use crate::verify::{Class, Order, Way, World};
 
 /// So many things happen at most.
@@ -25,10 +26,10 @@ pub(super) fn check(data: &[u8]) {
         way.inputs.push(*input);
         match world.apply(*input, &seen) {
             Ok(after) => seen = after,
-            Err(broken) => panic!("{broken}\nafter {way}"),
+            Err(broken) => panic!("{}", Found { broken, way }),
         }
     }
     if let Err(broken) = world.ends() {
-        panic!("{broken}\nat the end of {way}");
+        panic!("at the end: {}", Found { broken, way });
     }
 }

@@ -90,15 +90,15 @@ fn decoded(framing: Framing, limit: usize, pieces: &[&[u8]]) -> (Vec<Decoded>, b
         decoder.push(piece);
         all.extend(std::iter::from_fn(|| decoder.next_frame()));
         let (held, room) = (decoder.buffer_mut().len(), decoder.buffer_mut().capacity());
-        assert!(held <= most, "{held} bytes are held, the limit is {limit}");
-        assert!(room <= 2 * (most + piece.len()) + SPARE, "room for {room} bytes, the limit is {limit}");
+        assert!(held <= most, "I11: {held} bytes are held, the limit is {limit}");
+        assert!(room <= 2 * (most + piece.len()) + SPARE, "I11: room for {room} bytes, the limit is {limit}");
     }
     let is_failed = decoder.is_failed();
     all.extend(decoder.finish());
     assert_eq!(decoder.finish(), None, "the end was told twice");
     for frame in &all {
         if let Decoded::Frame(body) = frame {
-            assert!(body.len() <= limit, "a frame of {} bytes over the limit of {limit}", body.len());
+            assert!(body.len() <= limit, "I11: a frame of {} bytes over the limit of {limit}", body.len());
         }
     }
     (all, is_failed)

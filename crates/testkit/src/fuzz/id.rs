@@ -26,7 +26,7 @@ pub(super) fn check(data: &[u8]) {
             (Err(why), Naive::Neither(expected)) => why == expected,
             _ => false,
         };
-        assert!(same, "{token:?} is {read:?}, and should be {expected:?}");
+        assert!(same, "I4: {token:?} is {read:?}, and should be {expected:?}");
         through_serde(token, read.as_ref().ok());
         for dialect in dialect::ALL.iter().filter(|dialect| dialect.codec().as_json_rpc().is_some()) {
             in_messages(dialect, token, &read);
@@ -37,9 +37,13 @@ pub(super) fn check(data: &[u8]) {
             assert_eq!(
                 id == *other_id,
                 expected == *other,
-                "{id} and {other_id}: which are one is not clear"
+                "I4: {id} and {other_id}: which are one is not clear"
             );
-            assert_eq!(id == *other_id, id.to_string() == other_id.to_string(), "{id} shows as {other_id}");
+            assert_eq!(
+                id == *other_id,
+                id.to_string() == other_id.to_string(),
+                "I4: {id} shows as {other_id}"
+            );
         }
         known.push((expected, id));
     }
@@ -81,7 +85,7 @@ fn written_and_read(token: &str, id: &RequestId) {
     match (id.as_number(), id.as_text()) {
         (Some(number), None) => assert_eq!(&RequestId::number(number), id),
         (None, Some(text)) => assert_eq!(RequestId::text(text).as_ref(), Ok(id)),
-        _ => panic!("{id} is of two types, or of none"),
+        _ => panic!("I4: {id} is of two types, or of none"),
     }
 }
 
