@@ -90,5 +90,5 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 22] = [
     row(Plant::LateRegistration, "threads::requests::cancel_and_cancel", "I1 or L3 is broken"),
     row(Plant::LostWakeup, "threads::requests::cancel_and_cancel", "I1 or L3 is broken"),
     row(Plant::ForgottenCallers, "threads::calls::disconnect_and_disconnect", "I13 is broken"),
-    row(Plant::LostKeepsSlots, "soak::websocket", "requests and calls are left"),
+    row(Plant::LostKeepsSlots, "soak::websocket", "I3:"),
 ];

@@ -1,4 +1,5 @@
-//! Peers that ask properly: every call must end, with its own answer, and half of them are cancelled at a random time.
+//! Peers that ask properly: every call must end, with its own answer, and half of them are cancelled at a random time. Bad peers are
+//! there meanwhile, and what goes wrong here has come from them (I4) if nothing else is told.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +34,7 @@ pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed:
             round(wire, &peer, &tally, &mut random).await;
         }
         if let Err(error) = leave(peer, random.below(3)).await {
-            tally.fault(format!("a connection in good order ended with: {error}"));
+            tally.fault(format!("I4: a connection in good order ended with: {error}"));
         }
     }
 }
@@ -42,18 +43,18 @@ pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed:
 pub(crate) async fn last(wire: Wire, connect: &Connect, tally: &Tally) {
     let before = tally.overloaded.load(Ordering::Relaxed);
     let Some(peer) = open(wire, connect, tally).await else {
-        return tally.fault("who came last could not open a connection and shake hands".to_owned());
+        return tally.fault("I10: who came last could not open a connection and shake hands".to_owned());
     };
     let params = wire.params(json!({"mark": "last"}));
     match peer.call::<_, Value>("echo", &params).start() {
         Ok(call) => settled(call, "echo", &params, false, tally).await,
-        Err(error) => tally.fault(format!("`echo` was not started: {error}")),
+        Err(error) => tally.fault(format!("I4: `echo` was not started: {error}")),
     }
     if tally.overloaded.load(Ordering::Relaxed) > before {
-        tally.fault("who came last, when all others had gone, was refused as overloaded".to_owned());
+        tally.fault("I10: who came last, when all others had gone, was refused as overloaded".to_owned());
     }
     if let Err(error) = leave(peer, 0).await {
-        tally.fault(format!("the last connection ended with: {error}"));
+        tally.fault(format!("I4: the last connection ended with: {error}"));
     }
 }
 
@@ -77,12 +78,12 @@ pub(crate) async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option
     let link = match opened {
         Ok(Ok(link)) => link,
         Ok(Err(error)) => {
-            tally.fault(format!("a connection could not be opened: {error}"));
+            tally.fault(format!("I4: a connection could not be opened: {error}"));
             sleep(Duration::from_millis(50)).await;
             return None;
         }
         Err(_) => {
-            tally.fault("a connection was not opened in time".to_owned());
+            tally.fault("I4: a connection was not opened in time".to_owned());
             return None;
         }
     };
@@ -102,7 +103,7 @@ pub(crate) async fn attach(wire: Wire, link: rescind::Link, tally: &Tally) -> Op
             if error.to_string().contains("Overloaded") {
                 Tally::count(&tally.overloaded);
             } else {
-                tally.fault(format!("a handshake failed: {error}"));
+                tally.fault(format!("I4: a handshake failed: {error}"));
             }
             peer.shutdown(Duration::ZERO).await;
             return None;
@@ -156,7 +157,7 @@ async fn ask(wire: Wire, peer: &Peer, tally: &Tally, random: &mut Random) {
     }
     let call = match builder.start() {
         Ok(call) => call,
-        Err(error) => return tally.fault(format!("`{method}` was not started: {error}")),
+        Err(error) => return tally.fault(format!("I4: `{method}` was not started: {error}")),
     };
     Tally::count(&tally.calls);
     if is_cancelled {
@@ -188,8 +189,8 @@ async fn settled(call: Call<Value>, method: &str, params: &Value, is_cancelled: 
             Tally::count(&tally.overloaded);
         }
         Outcome::Failed(error) => {
-            tally.fault(format!("a call of `{method}` failed: {}", CallError::Failed(error)));
+            tally.fault(format!("I4: a call of `{method}` failed: {}", CallError::Failed(error)));
         }
-        other => tally.fault(format!("a call of `{method}` nobody cancelled ended as {other:?}")),
+        other => tally.fault(format!("I4: a call of `{method}` nobody cancelled ended as {other:?}")),
     }
 }

@@ -68,6 +68,9 @@ fn main() -> ExitCode {
         }
     };
     let code = soak(&runtime, &options).unwrap_or_else(|error| failed(&error));
+    if code != ExitCode::SUCCESS {
+        eprintln!("{}: to run it again: {}", options.wire.name(), options.command());
+    }
     runtime.shutdown_timeout(Duration::from_secs(5));
     code
 }
@@ -265,7 +268,7 @@ impl Stage<'_> {
         tally.end();
         let gone = async { while peers.join_next().await.is_some() {} };
         if timeout(Duration::from_secs(60), gone).await.is_err() {
-            tally.fault("a peer does not come to its end".to_owned());
+            tally.fault("I13: a peer does not come to its end".to_owned());
         }
         Ok(())
     }

@@ -19,6 +19,13 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// What makes this run again, from the repository's root: the same calls and attacks, though not the same order of threads.
+    pub(crate) fn command(&self) -> String {
+        let (wire, minutes, seed) = (self.wire.name(), self.time.as_secs_f64() / 60.0, self.seed);
+        let soak = "cargo run --release -p rescind-integration-tests --bin soak --";
+        format!("{soak} --wire {wire} --minutes {minutes} --seed {seed}")
+    }
+
     /// # Errors
     /// One sentence about what is wrong.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {

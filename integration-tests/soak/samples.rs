@@ -97,7 +97,7 @@ pub(crate) fn leaked(first: Held, second: Held) -> Vec<String> {
 /// Whether so many of `asked` were refused as overloaded that the server cannot be said to serve.
 pub(crate) fn refused(overloaded: u64, asked: u64) -> Option<String> {
     (overloaded > asked / OVERLOADED).then(|| {
-        format!("{overloaded} of {asked} calls and handshakes of good peers were refused as overloaded")
+        format!("I10: {overloaded} of {asked} calls and handshakes of good peers were refused as overloaded")
     })
 }
 
@@ -183,6 +183,7 @@ mod tests {
     #[test]
     fn a_server_that_serves_few_is_told() {
         assert_eq!((refused(0, 0), refused(50, 100)), (None, None));
-        assert!(refused(51, 100).is_some() && refused(1, 1).is_some());
+        let told = |refused: Option<String>| refused.is_some_and(|told| told.starts_with("I10: "));
+        assert!(told(refused(51, 100)) && told(refused(1, 1)));
     }
 }
