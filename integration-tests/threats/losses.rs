@@ -8,7 +8,7 @@ use rescind::dialect::Role;
 use rescind::stdio::{ChildHandle, Command, this_process};
 use rescind::{Limits, Transport as _};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::agent::{End, Seen, ended, limits};
@@ -52,7 +52,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn is_in_time(since: Instant, timeout: Duration) {
     let took = since.elapsed();
     eprintln!("counted: gone after {took:?}, its timeout is {timeout:?}");
-    assert!(!TIMED || took <= 2 * timeout, "gone after {took:?}, its timeout is {timeout:?}");
+    assert!(!TIMED || took <= 2 * timeout, "L3: gone after {took:?}, its timeout is {timeout:?}");
 }
 
 async fn reset(wire: Wire) {
@@ -62,7 +62,7 @@ async fn reset(wire: Wire) {
     for _ in 0..20 {
         resets(wire).await;
     }
-    until("no descriptor is left", || descriptors() <= before).await;
+    until("I3: no descriptor is left", || descriptors() <= before).await;
 }
 
 async fn resets(wire: Wire) {
@@ -82,7 +82,7 @@ async fn resets(wire: Wire) {
     let since = Instant::now();
     reset_now(raw);
     agent.seen.until("wait 1 signalled: disconnected").await;
-    let _ = in_time("the end", agent.peer.closed()).await;
+    let _ = in_time("L3: the end", agent.peer.closed()).await;
     agent.is_clean("who was asked").await;
     // Where a session is the connection it ends at once; elsewhere when nobody has used it for its time.
     is_in_time(since, if wire.kind == Kind::Connection { AT_ONCE } else { IDLE + limits.detach_grace });
@@ -106,7 +106,7 @@ async fn child(signal: Signal) {
     for _ in 0..5 {
         children(signal).await;
     }
-    until("no descriptor is left", || descriptors() <= before).await;
+    until("I3: no descriptor is left", || descriptors() <= before).await;
 }
 
 async fn start(limits: &Limits) -> (End, ChildHandle) {
@@ -128,21 +128,27 @@ async fn children(signal: Signal) {
     let since = Instant::now();
     let _ = cancelled.canceller().cancel("stop");
     if signal == Signal::KILL {
-        assert_eq!(ended(kept).await, "disconnected, may have run");
-        assert!(ended(cancelled).await.starts_with("cancelled by caller"));
-        assert!(in_time("the end", client.peer.closed()).await.is_err(), "how it ended is told");
+        assert_eq!(ended(kept).await, "disconnected, may have run", "I13");
+        assert!(ended(cancelled).await.starts_with("cancelled by caller"), "I13");
+        assert!(in_time("L3: the end", client.peer.closed()).await.is_err(), "L3: how it ended is told");
         is_in_time(since, GRACE);
     } else {
-        // It is there and says nothing: no wait of ours is without an end.
-        assert_eq!(ended(cancelled).await, "cancelled by caller, unconfirmed");
+        // It is there and says nothing, as if it were busy: no wait of ours is without an end, and its silence is noticed by a call's
+        // deadline, by who waited for the answer to its cancel, and by a shutdown.
+        let timed = client.peer.call::<_, Value>("wait", &json!({"n": 3})).timeout(GRACE).start().unwrap();
+        assert_eq!(ended(cancelled).await, "cancelled by caller, unconfirmed", "I13");
         is_in_time(since, limits.peer_wait);
+        assert_eq!(ended(timed).await, "cancelled by deadline, unconfirmed", "I13");
+        is_in_time(since, GRACE + limits.peer_wait);
+        assert_eq!(client.peer.stats().unresponsive, 2, "each is told as unresponsive");
+        assert!(!client.peer.is_closed(), "nobody else can tell it from one that is busy");
         let since = Instant::now();
-        in_time("the shutdown", client.peer.shutdown(Duration::ZERO)).await;
-        assert_eq!(ended(kept).await, "cancelled by shutdown, unconfirmed");
-        in_time("it is killed", child.wait()).await;
+        in_time("L3: the shutdown", client.peer.shutdown(Duration::ZERO)).await;
+        assert_eq!(ended(kept).await, "cancelled by shutdown, unconfirmed", "I13");
+        in_time("L3: it is killed", child.wait()).await;
         // Its input is closed, SIGTERM, SIGKILL.
         is_in_time(since, limits.flush + limits.cancel_grace + 2 * GRACE);
     }
-    assert!(!in_time("it is reaped", child.wait()).await.success());
+    assert!(!in_time("L3: it is reaped", child.wait()).await.success());
     client.is_clean("who asked").await;
 }

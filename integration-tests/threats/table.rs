@@ -281,7 +281,8 @@ const ROWS: [Row; 18] = [
     },
     Row {
         attack: "a half-open peer, RST, SIGSTOP, kill -9",
-        must_hold: "gone within twice the timeout; no descriptor leaked",
+        must_hold: "gone within twice the timeout; no descriptor leaked. A child that is stopped looks like one that is busy: a call ends \
+                    within twice its deadline and the wait for an answer to its cancel, and the shutdown kills it",
         tests: &[
             (
                 "integration-tests/threats/losses.rs",
