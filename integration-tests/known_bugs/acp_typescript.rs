@@ -5,11 +5,12 @@ use rescind::http::{Acp, HttpServer};
 use rescind::{Limits, Listener as _, Server};
 use serde_json::json;
 
-use crate::bare::{Bare, agent, header, in_time, is_clean, post, read_until, request};
+use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};
 
 /// Theirs answers with -32603: who cancelled is told that the agent broke.
 #[tokio::test]
 async fn acp_typescript_handler_error_after_a_cancel() {
+    is_about!("I1");
     for dialect in [ACP, ACP_V2, ACP_DRAFT] {
         let (method, key) = match dialect.name() {
             "acp-draft" => ("$/cancelRequest", "id"),
@@ -38,6 +39,7 @@ async fn acp_typescript_handler_error_after_a_cancel() {
 /// Theirs drops a cancel whose request has not come yet; the POSTs of a client have no order.
 #[tokio::test]
 async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() {
+    is_about!("I8");
     let listener = HttpServer::new(Acp::new()).path("/acp").bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
     let address = url.trim_start_matches("http://").trim_end_matches("/acp").to_owned();

@@ -4,12 +4,13 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_clean, until};
+use crate::bare::{Bare, is_about, is_clean, until};
 
 /// Theirs reads no answers once as many handlers run as may, and they wait for those answers.
 #[tokio::test]
 async fn async_lsp_deadlock_at_its_concurrency_limit() {
     const LIMIT: usize = 4;
+    is_about!("L2");
     let mut limits = Limits::default();
     limits.running = LIMIT;
     let (mut client, server, _told) = Bare::meet(LSP, limits);
@@ -38,6 +39,7 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
 /// Theirs forgets the first when the second comes.
 #[tokio::test]
 async fn async_lsp_a_duplicate_id_makes_the_first_uncancellable() {
+    is_about!("I4");
     let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
     client.ask(1, "wait", &json!({"n": "first"})).await;
     told.hears("wait \"first\" began").await;

@@ -15,13 +15,32 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 
+#[path = "../matrix/faults/told.rs"]
+mod told;
+
+pub(crate) use self::told::Again;
+use self::told::hangs;
+
+/// Which invariants the test that begins with this is about: its failure breaks one of them, and says so, and how to run it alone.
+macro_rules! is_about {
+    ($numbers:literal) => {
+        let _again = {
+            fn here() {}
+            let name = std::any::type_name_of_val(&here).trim_end_matches("::{{closure}}::here");
+            let name = name.split_once("::").map_or(name, |(_, name)| name);
+            $crate::bare::Again::new(name, Some($numbers))
+        };
+    };
+}
+pub(crate) use is_about;
+
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
     const HANG: Duration = Duration::from_secs(60);
     let since = tokio::time::Instant::now();
     let waited = tokio::time::timeout(HANG, wait.into_future()).await;
     // What nobody was woken for is found ready by the look that the end of the time brings.
-    assert!(since.elapsed() < HANG, "hangs: {what}");
-    waited.unwrap_or_else(|_| panic!("hangs: {what}"))
+    assert!(since.elapsed() < HANG, "{}", hangs(what));
+    waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
 }
 
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -4,11 +4,12 @@ use rescind::Limits;
 use rescind::dialect::{ACP, LSP, MCP};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_clean};
+use crate::bare::{Bare, is_about, is_clean};
 
 /// Theirs keeps a cancel that hit nothing, and the next request under that id is dead when it comes.
 #[tokio::test]
 async fn effect_7131_unknown_cancel_poisons_a_later_id() {
+    is_about!("I8");
     let dialects = [(ACP, "$/cancel_request", "requestId"), (LSP, "$/cancelRequest", "id")];
     for (dialect, method, key) in dialects {
         let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());

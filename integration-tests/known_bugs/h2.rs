@@ -6,12 +6,13 @@ use rescind::Limits;
 use rescind::dialect::ACP;
 use serde_json::json;
 
-use crate::bare::{Bare, in_time, is_clean, until};
+use crate::bare::{Bare, in_time, is_about, is_clean, until};
 
 /// Theirs counts a stream as ended while its last frames wait to be written, and loses them.
 #[tokio::test]
 async fn h2_246_terminal_state_set_before_flush() {
     const ANSWERS: usize = 200;
+    is_about!("I6");
     let mut limits = Limits::default();
     // How long reading takes is this test's own affair.
     limits.flush = Duration::from_secs(60);
@@ -35,9 +36,9 @@ async fn h2_246_terminal_state_set_before_flush() {
     }
     seen.sort_unstable();
     assert!(seen.into_iter().eq((0..ANSWERS).map(Some)), "I1: each once");
-    assert_eq!(in_time("the shutdown", shutdown).await.unwrap(), 0);
+    assert_eq!(in_time("L3: the shutdown", shutdown).await.unwrap(), 0);
     is_clean(&server).await;
     let rx = &mut client.0.rx;
-    let rest = in_time("the end", std::future::poll_fn(|cx| rx.as_mut().poll_event(cx))).await;
+    let rest = in_time("L3: the end", std::future::poll_fn(|cx| rx.as_mut().poll_event(cx))).await;
     assert!(!matches!(rest, Some(Ok(rescind::TransportEvent::Message(_)))), "nothing follows: {rest:?}");
 }

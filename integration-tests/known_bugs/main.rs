@@ -98,6 +98,9 @@ fn every_known_bug_has_its_test_and_every_test_its_bug() {
             .filter_map(|test| test.split_once("async fn ")?.1.split('(').next())
             .collect();
         assert_eq!(tests, bugs, "{file}");
+        let is_about = |test: &&str| test.contains("\n    is_about!(\"");
+        let numbered = source.split("#[tokio::test").filter(is_about).count();
+        assert_eq!(numbered, bugs.len(), "{file} has a test that does not say which invariant it is about");
         assert!(!source.contains("#[ignore"), "{file} has a test that is not run");
     }
 }

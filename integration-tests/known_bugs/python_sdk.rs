@@ -5,12 +5,13 @@ use rescind::http::{HttpServer, Stateless};
 use rescind::{Limits, Listener as _, Server};
 use serde_json::json;
 
-use crate::bare::{Bare, agent, is_clean, post, read_until, request};
+use crate::bare::{Bare, agent, is_about, is_clean, post, read_until, request};
 
 /// Theirs gives every request over stateless HTTP the id 1. A server of ours must live with that: one after another, and
 /// beside each other where each POST is its own space of ids.
 #[tokio::test]
 async fn python_sdk_3060_every_request_has_id_1() {
+    is_about!("I4 or I14");
     let (mut client, server, _told) = Bare::meet(MCP, Limits::default());
     for n in 0..100 {
         client.ask(1, "echo", &json!({"n": n})).await;

@@ -7,13 +7,14 @@ use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Strea
 use rescind::{Limits, Listener as _, Peer, Server, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, header, in_time, is_clean, post, read_until, request, until};
+use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request, until};
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 
 /// Theirs answers the new call with the old one's result.
 #[tokio::test]
 async fn rmcp_cancel_then_reuse_of_the_id() {
+    is_about!("I2 or I14");
     let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
     client.ask(1, "deaf", &json!({"n": 1})).await;
     told.hears("deaf 1 began").await;
@@ -34,6 +35,7 @@ async fn rmcp_cancel_then_reuse_of_the_id() {
 /// Theirs keeps the second under the id of the first: a cancel hits the wrong one, and the first cannot be cancelled.
 #[tokio::test]
 async fn rmcp_two_requests_with_one_id_cancel_each_other() {
+    is_about!("I4");
     let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
     client.ask(2, "wait", &json!({"n": "other"})).await;
     told.hears("wait \"other\" began").await;
@@ -51,6 +53,7 @@ async fn rmcp_two_requests_with_one_id_cancel_each_other() {
 /// Theirs goes on to report progress of what was cancelled.
 #[tokio::test]
 async fn rmcp_progress_after_cancel() {
+    is_about!("I2");
     let (mut client, server, mut told) = Bare::meet(MCP, Limits::default());
     client.ask(1, "ticks", &json!({"n": 1, "_meta": {"progressToken": "t"}})).await;
     assert_eq!(client.hear().await["params"]["progress"], 1);
@@ -64,6 +67,7 @@ async fn rmcp_progress_after_cancel() {
 /// Theirs waits for room to write before it looks at the time.
 #[tokio::test(start_paused = true)]
 async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
+    is_about!("I13");
     let (near, _unread) = memory_pair();
     let limits = Limits::default();
     let client = Peer::builder(MCP).role(Role::Client).limits(limits.clone()).attach(near).unwrap();
@@ -77,7 +81,7 @@ async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
     tokio::task::yield_now().await;
     assert!(client.load().outbox_frames > 0, "nobody reads");
     for call in calls {
-        assert!(in_time("a timeout", call.outcome()).await.is_cancelled());
+        assert!(in_time("I13: a timeout", call.outcome()).await.is_cancelled());
     }
     let took = since.elapsed();
     assert!((timeout..=timeout + limits.peer_wait).contains(&took), "{took:?}");
@@ -86,6 +90,7 @@ async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
 /// Theirs has no way to cancel there: the handler runs on.
 #[tokio::test]
 async fn rmcp_cancel_over_stateless_http() {
+    is_about!("L1");
     let listener = HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
     let (router, mut told) = agent();
@@ -100,7 +105,7 @@ async fn rmcp_cancel_over_stateless_http() {
     told.hears("wait 1 began").await;
     let _ = call.canceller().cancel("stop");
     told.hears("wait 1 peer").await;
-    assert!(in_time("the call", call.outcome()).await.is_cancelled());
+    assert!(in_time("I13: the call", call.outcome()).await.is_cancelled());
     is_clean(&client).await;
     serving.abort();
 }
@@ -108,6 +113,7 @@ async fn rmcp_cancel_over_stateless_http() {
 /// Theirs keeps what a client may come back for, and never cancels it if it does not.
 #[tokio::test]
 async fn rmcp_disconnect_with_an_event_store() {
+    is_about!("L3");
     let binding = Streamable::new().stream_after(Duration::ZERO);
     let listener = HttpServer::new(binding).path("/mcp").bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;

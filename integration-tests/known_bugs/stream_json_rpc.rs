@@ -5,12 +5,13 @@ use rescind::{ByteStream, Decoded, Framing, Limits, Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::bare::{Bare, agent, in_time, is_clean, request, until};
+use crate::bare::{Bare, agent, in_time, is_about, is_clean, request, until};
 
 /// Theirs registers a request after it has read on, and a cancel that comes in between finds nothing.
 #[tokio::test]
 async fn streamjsonrpc_56_cancel_before_registration() {
     const ROUNDS: u64 = 500;
+    is_about!("L1");
     let (mut ours, theirs) = tokio::io::duplex(1 << 20);
     let (router, told) = agent();
     let link = ByteStream::whole(theirs, Framing::ContentLength).into_link();
@@ -56,6 +57,7 @@ async fn next(stream: &mut DuplexStream, frames: &mut rescind::Decoder) -> Optio
 async fn streamjsonrpc_489_cancel_during_flush() {
     // A wire that takes a few bytes at a time: a request of this size is long under way when it is cancelled.
     const SIZE: usize = 20_000;
+    is_about!("I6 or I12");
     let mut limits = Limits::default();
     limits.peer_wait = std::time::Duration::from_secs(60);
     for room in [1, 16, 4096] {
@@ -83,7 +85,7 @@ async fn streamjsonrpc_489_cancel_during_flush() {
             let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32_800, "message": "Request cancelled"}});
             ours.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
             if let Some(call) = outcome {
-                let outcome = in_time("the call", call.outcome()).await;
+                let outcome = in_time("I13: the call", call.outcome()).await;
                 assert!(matches!(&outcome, Outcome::Cancelled(it) if it.confirmed), "{outcome:?}");
             }
         }
@@ -91,7 +93,7 @@ async fn streamjsonrpc_489_cancel_during_flush() {
         let asked = next(&mut ours, &mut frames).await.expect("the connection goes on");
         let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": asked["params"]});
         ours.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
-        assert_eq!(in_time("a call after", call).await, Ok(json!([1])));
+        assert_eq!(in_time("I13: a call after", call).await, Ok(json!([1])));
         is_clean(&client).await;
     }
     // The other way: the agent's large answer is under way when the cancel for it comes, which is too late.

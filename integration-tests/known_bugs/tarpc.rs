@@ -4,11 +4,12 @@ use rescind::dialect::{ACP, Role};
 use rescind::{Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{agent, in_time};
+use crate::bare::{agent, in_time, is_about};
 
 /// Theirs leaves those who wait waiting.
 #[tokio::test]
 async fn tarpc_415_pending_calls_hang_when_the_driver_dies() {
+    is_about!("I13");
     let thread = std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let held = runtime.block_on(async {
@@ -29,12 +30,12 @@ async fn tarpc_415_pending_calls_hang_when_the_driver_dies() {
     });
     let (client, server, calls) = thread.join().unwrap();
     for call in calls {
-        let outcome = in_time("a call", call.outcome()).await;
+        let outcome = in_time("I13: a call", call.outcome()).await;
         assert!(matches!(outcome, Outcome::Disconnected { may_have_run: true }), "I13: {outcome:?}");
     }
-    assert!(in_time("the end", client.closed()).await.is_err());
+    assert!(in_time("L3: the end", client.closed()).await.is_err());
     let late = client.call::<_, Value>("echo", &json!([])).start().unwrap();
-    let outcome = in_time("a call after it", late.outcome()).await;
+    let outcome = in_time("I13: a call after it", late.outcome()).await;
     assert!(matches!(outcome, Outcome::Disconnected { may_have_run: false }), "{outcome:?}");
     assert_eq!((server.stats().slots, client.stats().calls), (0, 0), "I3");
 }

@@ -4,11 +4,12 @@ use rescind::Limits;
 use rescind::dialect::LSP;
 use serde_json::json;
 
-use crate::bare::{Bare, is_clean};
+use crate::bare::{Bare, is_about, is_clean};
 
 /// Theirs reads no more once four handlers run, the cancels for them included.
 #[tokio::test]
 async fn tower_lsp_server_no_cancel_once_4_handlers_run() {
+    is_about!("L2");
     for running in [4, 1024] {
         let mut limits = Limits::default();
         limits.running = running;

@@ -4,11 +4,12 @@ use rescind::Limits;
 use rescind::dialect::MCP;
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, is_clean, until};
+use crate::bare::{Bare, is_about, is_clean, until};
 
 /// Theirs waits in its reader for a permit: the cancel that would free one is not read.
 #[tokio::test]
 async fn tower_mcp_1251_permit_taken_in_the_reader() {
+    is_about!("L2");
     let mut limits = Limits::default();
     limits.running = 1;
     let (mut client, server, mut told) = Bare::meet(MCP, limits);

@@ -6,11 +6,12 @@ use rescind::dialect::{LSP, Role};
 use rescind::{Limits, Outcome, Peer, memory_pair};
 use serde_json::{Value, json};
 
-use crate::bare::{Bare, agent, in_time, is_clean};
+use crate::bare::{Bare, agent, in_time, is_about, is_clean};
 
 /// Theirs never settles the promises of a connection that is closed.
 #[tokio::test]
 async fn vscode_jsonrpc_1621_calls_hang_on_close() {
+    is_about!("I13");
     for closes in ["the peer", "this side", "the wire"] {
         let (near, far) = memory_pair();
         let client = Peer::builder(LSP).role(Role::Client).attach(near).unwrap();
@@ -31,7 +32,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
             None => drop(wire),
         }
         for call in calls {
-            match in_time("a call", call.outcome()).await {
+            match in_time("I13: a call", call.outcome()).await {
                 Outcome::Disconnected { .. } | Outcome::Cancelled(_) => {}
                 // What LSP says of a request that the server cancels itself.
                 Outcome::Failed(error) if closes == "the peer" => {
@@ -41,7 +42,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
             }
         }
         let late = client.call::<_, Value>("echo", &json!([])).start().unwrap();
-        let outcome = in_time("a call after it", late.outcome()).await;
+        let outcome = in_time("I13: a call after it", late.outcome()).await;
         assert!(
             matches!(outcome, Outcome::Disconnected { may_have_run: false } | Outcome::Cancelled(_)),
             "closed by {closes}: {outcome:?}"
@@ -53,6 +54,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
 /// Theirs keeps both under one key: a cancel stops the other one.
 #[tokio::test]
 async fn vscode_jsonrpc_1_and_its_text_share_a_key() {
+    is_about!("I4");
     let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
     client.ask(1, "wait", &json!({"n": 1})).await;
     client.ask("1", "wait", &json!({"n": "1"})).await;

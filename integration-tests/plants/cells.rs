@@ -13,7 +13,8 @@ async fn holds(wire: &str, dialect: &str, vector: &str) {
     settings.deadline = HANG;
     let program = Program::this().expect("the system tells");
     let cell = play_on(wire, scenario, &settings, &program).await.expect("the wire is there");
-    assert!(cell.outcome == CellOutcome::Held, "{:?}: {}", cell.outcome, cell.why);
+    let covers = scenario.vector.covers.join(", ");
+    assert!(cell.outcome == CellOutcome::Held, "{covers}: {:?}: {}", cell.outcome, cell.why);
 }
 
 macro_rules! cells {

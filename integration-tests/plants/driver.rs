@@ -68,7 +68,7 @@ async fn a_caller_is_told_that_the_connection_is_lost() {
     let outcome = tokio::spawn(call.outcome());
     tokio::task::yield_now().await;
     drop(far);
-    let outcome = in_time("the caller", outcome).await.unwrap();
+    let outcome = in_time("I13: the caller", outcome).await.unwrap();
     assert!(matches!(outcome, Outcome::Disconnected { .. }), "I13: {outcome:?}");
 }
 
@@ -92,7 +92,7 @@ async fn a_cancel_right_behind_its_request_is_heard() {
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {}});
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
     theirs.write_all(format!("{ask}\n{cancel}\n").as_bytes()).await.unwrap();
-    assert_eq!(in_time("the signal", told.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(in_time("L1: the signal", told.recv()).await, Some(CauseKind::Peer));
 }
 
 /// A handler has written much that nobody read when its cancel comes, and silence is owed.
@@ -156,5 +156,5 @@ async fn a_frame_larger_than_the_pipe_arrives_whole() {
     let client = Peer::builder(ACP).attach(link(theirs)).unwrap();
     let much = json!({"text": "x".repeat(10_000)});
     let call = client.call::<_, Value>("echo", &much).start().unwrap();
-    assert_eq!(in_time("the answer", call).await.unwrap(), much);
+    assert_eq!(in_time("I13: the answer", call).await.unwrap(), much);
 }

@@ -52,7 +52,7 @@ async fn a_peer_that_answers_no_ping_is_lost() {
     let (mut told, mut client, serving) = served(options).await;
     client.send(ask(1, "wait")).await.unwrap();
     // It answers pings while it reads, and it never does.
-    let cause = in_time("the loss", told.recv()).await;
+    let cause = in_time("L3: the loss", told.recv()).await;
     assert_eq!(cause, Some(CauseKind::Disconnected));
     serving.abort();
 }
@@ -67,6 +67,6 @@ async fn a_cancel_is_heard_while_answers_wait() {
     client.flush().await.unwrap();
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 0}});
     client.send(Message::text(cancel.to_string())).await.unwrap();
-    assert_eq!(in_time("the handler's end", told.recv()).await, Some(CauseKind::Peer));
+    assert_eq!(in_time("L2: the handler's end", told.recv()).await, Some(CauseKind::Peer));
     serving.abort();
 }

@@ -93,7 +93,7 @@ async fn wide() -> Duration {
     let (mut echoes, mut slowest) = (0, Duration::ZERO);
     while client.stats().cancelled < WIDE {
         let asked = Instant::now();
-        let answer = in_time("an echo", client.call::<_, Value>("echo", &json!([echoes]))).await;
+        let answer = in_time("I13: an echo", client.call::<_, Value>("echo", &json!([echoes]))).await;
         assert_eq!(answer, Ok(json!([echoes])), "others are answered meanwhile");
         slowest = slowest.max(asked.elapsed());
         echoes += 1;
@@ -103,7 +103,7 @@ async fn wide() -> Duration {
         "counted: {WIDE} children cancelled in {took:?} of a core and {passed:?} in all, {echoes} echoes meanwhile, the slowest {slowest:?}"
     );
     assert!(echoes > 0, "others are answered meanwhile");
-    match in_time("the root", root.outcome()).await {
+    match in_time("I13: the root", root.outcome()).await {
         Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
         other => panic!("{other:?}"),
     }
@@ -143,9 +143,9 @@ async fn deep() {
     in_time("the deepest", deepest.notified()).await;
     let before = spent();
     let _ = root.canceller().cancel("stop");
-    let answer = in_time("an echo", client.call::<_, Value>("echo", &json!([1]))).await;
+    let answer = in_time("I13: an echo", client.call::<_, Value>("echo", &json!([1]))).await;
     assert_eq!(answer, Ok(json!([1])), "others are answered meanwhile");
-    assert!(in_time("the root", root.outcome()).await.is_cancelled());
+    assert!(in_time("I13: the root", root.outcome()).await.is_cancelled());
     let took = spent().saturating_sub(before);
     eprintln!("counted: {DEEP} hops cancelled in {took:?} of a core");
     assert!(!TIMED || took <= SOON, "{took:?}");

@@ -101,13 +101,17 @@ async fn ours(what: &'static str) {
         let is_done = For(future, polls).await.is_some();
         if what == "closed" || (what == "shutdown" && polls > 0) {
             // It is not taken back: what was asked before is answered, and the connection ends.
-            let _ = in_time("the end", client.closed()).await;
-            assert_eq!(in_time("what was asked before", told).await, Ok(json!(1)), "after {polls} polls");
+            let _ = in_time("L3: the end", client.closed()).await;
+            assert_eq!(
+                in_time("I13: what was asked before", told).await,
+                Ok(json!(1)),
+                "after {polls} polls"
+            );
         } else {
-            assert_eq!(in_time("beside", beside).await, Ok(json!(["beside"])), "after {polls} polls");
-            assert_eq!(in_time("told", told).await, Ok(json!(1)), "after {polls} polls");
+            assert_eq!(in_time("I13: beside", beside).await, Ok(json!(["beside"])), "after {polls} polls");
+            assert_eq!(in_time("I13: told", told).await, Ok(json!(1)), "after {polls} polls");
             let after = client.call::<_, Value>("echo", &json!(["after"]));
-            assert_eq!(in_time("after it", after).await, Ok(json!(["after"])), "no frame is torn");
+            assert_eq!(in_time("I13: after it", after).await, Ok(json!(["after"])), "no frame is torn");
         }
         is_clean([&client, &server]).await;
         if is_done {
@@ -133,7 +137,7 @@ async fn connecting() {
         drop(For(Box::pin(given_up), polls).await);
         let client = Peer::builder(ACP).role(Role::Client).connect(transport).await.unwrap();
         let _ = in_time("hello", client.call::<_, Value>("initialize", &json!({"protocolVersion": 1}))).await;
-        let after = in_time("after it", client.call::<_, Value>("echo", &json!([1]))).await;
+        let after = in_time("I13: after it", client.call::<_, Value>("echo", &json!([1]))).await;
         assert_eq!(after, Ok(json!([1])), "after {polls} polls");
         serving.abort();
         let _ = serving.await;
@@ -188,7 +192,7 @@ mod children {
             let peer = Peer::builder(ACP).attach(link).unwrap();
             let calls = [1, 2].map(|n| peer.call::<_, Value>("ask", &json!([n])).start().unwrap());
             for ((n, call), end) in [1, 2].into_iter().zip(calls).zip([ends[0], ends[2]]) {
-                match in_time("a call", call.outcome()).await {
+                match in_time("I13: a call", call.outcome()).await {
                     Outcome::Completed(value) => {
                         assert!(bytes >= end, "{n} is whole although only {bytes} bytes came");
                         assert_eq!(value, json!({"n": n}), "I1: torn at {bytes}");
@@ -199,8 +203,8 @@ mod children {
                     other => panic!("{bytes}: {other:?}"),
                 }
             }
-            assert!(in_time("the end", peer.closed()).await.is_err(), "how it ended is told");
-            in_time("it is reaped", child.wait()).await;
+            assert!(in_time("L3: the end", peer.closed()).await.is_err(), "how it ended is told");
+            in_time("L3: it is reaped", child.wait()).await;
             let stats = peer.stats();
             assert_eq!((stats.slots, stats.calls), (0, 0), "I3");
         }

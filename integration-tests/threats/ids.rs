@@ -68,5 +68,5 @@ async fn one_id(wire: Wire) {
     stranger.flush().await;
     assert_eq!(stranger.hear().await["result"], json!([DUPLICATES]));
     stranger.leave();
-    in_time("the end", server.shutdown(std::time::Duration::ZERO)).await;
+    in_time("L3: the end", server.shutdown(std::time::Duration::ZERO)).await;
 }

@@ -57,7 +57,7 @@ async fn changes(wire: Wire) {
         client.peer.notify_when_room("didChange", &[version]).await.unwrap();
         if version % 100 == 99 {
             let call = client.peer.call::<_, Option<usize>>("hover", &json!({}));
-            answers.push((version, in_time("a request between them", call).await.unwrap()));
+            answers.push((version, in_time("I13: a request between them", call).await.unwrap()));
         }
         most = most.max(server.load().notifications_waiting);
     }
@@ -74,6 +74,6 @@ async fn changes(wire: Wire) {
     assert!(answers.iter().all(|(sent, seen)| seen.is_none_or(|seen| seen <= *sent)), "{answers:?}");
     client.valve.cut();
     for peer in [&client.peer, &server] {
-        let _ = in_time("the end", peer.closed()).await;
+        let _ = in_time("L3: the end", peer.closed()).await;
     }
 }

@@ -91,12 +91,12 @@ async fn one_line() {
         let _ = call.canceller().cancel(&reason);
         let cause = in_time("the cancel", told.recv()).await.flatten().unwrap();
         let kept = cause.reason().unwrap();
-        assert!(kept.len() <= rescind::MAX_REASON_BYTES && reason.starts_with(kept), "{}", kept.len());
-        assert!(in_time("the call", call.outcome()).await.is_cancelled());
+        assert!(kept.len() <= rescind::MAX_REASON_BYTES && reason.starts_with(kept), "I11: {}", kept.len());
+        assert!(in_time("I13: the call", call.outcome()).await.is_cancelled());
         let lines = lines.0.lock().unwrap();
         assert!(lines[begun..].iter().any(|line| line.contains("shown")), "it was logged");
         for line in &lines[begun..] {
-            assert!(line.len() < LINE, "{:?}: a line of {} bytes: {line}", part, line.len());
+            assert!(line.len() < LINE, "I11: {:?}: a line of {} bytes: {line}", part, line.len());
             let hidden = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{202e}');
             assert!(!line.contains(hidden), "{line:?}");
         }

@@ -68,7 +68,7 @@ async fn unread(wire: crate::wires::Wire) {
     let waiting = if wire.kind == Kind::Connection {
         let permits = limits.running as u64;
         // Each is written, in the outbox, or waits; the one more is who is cancelled.
-        until("I11: results wait with their permits", || {
+        until("L2, I11: all is read, and results wait with their permits", || {
             let stats = agent.peer.stats();
             let all = stats.finished - before + stats.running + stats.queued;
             stats.running == permits && all == RESULTS as u64 + 1
@@ -79,7 +79,10 @@ async fn unread(wire: crate::wires::Wire) {
     } else {
         // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
         let in_flight = 1000;
-        until("the results wait", || agent.peer.stats().finished - before >= in_flight as u64).await;
+        until("L2, I11: all is read, and the results wait", || {
+            agent.peer.stats().finished - before >= in_flight as u64
+        })
+        .await;
         in_flight
     };
     assert!(is_bounded(), "I11: {:?}", agent.peer.load());
@@ -94,7 +97,7 @@ async fn unread(wire: crate::wires::Wire) {
     ends.close().await;
 }
 
-/// Calls without a time of their own, on a wire that is full. L3: a cancel settles those it cancels although nothing can be written,
+/// Calls without a time of their own, on a wire that is full. I13: a cancel settles those it cancels although nothing can be written,
 /// and the close the others.
 async fn unanswered() {
     tokio::time::pause();
@@ -111,7 +114,7 @@ async fn unanswered() {
         let _ = call.canceller().cancel("stop");
     }
     for call in calls {
-        assert!(in_time("L3: who cancels", call.outcome()).await.is_cancelled());
+        assert!(in_time("I13: who cancels", call.outcome()).await.is_cancelled());
     }
     let took = since.elapsed();
     assert!(took <= limits.peer_wait + PROMPT, "{took:?}");
@@ -119,10 +122,10 @@ async fn unanswered() {
     let closing = client.clone();
     let closing = tokio::spawn(async move { closing.shutdown(Duration::ZERO).await });
     for call in left {
-        let outcome = in_time("L3: who is left at the close", call.outcome()).await;
+        let outcome = in_time("I13, L3: who is left at the close", call.outcome()).await;
         assert!(matches!(outcome, Outcome::Disconnected { .. } | Outcome::Cancelled(_)), "{outcome:?}");
     }
-    in_time("the close", closing).await.unwrap();
+    in_time("L3: the close", closing).await.unwrap();
     let took = since.elapsed();
     assert!(took <= limits.flush + limits.peer_wait + PROMPT, "{took:?}");
     until("I3: no call is left", || client.stats().calls == 0).await;
@@ -204,9 +207,9 @@ async fn spins(blocking: bool) {
     assert!(!TIMED || took <= limits.cancel_grace + PROMPT, "{took:?}");
     let stats = server.stats();
     assert_eq!((stats.draining, stats.slots, stats.aborted), (1, 1, 1), "I10: its permit is held");
-    assert_eq!(in_time("others", client.call::<_, Value>("echo", &json!([1]))).await, Ok(json!([1])));
+    assert_eq!(in_time("I13: others", client.call::<_, Value>("echo", &json!([1]))).await, Ok(json!([1])));
     assert_eq!(
-        in_time("the shutdown", server.shutdown(Duration::ZERO)).await,
+        in_time("L3: the shutdown", server.shutdown(Duration::ZERO)).await,
         1,
         "it says how many still run"
     );
@@ -295,7 +298,7 @@ async fn reconnects(cap: ServerLimits) {
             }
         } else {
             for call in calls {
-                match in_time("a refusal", call.outcome()).await {
+                match in_time("I13: a refusal", call.outcome()).await {
                     Outcome::Failed(error) => assert_overloaded(Err(CallError::Failed(error))),
                     other => panic!("round {round}: {other:?}"),
                 }
@@ -368,11 +371,13 @@ async fn deadlock() {
     let since = Instant::now();
     let calls: Vec<_> =
         (0..HANDLERS).map(|n| client.call::<_, Value>("ask", &json!([n])).start().unwrap()).collect();
-    until("their callbacks wait for a permit", || server.stats().queued == HANDLERS as u64).await;
+    until("L2: the callbacks are read, and wait for a permit", || server.stats().queued == HANDLERS as u64)
+        .await;
     assert_eq!(server.stats().running, HANDLERS as u64);
     let mut refused = 0;
     for call in calls {
-        match tokio::time::timeout(limits.queue_time * 2, call.outcome()).await.expect("a deadlock") {
+        match tokio::time::timeout(limits.queue_time * 2, call.outcome()).await.expect("L2, I13: a deadlock")
+        {
             Outcome::Failed(error) => {
                 assert!(format!("{:?}", error.data).contains("overloaded"), "{error:?}");
                 refused += 1;
@@ -390,6 +395,6 @@ async fn deadlock() {
     .await;
     // Who serves stays open.
     client.shutdown(Duration::ZERO).await;
-    in_time("the other side's end", server.closed()).await.unwrap();
+    in_time("L3: the other side's end", server.closed()).await.unwrap();
     tokio::time::resume();
 }

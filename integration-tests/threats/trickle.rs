@@ -105,7 +105,7 @@ async fn http(said: &str, limit: Duration, answer: &str) {
     };
     all(open, said, limit, answer).await;
     serving.abort();
-    let _ = in_time("the end", serving).await;
+    let _ = in_time("L3: the end", serving).await;
 }
 
 async fn websocket() {

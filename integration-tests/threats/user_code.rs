@@ -89,11 +89,11 @@ async fn sibling(client: &Peer, server: &Peer) -> Call<Value> {
 }
 
 async fn lives(client: &Peer, server: &Peer, sibling: Call<Value>) {
-    assert_eq!(in_time("an echo", client.call::<_, Value>("echo", &json!([1]))).await, Ok(json!([1])));
+    assert_eq!(in_time("I13: an echo", client.call::<_, Value>("echo", &json!([1]))).await, Ok(json!([1])));
     assert_eq!(server.stats().running, 1, "I4: the sibling still runs");
     let _ = sibling.canceller().cancel("");
     assert!(
-        matches!(in_time("the sibling", sibling.outcome()).await, Outcome::Cancelled(it) if it.confirmed)
+        matches!(in_time("I13: the sibling", sibling.outcome()).await, Outcome::Cancelled(it) if it.confirmed)
     );
     until("I3, I10", || {
         let stats = server.stats();
@@ -110,7 +110,7 @@ async fn panics(place: &'static str) {
         "drop_when_aborted" => {
             until("it runs", || server.stats().running == 2).await;
             let _ = call.canceller().cancel("");
-            let outcome = in_time("the answer", call.outcome()).await;
+            let outcome = in_time("I13: the answer", call.outcome()).await;
             assert!(matches!(outcome, Outcome::Cancelled(cancelled) if cancelled.confirmed));
         }
         "drop_when_lost" => {
@@ -123,7 +123,7 @@ async fn panics(place: &'static str) {
             .await;
             return;
         }
-        _ => match in_time("the answer", call.outcome()).await {
+        _ => match in_time("I13: the answer", call.outcome()).await {
             Outcome::Failed(error) => assert_eq!(error.code, ErrorCode::INTERNAL_ERROR, "{error}"),
             // What it drops at its end it drops after it answered.
             Outcome::Completed(_) if place.contains("drop") => {}
@@ -145,7 +145,7 @@ async fn matcher() {
     let sibling = sibling(&client, &server).await;
     let call = client.call::<_, Value>("tell", &json!({}));
     let call = call.notifications_where(|_| panic!("as asked, in a matcher")).start().unwrap();
-    assert_eq!(in_time("the answer", call).await, Ok(json!(1)), "its answer comes all the same");
+    assert_eq!(in_time("I13: the answer", call).await, Ok(json!(1)), "its answer comes all the same");
     assert!(!client.is_closed());
     lives(&client, &server, sibling).await;
 }

@@ -50,7 +50,13 @@ impl Seen {
     pub(crate) async fn until(&self, line: &str) {
         let mut lines = self.lines.subscribe();
         let found = lines.wait_for(|lines| lines.iter().any(|known| known == line));
-        in_time(line, found).await.unwrap();
+        // Who was not signalled was not (L1), or its connection is not known to be lost (L3); whose handler does not begin is not answered.
+        let number = match line.split_once(" signalled: ") {
+            Some((_, "disconnected")) => "L3",
+            Some(_) => "L1",
+            None => "I1",
+        };
+        in_time(&format!("{number}: {line}"), found).await.unwrap();
     }
 
     /// The ids under which handlers were asked, in their order.
@@ -186,14 +192,14 @@ impl End {
 
     pub(crate) async fn shake_hands(&self) {
         let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
-        let shaken = in_time("the handshake", self.peer.call::<_, Value>("initialize", &hello)).await;
+        let shaken = in_time("I13: the handshake", self.peer.call::<_, Value>("initialize", &hello)).await;
         shaken.expect("the handshake");
         self.peer.notify("notifications/initialized", &json!({})).expect("room");
     }
 
     /// Both ways are open: a whole answer comes back.
     pub(crate) async fn echoes(&self) {
-        let answer = in_time("an echo", self.peer.call::<_, Value>("echo", &json!({"n": 1}))).await;
+        let answer = in_time("I13: an echo", self.peer.call::<_, Value>("echo", &json!({"n": 1}))).await;
         assert_eq!(answer.expect("an echo"), json!({"n": 1}));
     }
 
@@ -241,7 +247,7 @@ impl Ends {
 pub(crate) async fn close(client: &End, server: &End) {
     for end in [client, server] {
         end.valve.cut();
-        let _ = in_time("the end", end.peer.closed()).await;
+        let _ = in_time("L3: the end", end.peer.closed()).await;
     }
 }
 
@@ -260,7 +266,7 @@ pub(crate) async fn open_at(door: &mut Door, limits: &Limits) -> (End, End) {
 
 /// How a call ended, in one line.
 pub(crate) async fn ended(call: Call<Value>) -> String {
-    match in_time("a call", call.outcome()).await {
+    match in_time("I13: a call", call.outcome()).await {
         Outcome::Completed(_) => "completed".to_owned(),
         Outcome::CompletedAfterCancel(_) => "completed after its cancel".to_owned(),
         Outcome::Cancelled(cancelled) => {

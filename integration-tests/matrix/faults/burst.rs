@@ -121,16 +121,16 @@ async fn stateless() {
             let _ = call.canceller().cancel("a burst");
         }
         for call in calls {
-            let outcome = in_time("a cancelled call", call.outcome()).await;
+            let outcome = in_time("I13: a cancelled call", call.outcome()).await;
             assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
         }
         until("every handler heard of it", || seen.alive() == 1).await;
     }
-    let named: Value = in_time("a call after", peer.call("tools/call", &params(1))).await.unwrap();
+    let named: Value = in_time("I13: a call after", peer.call("tools/call", &params(1))).await.unwrap();
     assert_eq!(named, json!("still"));
     assert_eq!(seen.alive(), 1, "I4: the first of them was not cancelled, nor its connection closed");
     drop(kept);
     until("the last handler is gone", || seen.alive() == 0).await;
-    in_time("the end", peer.shutdown(std::time::Duration::ZERO)).await;
+    in_time("L3: the end", peer.shutdown(std::time::Duration::ZERO)).await;
     serving.abort();
 }

@@ -235,13 +235,13 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
         callers.push(ended(call).await);
     }
     if keeps_its_session(wire, state, asks, leaves) {
-        let _ = in_time("who asked notices", asker.peer.closed()).await;
+        let _ = in_time("L3: who asked notices", asker.peer.closed()).await;
         let (serves, idled) = (agent.peer.stats(), ends.door.counts.as_ref().map(HttpCounts::idle_sessions));
         assert_eq!((serves.running, agent.seen.alive(), idled), (1, 1, Some(0)), "I10");
         agent.seen.open_gate();
     }
     for end in [&ends.client, &ends.server] {
-        let _ = in_time("both ends notice", end.peer.closed()).await;
+        let _ = in_time("L3: both ends notice", end.peer.closed()).await;
     }
     if let (Some(counts), Side::Client) = (&ends.door.counts, leaves) {
         assert_eq!(counts.idle_sessions(), 1, "L3: its idle time ended the session, and nothing it was told");

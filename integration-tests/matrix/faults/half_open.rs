@@ -59,7 +59,7 @@ async fn shut_down(wire: Wire) {
     drop(call);
     let waits = ends.client.call("wait", 2);
     let since = tokio::time::Instant::now();
-    assert_eq!(in_time("the shutdown", ends.client.peer.shutdown(Duration::ZERO)).await, 0);
+    assert_eq!(in_time("L3: the shutdown", ends.client.peer.shutdown(Duration::ZERO)).await, 0);
     assert!(since.elapsed() < Duration::from_secs(20), "it took {:?}", since.elapsed());
     assert_eq!(ended(waits).await, "cancelled by shutdown, unconfirmed");
     ends.client.is_clean("who asked").await;
@@ -77,7 +77,7 @@ async fn unanswered_pings(wire: Wire, asks: Side) {
     agent.seen.until("wait 1 began").await;
     ends.client.valve.stop_reading();
     let since = tokio::time::Instant::now();
-    let why = in_time("the loss", ends.server.peer.closed()).await.unwrap_err();
+    let why = in_time("L3: the loss", ends.server.peer.closed()).await.unwrap_err();
     let took = since.elapsed();
     // Two pings without an answer, and the time until the first.
     assert!(took >= PING, "{took:?}");

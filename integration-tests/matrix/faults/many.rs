@@ -100,5 +100,5 @@ async fn thousand(wire: Wire) {
             server.is_clean("the server").await;
         }
     }
-    until("no descriptor is left", || descriptors() <= before).await;
+    until("I3: no descriptor is left", || descriptors() <= before).await;
 }

@@ -95,12 +95,12 @@ async fn told(wire: Wire) {
     for _ in 0..2 * limits.reserve_frames {
         calls.push(asker.peer.call::<_, Value>("no/such", &json!({})).start().unwrap());
     }
-    let why = in_time("the end", agent.peer.closed()).await.unwrap_err().to_string();
+    let why = in_time("L3: the end", agent.peer.closed()).await.unwrap_err().to_string();
     assert!(why.contains("sends and does not read"), "{why}");
     agent.seen.until("wait 1 signalled: disconnected").await;
     agent.is_clean("who was asked").await;
     asker.valve.read_again();
-    in_time("the client's end", asker.peer.closed()).await.ok();
+    in_time("L3: the client's end", asker.peer.closed()).await.ok();
     assert_eq!(ended(wait).await, "disconnected, may have run");
     let mut lost = 0;
     for call in calls {

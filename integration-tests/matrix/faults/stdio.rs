@@ -147,9 +147,9 @@ async fn lost(state: State, killed: bool) {
     for call in calls {
         callers.push(ended(call).await);
     }
-    let status = in_time("the child is reaped", child.wait()).await;
+    let status = in_time("L3: the child is reaped", child.wait()).await;
     assert!(!killed || !status.success(), "{status}");
-    let why = in_time("the end", client.peer.closed()).await.unwrap_err();
+    let why = in_time("L3: the end", client.peer.closed()).await.unwrap_err();
     assert!(!why.to_string().is_empty());
     client.is_clean("who asked").await;
     if state == State::AnswerStaged {
@@ -166,8 +166,8 @@ async fn a_child_that_asks() {
     client.seen.until("wait 1 began").await;
     kill(&child);
     assert_eq!(ended(call).await, "disconnected, may have run");
-    let _ = in_time("the end", client.peer.closed()).await;
+    let _ = in_time("L3: the end", client.peer.closed()).await;
     client.is_clean("the client").await;
     assert_eq!(client.seen.lines(), ["wait 1 began", "wait 1 signalled: disconnected", "wait 1 gone"]);
-    in_time("the child is reaped", child.wait()).await;
+    in_time("L3: the child is reaped", child.wait()).await;
 }

@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
+#[path = "told.rs"]
+mod told;
+
+use self::told::{Again, hangs};
+
 /// After so long a wait counts as a hang.
 pub(crate) const HANG: Duration = Duration::from_secs(40);
 
@@ -13,12 +18,14 @@ pub(crate) fn trial<F>(name: String, test: impl FnOnce() -> F + Send + 'static) 
 where
     F: Future<Output = ()>,
 {
+    let again = Again::new(name.as_str(), None);
     Trial::test(name, move || {
+        let _again = again;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let metrics = runtime.metrics();
         runtime.block_on(async {
             test().await;
-            until("no task is left behind", || metrics.num_alive_tasks() == 0).await;
+            until("I3: no task is left behind", || metrics.num_alive_tasks() == 0).await;
         });
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(())
@@ -54,8 +61,8 @@ pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) ->
     let since = tokio::time::Instant::now();
     let waited = tokio::time::timeout(HANG, wait.into_future()).await;
     // What nobody was woken for is found ready by the look that the end of the time brings.
-    assert!(since.elapsed() < HANG, "hangs: {what}");
-    waited.unwrap_or_else(|_| panic!("hangs: {what}"))
+    assert!(since.elapsed() < HANG, "{}", hangs(what));
+    waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
 }
 
 /// Waits for what only a counter tells.

@@ -82,6 +82,6 @@ pub(super) async fn cross(wire: Wire) {
     }
     for (stranger, server) in gone.into_iter().chain(victims.into_iter().map(|(s, p, _)| (s, p))) {
         stranger.leave();
-        in_time("the end", server.shutdown(Duration::ZERO)).await;
+        in_time("L3: the end", server.shutdown(Duration::ZERO)).await;
     }
 }

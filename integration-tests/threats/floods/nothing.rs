@@ -64,7 +64,7 @@ pub(super) async fn unknown(wire: Wire) {
     stranger.flush().await;
     until("the connection goes on", || stranger.heard() == 2).await;
     stranger.leave();
-    in_time("the end", server.shutdown(Duration::ZERO)).await;
+    in_time("L3: the end", server.shutdown(Duration::ZERO)).await;
 }
 
 pub(super) async fn early(wire: Wire) {
@@ -97,5 +97,5 @@ pub(super) async fn early(wire: Wire) {
     assert_eq!((&answer["id"], &answer["result"]), (&id, &json!({"n": 1})), "it runs");
     is_clean(&server, &alive).await;
     stranger.leave();
-    in_time("the end", server.shutdown(Duration::ZERO)).await;
+    in_time("L3: the end", server.shutdown(Duration::ZERO)).await;
 }

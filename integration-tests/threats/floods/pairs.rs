@@ -37,7 +37,7 @@ async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
     let mut done = 0;
     while go_on(done) {
         let since = Instant::now();
-        let answer = in_time("an echo", peer.call::<_, Value>("echo", &json!([done]))).await;
+        let answer = in_time("I13: an echo", peer.call::<_, Value>("echo", &json!([done]))).await;
         assert_eq!(answer.expect("an echo"), json!([done]));
         times[done % KEPT] = since.elapsed();
         done += 1;
@@ -164,7 +164,7 @@ pub(super) async fn pairs(wire: Wire) {
     is_clean(&server, &alive).await;
     until("I1: each request is answered once", || stranger.heard() == count + 1).await;
     stranger.leave();
-    in_time("the end", server.shutdown(Duration::ZERO)).await;
+    in_time("L3: the end", server.shutdown(Duration::ZERO)).await;
     is_clean(&server, &alive).await;
     let floor = echoes_beside_the_floor(client.peer.clone(), &mut door, &limits, together).await;
     close(&client, &other).await;
