@@ -1,5 +1,5 @@
 //! The threat table: each attack or fault as a test with its number. What another test holds already is not played
-//! twice: `table.rs` lists every row with the tests that hold it, and fails if one of them is gone.
+//! twice: `rows.rs` lists every row with the tests that hold it, and `table.rs` fails if one of them is gone.
 //!
 //! Times hold in virtual time; wall times and ratios are asked of a release build alone, as are the counts of the table
 //! (`counts.rs`).
@@ -34,9 +34,12 @@ mod pipes;
 #[expect(dead_code, reason = "shared with the faults of wires")]
 mod raw;
 mod reasons;
+mod rows;
 mod stranger;
 mod stuck;
 mod table;
+#[path = "../matrix/faults/there.rs"]
+mod there;
 #[path = "../matrix/faults/trial.rs"]
 mod trial;
 mod trickle;
@@ -78,10 +81,10 @@ fn main() -> ExitCode {
         order::trials,
         reasons::trials,
         stuck::trials,
-        table::trials,
         trickle::trials,
         user_code::trials,
     ];
-    let trials = threats.into_iter().flat_map(|trials| trials()).collect();
+    let mut trials: Vec<_> = threats.into_iter().flat_map(|trials| trials()).collect();
+    trials.extend(table::trials(&trials));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

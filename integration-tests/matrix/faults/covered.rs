@@ -3,11 +3,15 @@
 //! The table in `main.rs` sums it up. `COVERED` names each test; that it is there is a test here.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use libtest_mimic::Trial;
 
+use crate::rows::{ROWS, Tests};
+use crate::there::{Built, is_function};
+
 /// File, from the root of the repository, and the tests in it: functions, or trials by their names.
-const COVERED: [(&str, &[&str]); 16] = [
+const COVERED: [Tests; 16] = [
     (
         "crates/websocket/src/link/tests.rs",
         &[
@@ -114,14 +118,21 @@ const COVERED: [(&str, &[&str]); 16] = [
     ),
 ];
 
-pub(crate) fn trials() -> Vec<Trial> {
-    let there = |(file, tests): (&'static str, &'static [&'static str])| {
-        Trial::test(format!("covered::the_tests_named_are_there::{file}"), move || {
+/// Whose trials these are.
+const HERE: &str = "integration-tests/matrix/faults/";
+
+/// `others` are all of this program's but these. The trials of it that hold a threat are looked for here too.
+pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
+    let built = Arc::new(Built::of(others));
+    let there = |(file, tests): Tests, what: &str| {
+        let built = Arc::clone(&built);
+        Trial::test(format!("covered::the_tests_named_{what}_are_there::{file}"), move || {
             let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
             let text =
                 std::fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))?;
             for test in tests {
-                if !is_test(&text, test) {
+                let is_there = if test.contains("::") { built.has(test) } else { is_function(&text, test) };
+                if !is_there {
                     return Err(format!(
                         "{file} has no test `{test}` any more: prove it here, or name its new place"
                     )
@@ -131,26 +142,26 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         })
     };
-    let mut trials: Vec<_> = COVERED.into_iter().map(there).collect();
-    trials.push(Trial::test("covered::a_function_below_another_test_is_no_test", || {
-        let text =
-            "#[test]\nfn one() {}\n\nasync fn two() {}\n\n/// Words.\n#[tokio::test]\nasync fn three() {}\n";
+    let mut trials: Vec<_> = COVERED.into_iter().map(|tests| there(tests, "here")).collect();
+    for (at, row) in ROWS.into_iter().enumerate() {
+        let of_it = row.tests.iter().filter(|(file, _)| file.starts_with(HERE));
+        trials.extend(of_it.map(|tests| there(*tests, &format!("by_threat_{}", at + 1))));
+    }
+    trials.push(Trial::test("covered::what_is_no_test_or_is_ignored_is_none", || {
+        let text = "#[test]\nfn one() {}\n\nasync fn two() {}\n\n/// Words.\n#[tokio::test]\nasync fn three() {}\n\
+                    #[test]\n#[ignore = \"slow\"]\nfn four() {}\n// test\nfn five() { six() }\n#[test]\nfn six() {}\n";
         assert_eq!(
-            ["one", "two", "three", "four"].map(|name| is_test(text, name)),
-            [true, false, true, false]
+            ["one", "two", "three", "four", "five", "six", "seven"].map(|name| is_function(text, name)),
+            [true, false, true, false, false, true, false]
         );
+        let trials = [
+            Trial::test("a::b::one", || Ok(())),
+            Trial::test("a::b::two (not here)", || Ok(())).with_ignored_flag(true),
+        ];
+        let built = Built::of(&trials);
+        let there = ["a::b::", "a::b::one", "a::b::two", "a::c::"].map(|name| built.has(name));
+        assert!(!cfg!(target_os = "linux") || there == [true, true, false, false], "{there:?}");
         Ok(())
     }));
     trials
-}
-
-/// Whether there is a trial of this name, or a function of it that is marked as a test: by what stands right above it, not further up.
-fn is_test(text: &str, name: &str) -> bool {
-    if name.contains("::") {
-        return text.contains(&format!("\"{name}\""));
-    }
-    let Some((before, _)) = text.split_once(&format!("fn {name}(")) else { return false };
-    let above = before.rsplit('\n').skip(1).map(str::trim);
-    let mut marks = above.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
-    marks.any(|line| line.contains("test]") || line.contains("test("))
 }

@@ -38,9 +38,13 @@ mod many;
 #[cfg(unix)]
 mod pipes;
 mod raw;
+#[path = "../../threats/rows.rs"]
+#[expect(dead_code, reason = "what must hold is told by the threats")]
+mod rows;
 mod slow_reader;
 #[cfg(unix)]
 mod stdio;
+mod there;
 mod trial;
 mod valve;
 mod wires;
@@ -60,7 +64,6 @@ fn main() -> ExitCode {
     let faults = [
         bad_input::trials,
         burst::trials,
-        covered::trials,
         cross_session::trials,
         disconnect::trials,
         half_open::trials,
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         #[cfg(unix)]
         stdio::trials,
     ];
-    let trials = faults.into_iter().flat_map(|trials| trials()).collect();
+    let mut trials: Vec<_> = faults.into_iter().flat_map(|trials| trials()).collect();
+    trials.extend(covered::trials(&trials));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

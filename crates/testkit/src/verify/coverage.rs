@@ -93,7 +93,7 @@ pub const ENGINES: [Engine; 8] = [
         name: "threats",
         drives: "attacks and faults on real drivers and wires",
         run: "--release -p rescind-integration-tests --test threats",
-        depth: Depth::Table("every row of `integration-tests/threats/table.rs`"),
+        depth: Depth::Table("every row of `integration-tests/threats/rows.rs`"),
         checks: &["I1", "I3", "I4", "I5", "I8", "I10", "I11", "L2"],
     },
     Engine {
