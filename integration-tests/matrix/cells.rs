@@ -45,7 +45,7 @@ fn holds(scenario: &Scenario, wire: &str) -> Result<(), Failed> {
         row.push(play(scenario, wire).await?);
         same_on_every_wire(scenario, &mut row);
         match row.iter().find(|cell| cell.outcome != CellOutcome::Held) {
-            Some(cell) => Err(told(cell).into()),
+            Some(cell) => Err(told(scenario, wire, cell).into()),
             None => Ok(()),
         }
     })
@@ -56,8 +56,16 @@ async fn play(scenario: &Scenario, wire: &str) -> Result<Cell, Failed> {
     Ok(play_on(wire, scenario, &Settings::default(), &program).await?)
 }
 
-/// What went wrong, with everything that was sent and received.
-fn told(cell: &Cell) -> String {
+/// What went wrong and which invariants it is evidence for, with everything that was sent and received, and how to run it again.
+fn told(scenario: &Scenario, wire: &str, cell: &Cell) -> String {
     let frames = cell.trace.iter().map(|line| format!("\n    {:?} {}", line.direction, line.text));
-    format!("over {}: {:?}: {}{}", cell.wire, cell.outcome, cell.why, frames.collect::<String>())
+    let covers = scenario.vector.covers.join(", ");
+    let name = format!("{}::{}::{wire}", scenario.dialect, scenario.vector.name);
+    format!(
+        "about {covers}, over {}: {:?}: {}{}\nto run it again: cargo test -p rescind-cli --test matrix -- --exact {name}",
+        cell.wire,
+        cell.outcome,
+        cell.why,
+        frames.collect::<String>()
+    )
 }

@@ -11,6 +11,8 @@ use rescind_core::dialect::Role;
 use rescind_testkit::verify::coverage::{Depth, ENGINES, INVARIANTS};
 use rescind_testkit::verify::search::{BEGINNING, search};
 use rescind_testkit::verify::{Class, page};
+use rescind_testkit::wires::{WIRES, not_asked};
+use rescind_testkit::{Scenario, scenarios};
 
 fn planted() -> String {
     let head = "\n## Planted bugs, and who catches each\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
@@ -71,26 +73,28 @@ fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
     }
 }
 
-/// What is claimed for engines that look at programs from outside is what their tests name.
+/// What is claimed for engines that look at programs from outside is what their tests name: as a word in their code, as what the
+/// simulation's judge is asked to hold, or as what a vector that is played on some wire covers;
+/// that every wire has the same outcomes is told where they are compared.
 #[test]
 fn the_engines_that_hold_no_session_name_what_they_check() {
-    let folders = [
-        ("threads", &["threads/tests", "threads/tests/site", "threads/tests/far"] as &[&str]),
-        ("soak", &["soak"]),
-    ];
-    for (name, folders) in folders {
-        let mut sources = String::new();
-        for folder in folders {
-            let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
-            for entry in std::fs::read_dir(&folder).expect("its folder is there") {
-                let path = entry.expect("it can be looked at").path();
-                sources.push_str(&std::fs::read_to_string(path).unwrap_or_default());
-            }
-        }
-        let is_named =
-            |number: &str| sources.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == number);
+    let words = |paths: &[&str]| -> BTreeSet<String> {
+        code(paths).split(|c: char| !c.is_ascii_alphanumeric()).map(ToOwned::to_owned).collect()
+    };
+    let judged = code(&["../crates/testkit/src/verify/sim"]);
+    let mut played = words(&["../crates/testkit/src/runner/outcomes.rs"]);
+    let is_played =
+        |scenario: &&Scenario| WIRES.into_iter().any(|wire| not_asked(wire, scenario) == Ok(None));
+    played.extend(scenarios().iter().filter(is_played).flat_map(|scenario| scenario.vector.covers.clone()));
+    for (name, named) in [
+        ("threads", words(&["threads/tests", "threads/tests/site", "threads/tests/far"])),
+        ("soak", words(&["soak"])),
+        ("threats", words(&["threats", "threats/floods"])),
+        ("simulation", judged.split('"').map(ToOwned::to_owned).collect()),
+        ("matrix", played),
+    ] {
         let named: Vec<_> =
-            INVARIANTS.iter().map(|invariant| invariant.number).filter(|n| is_named(n)).collect();
+            INVARIANTS.iter().map(|invariant| invariant.number).filter(|n| named.contains(*n)).collect();
         let engine = ENGINES.iter().find(|engine| engine.name == name).expect("it is an engine");
         assert_eq!(named, engine.checks, "{name}");
     }
@@ -103,6 +107,25 @@ fn the_engines_that_hold_no_session_name_what_they_check() {
         step.is_ok_and(|step| step.contains(&format!("-ge {pairs} ]"))),
         "CI wants another number than {pairs}"
     );
+}
+
+/// The code of a file, or of all files of a folder: what only a comment says is not held.
+fn code(paths: &[&str]) -> String {
+    let mut code = String::new();
+    for path in paths {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path);
+        let files: Vec<_> = match std::fs::read_dir(&path) {
+            Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+            Err(_) => vec![path],
+        };
+        for file in files.iter().filter(|file| file.extension().is_some_and(|kind| kind == "rs")) {
+            let source =
+                std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let lines = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+            code.extend(lines.flat_map(|line| [line, "\n"]));
+        }
+    }
+    code
 }
 
 /// CI runs every engine.
