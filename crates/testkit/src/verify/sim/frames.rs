@@ -88,9 +88,16 @@ impl Judge {
         let now = state.now();
         match kind {
             Kind::Request { id } => {
+                // A cancel that came first waits for it, where the wire does not keep their order: only posts do not.
+                let waits = state.parks && !ordered && side == Side::Server;
+                let longest =
+                    u64::try_from(state.limits.of(side).parked_time.as_millis()).unwrap_or(u64::MAX);
                 if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
                     request.received += 1;
                     request.received_at.get_or_insert(now);
+                    if request.overtaken_at.is_some_and(|at| waits && now < at.saturating_add(longest)) {
+                        request.cancelled_at.get_or_insert(now);
+                    }
                     if request.received > 1 {
                         state.tally.saw(Happening::Repeated);
                     }
@@ -156,6 +163,7 @@ impl State {
             received: 0,
             received_at: None,
             cancels: 0,
+            overtaken_at: None,
             cancelled_at: None,
             owed_silence: false,
             answers: 0,
@@ -241,10 +249,12 @@ impl State {
     /// The cancel of a request of this side has come to the other.
     fn cancel_received(&mut self, from: Side, id: &str) {
         let now = self.now();
-        let Some(request) = self.written.of(from).requests.get(id).filter(|request| request.received > 0)
-        else {
+        let Some(request) = self.written.of_mut(from).requests.get_mut(id) else { return };
+        if request.received == 0 {
+            request.overtaken_at.get_or_insert(now);
+            self.tally.saw(Happening::Overtaken);
             return;
-        };
+        }
         let work = request.nonce.and_then(|nonce| self.works.get(&nonce));
         let runs = work.is_some_and(|work| {
             work.end.is_none() && work.work != Work::Shield && work.context.cause().is_none()

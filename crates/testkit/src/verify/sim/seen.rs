@@ -62,7 +62,9 @@ pub(super) struct RequestSeen {
     pub(super) received: u32,
     pub(super) received_at: Option<u64>,
     pub(super) cancels: u32,
-    /// When its cancel came out of the wire behind it.
+    /// When its cancel came out of the wire ahead of it.
+    pub(super) overtaken_at: Option<u64>,
+    /// When its cancel came out of the wire behind it; or it behind its cancel, where one waits for it.
     pub(super) cancelled_at: Option<u64>,
     /// Its handler was at work then and had no cause, and its protocol has silence for it.
     pub(super) owed_silence: bool,

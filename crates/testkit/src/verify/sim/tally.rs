@@ -30,11 +30,13 @@ pub enum Happening {
     Reordered,
     /// A message came twice.
     Repeated,
+    /// A cancel came ahead of its request.
+    Overtaken,
 }
 
 impl Happening {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Opened,
         Self::Entered,
         Self::Signalled,
@@ -47,6 +49,7 @@ impl Happening {
         Self::HalfClosed,
         Self::Reordered,
         Self::Repeated,
+        Self::Overtaken,
     ];
 
     /// In how many of a thousand runs on this wire it must come to pass at least: half of what was counted.
@@ -65,7 +68,7 @@ impl Happening {
             Self::HalfClosed => 25,
             Self::Reordered if posts => 130,
             Self::Repeated if posts => 13,
-            Self::Reordered | Self::Repeated => 0,
+            Self::Reordered | Self::Repeated | Self::Overtaken => 0,
         }
     }
 }

@@ -61,9 +61,11 @@ impl Setting<'_> {
             binding = binding.poll_after(Duration::from_millis(rng.pick(20, &[400])));
         }
         let (in_order, http2) = (rng.percent(30), rng.percent(30));
+        // Others' clients do not wait at all.
+        let cancel_after = Duration::from_millis(rng.pick(250, &[250, 0, 10]));
         self.http(binding, move |client| {
             let client = if http2 { client.http2() } else { client };
-            let transport = StreamableTransport::new(client);
+            let transport = StreamableTransport::new(client).cancel_after(cancel_after);
             if in_order { transport.in_order() } else { transport }
         })
         .await
