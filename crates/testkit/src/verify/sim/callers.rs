@@ -83,7 +83,8 @@ impl Judge {
         state.note(|| format!("{nonce} returns {}", short(outcome)));
         let (now, silence) = (state.now(), state.silence);
         let written = state.request_of(nonce).is_some();
-        let answered = state.request_of(nonce).is_some_and(|request| request.answer_received_at.is_some());
+        let answered_at = state.request_of(nonce).and_then(|request| request.answer_received_at);
+        let answered = answered_at.is_some();
         let Some(call) = state.calls.get_mut(&nonce) else { return };
         call.not_run = matches!(outcome, Outcome::Disconnected { may_have_run: false });
         if matches!(outcome, Outcome::Cancelled(_) | Outcome::CompletedAfterCancel(_)) {
@@ -151,6 +152,15 @@ impl Judge {
                 });
             }
             other => state.holds(false, "I13", || format!("{nonce} returned {other:?}")),
+        }
+        // I5: its parent's cancel is its own, and had come before it was answered.
+        let signalled_at =
+            parent.and_then(|parent| state.cancelled_at(side, parent)).filter(|_| state.is_open);
+        if answered_at.zip(signalled_at).is_some_and(|(answered, signalled)| signalled < answered) {
+            let told = !matches!(outcome, Outcome::Completed(_));
+            state.holds(told, "I5", || {
+                format!("{nonce} completed behind its parent's cancel, and was not told")
+            });
         }
         let born = state.calls.get(&nonce).is_some_and(|call| call.stillborn);
         let cancelled = matches!(outcome, Outcome::Cancelled(_) | Outcome::Disconnected { .. });

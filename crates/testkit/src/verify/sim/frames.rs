@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::both::Side;
 use super::judge::{Judge, State};
 use super::plan::Work;
-use super::seen::{Frame, Kind, RequestSeen};
+use super::seen::{Frame, Kind, RequestSeen, WorkEnd};
 use super::tally::Happening;
 use crate::speech::{Shape, call_name};
 
@@ -207,12 +207,32 @@ impl State {
         });
         self.holds(seen.is_some(), "I4", || format!("{side} answers {id}, which nobody asked"));
         if let Some((received, answers, nonce)) = seen {
+            if received == 1 && !acked && nonce.is_some_and(|nonce| self.has_value(side, nonce)) {
+                self.holds(value.is_some(), "I6", || {
+                    format!("{side} answers {id}, which has a value: {frame}")
+                });
+            }
             self.holds(received > 0, "I4", || format!("{side} answers {id} before it came"));
             self.holds(answers <= received, "I1", || format!("{side} answers {id} {answers} times"));
             let own = value.is_none() || value == nonce;
             self.holds(own, "I4", || format!("{side} answers {id}, which is {nonce:?}, with {value:?}"));
         }
         Kind::Answer { id }
+    }
+
+    /// The handler returned a value while that still was its answer: it was not cancelled, or had the rest of its grace.
+    fn has_value(&self, side: Side, nonce: u64) -> bool {
+        let Some(work) = self.works.get(&nonce).filter(|work| work.end == Some(WorkEnd::Value)) else {
+            return false;
+        };
+        let grace = u64::try_from(self.limits.of(side).cancel_grace.as_millis()).unwrap_or(u64::MAX);
+        let over = self.cancelled_at(side, nonce).map(|at| at.saturating_add(grace));
+        match work.cause {
+            None => true,
+            Some(CauseKind::Peer) => over.zip(work.ended_at).is_some_and(|(over, ended)| ended < over),
+            // When it was told of another is not known.
+            Some(_) => false,
+        }
     }
 
     fn notification_sent(&mut self, side: Side, frame: &Value) -> Kind {
@@ -244,6 +264,9 @@ impl State {
         self.holds(alike, "I7", || {
             format!("{side} acknowledges the cancel of {id} with {cancelled}, and otherwise before")
         });
+        // A post that is made once more brings the cancel twice.
+        let once = before.is_none() || self.repeats || (!self.ordered && self.cut);
+        self.holds(once, "I7", || format!("{side} acknowledges the one cancel of {id} twice"));
     }
 
     /// The cancel of a request of this side has come to the other.

@@ -209,8 +209,11 @@ impl Judge {
         work.ended_at = Some(now);
         work.cause = work.context.cause().map(|cause| cause.kind());
         let (cause, work) = (work.cause, work.work);
-        state.check_told(side, nonce, work, cause);
+        state.check_told(side, nonce, (work, end), cause);
         state.check_grace(side, nonce, work);
+        if cause == Some(CauseKind::Peer) {
+            state.check_asked(side, nonce);
+        }
         if cause == Some(CauseKind::Peer) {
             state.tally.saw(Happening::Signalled);
         }
@@ -262,7 +265,7 @@ impl State {
     }
 
     /// When the cancel of this request came to this side, behind it. Where a post may come twice nothing is said.
-    fn cancelled_at(&self, side: Side, nonce: u64) -> Option<u64> {
+    pub(super) fn cancelled_at(&self, side: Side, nonce: u64) -> Option<u64> {
         let written = self.written.of(side.other());
         let request = written.requests.get(written.by_nonce.get(&nonce)?)?;
         request.cancelled_at.filter(|_| !self.repeats)
@@ -270,14 +273,24 @@ impl State {
 
     /// A handler has ended whose cancel came before: it had been told, and of that (L1). The driver takes a cancel in before
     /// anything else runs, so there is no time between.
-    fn check_told(&mut self, side: Side, nonce: u64, work: Work, cause: Option<CauseKind>) {
+    fn check_told(&mut self, side: Side, nonce: u64, (work, end): (Work, WorkEnd), cause: Option<CauseKind>) {
         let Some(at) = self.cancelled_at(side, nonce).filter(|_| self.is_open) else { return };
-        // In a critical section it is told at its end, and after the longest time for one.
-        let told = cause.is_some() || work == Work::Shield;
+        // In a critical section it is told at its end, and after the longest time for one: but not if it is dropped in it.
+        let told = cause.is_some() || (work == Work::Shield && end == WorkEnd::Dropped);
         self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
         let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
         let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
         self.holds(first, "L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
+    }
+
+    /// A handler was told that its peer cancelled it: that one did (I4). Over HTTP a response may be closed instead, by whoever
+    /// gives its call up and by the network.
+    fn check_asked(&mut self, side: Side, nonce: u64) {
+        let written = self.written.of(side.other());
+        let id = written.by_nonce.get(&nonce);
+        let cancelled = id.and_then(|id| written.requests.get(id)).is_some_and(|request| request.cancels > 0);
+        let closed = !self.ordered && (self.is_given_up(Some(nonce)) || self.is_going() || self.repeats);
+        self.holds(cancelled || closed, "I4", || format!("{nonce} was told of a cancel that nobody sent"));
     }
 
     /// A handler has ended: within its grace, if its peer cancelled it or its connection is gone for good (L3).
