@@ -1,7 +1,7 @@
 //! What the frames of a run must be: each side's, where it hands them to the wire and where they come out.
 
 use bytes::Bytes;
-use rescind_core::CauseKind;
+use rescind_core::{CauseKind, ExchangeId};
 use serde_json::Value;
 
 use super::both::Side;
@@ -40,7 +40,7 @@ impl Judge {
     }
 
     /// A frame came out of the wire at this side.
-    pub(super) fn receives(&self, side: Side, body: &Bytes) {
+    pub(super) fn receives(&self, side: Side, body: &Bytes, exchange: ExchangeId) {
         let body = &unnamed(body);
         let mut state = self.state();
         let (from, ordered, repeats) = (side.other(), state.ordered, state.repeats);
@@ -94,6 +94,7 @@ impl Judge {
                     u64::try_from(state.limits.of(side).parked_time.as_millis()).unwrap_or(u64::MAX);
                 if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
                     request.received += 1;
+                    request.exchange = exchange;
                     request.received_at.get_or_insert(now);
                     if request.overtaken_at.is_some_and(|at| waits && now < at.saturating_add(longest)) {
                         request.cancelled_at.get_or_insert(now);
@@ -112,6 +113,16 @@ impl Judge {
                 }
             }
             Kind::Notification { .. } | Kind::Other => {}
+        }
+    }
+
+    /// What a request came on is closed: where that is all there is to cancel it by, it is cancelled.
+    pub(super) fn closes(&self, side: Side, exchange: ExchangeId) {
+        let mut state = self.state();
+        let requests = &state.written.of(side.other()).requests;
+        let id = requests.iter().find(|(_, request)| request.received > 0 && request.exchange == exchange);
+        if let Some(id) = id.filter(|_| state.closing_cancels).map(|(id, _)| id.clone()) {
+            state.cancel_received(side.other(), &id);
         }
     }
 }
@@ -163,6 +174,7 @@ impl State {
             received: 0,
             received_at: None,
             cancels: 0,
+            exchange: ExchangeId::NONE,
             overtaken_at: None,
             cancelled_at: None,
             owed_silence: false,

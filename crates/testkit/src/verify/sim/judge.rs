@@ -63,6 +63,8 @@ pub(super) struct State {
     pub(super) cancels_from: Both<bool>,
     /// What a lost connection leaves may go on for a while, for its client may come back.
     resumes: bool,
+    /// Whoever closes what a request came on cancels it.
+    pub(super) closing_cancels: bool,
     /// When a side heard that its connection is gone.
     gone: Both<Option<u64>>,
 }
@@ -96,6 +98,7 @@ impl Judge {
                 server: matches!(dialect.rules().cancel_from, CancelFrom::Both),
             },
             resumes: wire.resumes(),
+            closing_cancels: wire.serves_all_by_one(),
             gone: Both::default(),
         })))
     }

@@ -192,7 +192,11 @@ impl Plan {
             .collect();
         let opening = if rng.percent(5) { Caller::Cancels(rng.below(3)) } else { Caller::Waits };
         let disturbances = disturbances(&mut rng, spread);
-        let after = spread + rng.pick(20, &[0, 200, 3_000, 12_000]);
+        let mut after = spread + rng.pick(20, &[0, 200, 3_000, 12_000]);
+        if wire.has_connections() && rng.percent(30) {
+            // What is held at the end has to be as old there as a post may take.
+            after += 12_000;
+        }
         let drain = rng.pick(0, &[50, 1_000, 10_000]);
         let ending = match rng.below(10) {
             0..=3 => Ending::Shutdown(Side::Client, drain),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rescind_core::{CallContext, CancelResult, CauseKind};
+use rescind_core::{CallContext, CancelResult, CauseKind, ExchangeId};
 
 use super::both::Side;
 use super::plan::{Caller, Work};
@@ -62,9 +62,12 @@ pub(super) struct RequestSeen {
     pub(super) received: u32,
     pub(super) received_at: Option<u64>,
     pub(super) cancels: u32,
+    /// What it came on.
+    pub(super) exchange: ExchangeId,
     /// When its cancel came out of the wire ahead of it.
     pub(super) overtaken_at: Option<u64>,
-    /// When its cancel came out of the wire behind it; or it behind its cancel, where one waits for it.
+    /// When its cancel came out of the wire behind it, or what it came on was closed, where that cancels it; or when it came behind its
+    /// cancel, where one waits for it.
     pub(super) cancelled_at: Option<u64>,
     /// Its handler was at work then and had no cause, and its protocol has silence for it.
     pub(super) owed_silence: bool,

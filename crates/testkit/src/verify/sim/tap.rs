@@ -33,12 +33,16 @@ impl Receiver for TapReceiver {
         let side = self.side;
         match &event {
             Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => {
-                self.judge.receives(side, &inbound.body);
+                self.judge.receives(side, &inbound.body, inbound.exchange);
             }
             Poll::Ready(Some(Ok(TransportEvent::Rejected { why, .. }))) => {
                 let lost = self.judge.state().is_going();
                 self.judge.note(|| format!("{side} reads a frame it cannot: {why}"));
                 self.judge.holds(lost, "I12", || format!("{side} reads a frame it cannot: {why}"));
+            }
+            Poll::Ready(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
+                self.judge.note(|| format!("{side} hears {event:?}"));
+                self.judge.closes(side, *exchange);
             }
             Poll::Ready(Some(Ok(event))) => self.judge.note(|| format!("{side} hears {event:?}")),
             Poll::Ready(Some(Err(error))) => self.judge.is_gone(side, &format!("{side} hears {error}")),
