@@ -29,6 +29,9 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
         Ok(played) => {
             let lacks = played.tally.lacks(wire, played.seeds);
             assert!(lacks.is_empty(), "{test} holds, but too little came to pass: {}", lacks.join("; "));
+            println!("{test} judged {}", played.judged);
+            let misjudged = case.misjudged(&played);
+            assert!(misjudged.is_empty(), "{test} holds, but not as the page says: {}", misjudged.join("; "));
             let far = format!("{} seeds, {} events, {} cancels", played.seeds, played.events, played.cancels);
             page::reached("simulation", test.trim_start_matches("sim_"), &far)
                 .expect("the page can be written");

@@ -6,7 +6,7 @@ use rescind_core::CancelResult;
 use super::both::Side;
 use super::judge::{Judge, State};
 use super::plan::{Caller, Work};
-use super::seen::{CallSeen, Kind, RequestSeen};
+use super::seen::{CallSeen, Kind, RequestSeen, WorkSeen};
 use super::tally::Happening;
 
 impl Judge {
@@ -23,7 +23,9 @@ impl Judge {
         }
         let Some(before) = state.now().checked_sub(slowest) else { return };
         for side in Side::BOTH {
-            state.check_frames(side, before);
+            if state.check_frames(side, before) {
+                state.tally.saw(Happening::HeldArrived);
+            }
             state.check_requests(side, before);
         }
         state.check_cancels(before);
@@ -34,8 +36,9 @@ impl Judge {
     pub(super) fn check_flushed(&self, side: Side) {
         let mut state = self.state();
         let broken = state.written.of(side.other()).under_way.values().any(|places| !places.is_empty());
-        if !broken && !state.away && !state.repeats && state.is_open {
-            state.check_frames(side, u64::MAX);
+        let is_held = !broken && !state.away && !state.repeats && state.is_open;
+        if is_held && state.check_frames(side, u64::MAX) {
+            state.tally.saw(Happening::HeldFlushed);
         }
     }
 }
@@ -63,9 +66,10 @@ impl State {
         call.is_some_and(|call| call.cancelled_at(self.now()).is_some())
     }
 
-    /// What this side wrote before has come out at the other.
-    fn check_frames(&mut self, side: Side, before: u64) {
+    /// What this side wrote before has come out at the other. Whether it wrote anything.
+    fn check_frames(&mut self, side: Side, before: u64) -> bool {
         let written = self.written.of(side);
+        let is_there = written.frames.iter().any(|frame| frame.at < before);
         let mut missing = None;
         for place in written.under_way.values().flatten() {
             let Some(frame) = written.frames.get(*place).filter(|frame| frame.at < before) else { continue };
@@ -89,53 +93,66 @@ impl State {
             }
         }
         if let Some((invariant, at, kind)) = missing {
-            self.holds(false, invariant, || format!("the {side} wrote {kind:?} at {at}, and it never came"));
+            self.breaks(invariant, || format!("the {side} wrote {kind:?} at {at}, and it never came"));
         }
+        is_there
     }
 
     /// What came to this side before is answered where that is owed, and the caller told.
     fn check_requests(&mut self, side: Side, before: u64) {
         let queue_time = u64::try_from(self.limits.of(side).queue_time.as_millis()).unwrap_or(u64::MAX);
-        let unanswered = |(id, request): &(&String, &RequestSeen)| {
+        let owed = |(id, request): &(&String, &RequestSeen)| {
             let Some(nonce) = request.nonce else { return false };
             let over = match self.works.get(&nonce) {
                 Some(work) => work.ended_at,
                 None => request.received_at.map(|at| at.saturating_add(queue_time)),
             };
             over.is_some_and(|at| at < before)
-                && request.answers == 0
                 && !self.is_silenced(side, id)
                 && !self.is_given_up(request.nonce)
         };
         let requests = &self.written.of(side.other()).requests;
-        let open = requests.iter().find(unanswered).map(|(id, request)| (id.clone(), request.nonce));
-        self.holds(open.is_none(), "I1", || format!("the {side} never answered {open:?}"));
-        let requests = &self.written.of(side.other()).requests;
-        let untold = requests.values().find_map(|request| {
-            let call = self.calls.get(&request.nonce?)?;
-            let told = call.returned || call.left;
-            (request.answer_received_at.is_some_and(|at| at < before) && !told).then_some(request.nonce)
+        let is_there = requests.iter().any(|request| owed(&request));
+        let open = requests.iter().filter(owed).find(|(_, request)| request.answers == 0);
+        let open = open.map(|(id, request)| (id.clone(), request.nonce));
+        self.holds_and_counts(is_there, open.is_none(), "I1", || {
+            format!("the {side} never answered {open:?}")
         });
-        self.holds(untold.is_none(), "I13", || format!("{untold:?} is answered, and its caller waits"));
+        if is_there {
+            self.tally.saw(Happening::HeldAnswered);
+        }
+        let requests = &self.written.of(side.other()).requests;
+        let answered = |request: &&RequestSeen| request.answer_received_at.is_some_and(|at| at < before);
+        let is_there = requests.values().any(|request| answered(&request));
+        let untold = requests.values().filter(answered).find_map(|request| {
+            let call = self.calls.get(&request.nonce?)?;
+            (!call.returned && !call.left).then_some(request.nonce)
+        });
+        self.holds_and_counts(is_there, untold.is_none(), "I13", || {
+            format!("{untold:?} is answered, and its caller waits")
+        });
     }
 
     /// What was cancelled before, and is at work, knows it.
     fn check_cancels(&mut self, before: u64) {
         let now = self.now();
-        let untold = self.works.iter().find(|(nonce, work)| {
+        let heard = |(nonce, work): &(&u64, &WorkSeen)| {
             // Some protocols have cancels of one side only.
             let call = self.calls.get(nonce).filter(|call| *self.cancels_from.of(call.side));
             let cancelled = call.and_then(|call| call.cancelled_at(now)).is_some_and(|at| at < before);
-            // A critical section is told at its end.
-            let runs = work.end.is_none() && work.work != Work::Shield;
             // One that overtook its request names nothing, where the dialect lets none wait.
             let hit = || self.parks || call.is_some_and(|call| self.came_behind(call.side, **nonce));
-            cancelled && runs && !work.context.is_cancelled() && hit()
-        });
-        let untold = untold.map(|(nonce, _)| (*nonce, self.calls.get(nonce)));
-        if let Some((nonce, call)) = untold {
-            let what = format!("{nonce} is cancelled, and its handler never was told: {call:?}");
-            self.holds(false, "L1", || what);
+            // A critical section is told at its end.
+            cancelled && work.work != Work::Shield && hit()
+        };
+        let is_there = self.works.iter().any(|work| heard(&work));
+        let untold = |(_, work): &(&u64, &WorkSeen)| work.end.is_none() && !work.context.is_cancelled();
+        let untold = self.works.iter().filter(heard).find(untold).map(|(nonce, _)| *nonce);
+        let call = untold.and_then(|nonce| self.calls.get(&nonce));
+        let what = format!("{untold:?} is cancelled, and its handler never was told: {call:?}");
+        self.holds_and_counts(is_there, untold.is_none(), "L1", || what);
+        if is_there {
+            self.tally.saw(Happening::HeldTold);
         }
     }
 }

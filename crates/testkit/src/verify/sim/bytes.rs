@@ -30,10 +30,12 @@ pub(super) fn check(judge: &Judge, side: Side, framing: Framing, bytes: &[u8]) {
         rest = after;
     }
     let whole = !torn || state.is_going();
-    state.holds(wrong.is_none(), "I12", || {
+    state.holds_and_counts(number > 0, wrong.is_none(), "I12", || {
         format!("frame {number} of the {side}'s bytes is {wrong:?}, which it never wrote there")
     });
-    state.holds(whole, "I12", || format!("the {side}'s bytes end in the middle of frame {number}"));
+    if !whole {
+        state.breaks("I12", || format!("the {side}'s bytes end in the middle of frame {number}"));
+    }
 }
 
 fn line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -60,8 +60,14 @@ impl Judge {
         }
         let second = call.result.is_some();
         call.result.get_or_insert(result);
+        if result == CancelResult::TakenBack {
+            let written = state.request_of(nonce).is_some();
+            state.holds(!written, "I12", || format!("{nonce} was taken back, and had been written"));
+        }
         let quiet = !second || result == CancelResult::AlreadySettled;
-        state.holds(quiet, "I7", || format!("{nonce} was cancelled twice, and then {result:?}"));
+        state.holds_and_counts(second, quiet, "I7", || {
+            format!("{nonce} was cancelled twice, and then {result:?}")
+        });
     }
 
     /// Nobody waits for the call any more.
@@ -99,19 +105,26 @@ impl Judge {
         // Its peer said that it is not cancelled, and so its answer is waited for.
         let goes_on = state.is_acknowledged_as_not_cancelled(side, nonce);
         let late = !goes_on && asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);
-        state.holds(!late, "I13", || format!("{nonce} returned {now}, was cancelled {asked:?}"));
+        state.holds_and_counts(asked.is_some() && !goes_on, !late, "I13", || {
+            format!("{nonce} returned {now}, was cancelled {asked:?}")
+        });
         let answer = |value: &Value| value.get("nonce").and_then(Value::as_u64);
+        let others = state.cancels > 0;
         let was_asked = asked.is_some_and(|asked| now >= asked);
         match outcome {
             Outcome::Completed(value) => {
-                state.holds(answer(value) == Some(nonce), "I4", || format!("{nonce} was answered {value}"));
+                state.holds_and_counts(others, answer(value) == Some(nonce), "I4", || {
+                    format!("{nonce} was answered {value}")
+                });
                 let quiet = matches!(result, None | Some(CancelResult::AlreadySettled));
                 state.holds(quiet, "I13", || {
                     format!("{nonce} completed as if no cancel was asked: {result:?}")
                 });
             }
             Outcome::CompletedAfterCancel(value) => {
-                state.holds(answer(value) == Some(nonce), "I4", || format!("{nonce} was answered {value}"));
+                state.holds_and_counts(others, answer(value) == Some(nonce), "I4", || {
+                    format!("{nonce} was answered {value}")
+                });
                 let because = was_asked || parent.is_some() || *state.shut.of(side);
                 state.holds(because, "I13", || format!("{nonce} completed after a cancel nobody asked"));
                 let possible = result != Some(CancelResult::TakenBack);
@@ -138,8 +151,9 @@ impl Judge {
                 state.holds(honest, "I13", || format!("{nonce} never was on the wire, and is not confirmed"));
             }
             Outcome::Failed(error) => {
-                let because = state.may_fail(nonce, side, error);
-                state.holds(because, "I4", || format!("{nonce} failed, and its handler did not: {error}"));
+                if !state.may_fail(nonce, side, error) {
+                    state.breaks("I4", || format!("{nonce} failed, and its handler did not: {error}"));
+                }
             }
             Outcome::Disconnected { may_have_run } => {
                 // Over HTTP there is no session then, and posts are refused.
@@ -151,7 +165,7 @@ impl Judge {
                     format!("{nonce} may have run: {may_have_run}, and was written")
                 });
             }
-            other => state.holds(false, "I13", || format!("{nonce} returned {other:?}")),
+            other => state.breaks("I13", || format!("{nonce} returned {other:?}")),
         }
         // I5: its parent's cancel is its own, and had come before it was answered.
         let signalled_at =
@@ -164,19 +178,19 @@ impl Judge {
         }
         let born = state.calls.get(&nonce).is_some_and(|call| call.stillborn);
         let cancelled = matches!(outcome, Outcome::Cancelled(_) | Outcome::Disconnected { .. });
-        state.holds(!born || cancelled, "I5", || format!("{nonce} is a child of a cancelled request"));
+        state.holds_and_counts(born, !born || cancelled, "I5", || {
+            format!("{nonce} is a child of a cancelled request")
+        });
     }
 
     /// The connection of this side has closed: each of its callers has been told (I13).
     pub(super) fn all_returned(&self, side: Side) {
         let mut state = self.state();
-        let waiting: Vec<u64> = state
-            .calls
-            .iter()
-            .filter(|(_, call)| call.side == side && !call.returned && !call.left)
-            .map(|(nonce, _)| *nonce)
-            .collect();
-        state.holds(waiting.is_empty(), "I13", || {
+        let calls = || state.calls.iter().filter(|(_, call)| call.side == side);
+        let is_there = calls().next().is_some();
+        let waiting: Vec<u64> =
+            calls().filter(|(_, call)| !call.returned && !call.left).map(|(nonce, _)| *nonce).collect();
+        state.holds_and_counts(is_there, waiting.is_empty(), "I13", || {
             format!("the connection is closed, and these calls of the {side} wait: {waiting:?}")
         });
     }

@@ -143,9 +143,12 @@ pub(super) async fn call(side: Side, judge: &Judge, from: From<'_>, job: &Job) -
     judge.returns(nonce, &outcome);
     // I7, and 004-31: once it has ended a canceller does nothing.
     let late = canceller.cancel("late");
-    judge.holds(late == rescind_core::CancelResult::AlreadySettled, "I7", || {
+    let mut state = judge.state();
+    let second = state.calls.get(&nonce).is_some_and(|call| call.result.is_some());
+    state.holds_and_counts(second, late == rescind_core::CancelResult::AlreadySettled, "I7", || {
         format!("{nonce} had returned, and a cancel was {late:?}")
     });
+    drop(state);
     Some(outcome)
 }
 

@@ -16,7 +16,7 @@ impl Judge {
     pub(super) fn sends(&self, side: Side, body: &Bytes) {
         let mut state = self.state();
         let Ok(frame) = serde_json::from_slice::<Value>(body) else {
-            state.holds(false, "I2", || format!("{side} writes what is no JSON: {body:?}"));
+            state.breaks("I2", || format!("{side} writes what is no JSON: {body:?}"));
             return;
         };
         let kind = state.sent_kind(side, &frame);
@@ -72,13 +72,13 @@ impl Judge {
                 state.note(|| format!("{side} reads the beginning of a frame"));
                 return;
             }
-            state.holds(false, "I14", || format!("{side} reads what was never written: {text}"));
+            state.breaks("I14", || format!("{side} reads what was never written: {text}"));
             return;
         };
         if place < next {
             state.tally.saw(Happening::Reordered);
         }
-        state.holds(!ordered || place == next, "I12", || {
+        state.holds_and_counts(ordered, !ordered || place == next, "I12", || {
             format!("{side} reads frame {place} of the other's as its {next}th: {text}")
         });
         let Some(kind) = state.written.of(from).frames.get(place).map(|frame| frame.kind.clone()) else {
@@ -159,9 +159,16 @@ impl State {
         let taken_back = call.is_some_and(|call| call.result == Some(rescind_core::CancelResult::TakenBack));
         let stillborn = call.is_some_and(|call| call.stillborn);
         let returned = call.is_some_and(|call| call.returned);
-        self.holds(!taken_back, "I12", || format!("{side} writes {id}, which was taken back"));
-        self.holds(!stillborn, "I5", || format!("{side} writes {id}, a child of a cancelled request"));
-        self.holds(!returned, "I13", || format!("{side} writes {id}, whose caller was told already"));
+        // They count where their callers are told.
+        if taken_back {
+            self.breaks("I12", || format!("{side} writes {id}, which was taken back"));
+        }
+        if stillborn {
+            self.breaks("I5", || format!("{side} writes {id}, a child of a cancelled request"));
+        }
+        if returned {
+            self.breaks("I13", || format!("{side} writes {id}, whose caller was told already"));
+        }
         let written = self.written.of_mut(side);
         if let Some(name) = call_name(frame) {
             written.names.insert(name.to_string(), id.clone());
@@ -196,40 +203,84 @@ impl State {
         });
         self.holds(seen.is_some(), "I12", || format!("{side} cancels {id}, which it never wrote"));
         if let Some((cancels, answered, nonce)) = seen {
-            self.holds(cancels == 1, "I7", || format!("{side} cancels {id} {cancels} times"));
-            self.holds(!answered, "I2", || format!("{side} cancels {id}, whose answer it has read"));
-            self.holds(nonce.is_some(), "I9", || format!("{side} cancels its handshake"));
+            if cancels > 1 {
+                self.breaks("I7", || format!("{side} cancels {id} {cancels} times"));
+            }
+            if answered {
+                self.breaks("I2", || format!("{side} cancels {id}, whose answer it has read"));
+            }
+            if nonce.is_none() {
+                self.breaks("I9", || format!("{side} cancels its handshake"));
+            }
         }
         Kind::Cancel { id }
     }
 
     fn answer_sent(&mut self, side: Side, frame: &Value, id: &Value) -> Kind {
         let id = id.to_string();
-        let silenced = self.is_silenced(side, &id);
-        self.holds(!silenced, "I2", || format!("{side} answers {id}, which is owed silence"));
+        if self.is_silenced(side, &id) {
+            self.breaks("I2", || format!("{side} answers {id}, which is owed silence"));
+        }
         let request = self.written.of(side.other()).requests.get(&id);
         let once = request.is_some_and(|request| request.received <= 1);
         let acked = once && self.written.of(side).acked.get(&id) == Some(&true);
         let cancelled = frame.pointer("/payload/cancelled") == Some(&Value::Bool(true));
-        self.holds(!acked || cancelled, "I7", || format!("{side} acknowledged the cancel of {id}: {frame}"));
+        self.holds_and_counts(acked, !acked || cancelled, "I7", || {
+            format!("{side} acknowledged the cancel of {id}: {frame}")
+        });
         let value = self.speech.value(frame).and_then(|value| value.get("nonce")).and_then(Value::as_u64);
         let seen = self.written.of_mut(side.other()).requests.get_mut(&id).map(|request| {
             request.answers += 1;
             (request.received, request.answers, request.nonce)
         });
-        self.holds(seen.is_some(), "I4", || format!("{side} answers {id}, which nobody asked"));
+        if seen.is_none() {
+            self.breaks("I4", || format!("{side} answers {id}, which nobody asked"));
+        }
         if let Some((received, answers, nonce)) = seen {
             if received == 1 && !acked && nonce.is_some_and(|nonce| self.has_value(side, nonce)) {
-                self.holds(value.is_some(), "I6", || {
+                let is_there = self.is_given_up(nonce);
+                self.holds_and_counts(is_there, value.is_some(), "I6", || {
                     format!("{side} answers {id}, which has a value: {frame}")
                 });
             }
-            self.holds(received > 0, "I4", || format!("{side} answers {id} before it came"));
+            if received == 0 {
+                self.breaks("I4", || format!("{side} answers {id} before it came"));
+            }
             self.holds(answers <= received, "I1", || format!("{side} answers {id} {answers} times"));
             let own = value.is_none() || value == nonce;
-            self.holds(own, "I4", || format!("{side} answers {id}, which is {nonce:?}, with {value:?}"));
+            let is_there = value.is_some() && self.cancels > 0;
+            self.holds_and_counts(is_there, own, "I4", || {
+                format!("{side} answers {id}, which is {nonce:?}, with {value:?}")
+            });
         }
         Kind::Answer { id }
+    }
+
+    /// A handler wanted to notify; whether that was taken. Behind its answer or its silence it is not (I2).
+    pub(super) fn check_notified(&mut self, side: Side, nonce: u64, taken: bool) {
+        let written = self.written.of(side.other());
+        let Some(id) = written.by_nonce.get(&nonce) else { return };
+        let answered = written.requests.get(id).is_some_and(|request| request.answers > 0);
+        if !self.repeats && (answered || self.is_silenced(side, id)) {
+            self.holds(!taken, "I2", || format!("{side} takes a notification for {nonce}, which is over"));
+        }
+    }
+
+    /// A handler has ended whose request is owed silence: what it ends with is not written, or was not (I2).
+    pub(super) fn check_silence(&mut self, side: Side, nonce: u64) {
+        let written = self.written.of(side.other());
+        let Some(id) = written.by_nonce.get(&nonce).filter(|id| self.is_silenced(side, id)) else { return };
+        let answered = written.requests.get(id).is_some_and(|request| request.answers > 0);
+        self.holds(!answered, "I2", || format!("{nonce} was answered, and is owed silence"));
+    }
+
+    /// At the end: of a handshake whose caller cancelled it no cancel was written (I9).
+    pub(super) fn check_handshake(&mut self) {
+        let mut requests = self.written.client.requests.values();
+        let cancelled = requests.any(|request| request.nonce.is_none() && request.cancels > 0);
+        self.holds_and_counts(self.handshake_cancelled, !cancelled, "I9", || {
+            "the client cancels its handshake".to_owned()
+        });
     }
 
     /// The handler returned a value while that still was its answer: it was not cancelled, or had the rest of its grace.
@@ -254,9 +305,12 @@ impl State {
             let request = self.written.of(side.other()).requests.get(&id);
             // A repeated request runs again, and its second handler may notify behind the first one's answer.
             let over = request.is_some_and(|request| request.answers >= request.received);
-            self.holds(!over, "I2", || format!("{side} notifies for {id}, which is answered"));
-            let silenced = self.is_silenced(side, &id);
-            self.holds(!silenced, "I2", || format!("{side} notifies for {id}, which is owed silence"));
+            if over {
+                self.breaks("I2", || format!("{side} notifies for {id}, which is answered"));
+            }
+            if self.is_silenced(side, &id) {
+                self.breaks("I2", || format!("{side} notifies for {id}, which is owed silence"));
+            }
         }
         Kind::Notification { of: nonce }
     }
@@ -273,12 +327,14 @@ impl State {
         let before = self.written.of_mut(side).acked.insert(id.clone(), cancelled);
         // Sent twice it may come first before its request and then behind it.
         let alike = self.repeats || before.is_none_or(|before| before == cancelled);
-        self.holds(alike, "I7", || {
+        self.holds_and_counts(before.is_some() && !self.repeats, alike, "I7", || {
             format!("{side} acknowledges the cancel of {id} with {cancelled}, and otherwise before")
         });
         // A post that is made once more brings the cancel twice.
         let once = before.is_none() || self.repeats || (!self.ordered && self.cut);
-        self.holds(once, "I7", || format!("{side} acknowledges the one cancel of {id} twice"));
+        if !once {
+            self.breaks("I7", || format!("{side} acknowledges the one cancel of {id} twice"));
+        }
     }
 
     /// The cancel of a request of this side has come to the other.
@@ -327,16 +383,18 @@ impl State {
 
     /// At the end, where nothing was lost: each request this side was asked is answered, or silenced (I1).
     pub(super) fn check_answered(&mut self, side: Side) {
-        let mut open = Vec::new();
+        let (mut open, mut is_there) = (Vec::new(), false);
         for (id, request) in &self.written.of(side.other()).requests {
             // Over HTTP it may run twice, and a response nobody waits for is closed.
             let moot = !self.ordered && (self.repeats || self.is_given_up(request.nonce));
             let silenced = self.is_silenced(side, id) || (self.silence && request.cancels > 0);
-            if request.received > 0 && request.answers == 0 && !moot && !silenced {
+            let owed = request.received > 0 && !moot && !silenced;
+            is_there |= owed;
+            if owed && request.answers == 0 {
                 open.push(id.clone());
             }
         }
-        self.holds(open.is_empty(), "I1", || format!("{side} never answered {open:?}"));
+        self.holds_and_counts(is_there, open.is_empty(), "I1", || format!("{side} never answered {open:?}"));
     }
 }
 

@@ -14,7 +14,7 @@ use super::plan::{Job, Work};
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use super::tally::{Happening, Tally};
 use crate::speech::Speech;
-use crate::verify::Broken;
+use crate::verify::{Broken, tally};
 
 /// How late a timer may be, in milliseconds: the clock's step, and a turn of each task on the way.
 pub(super) const LATE: u64 = 20;
@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) cut: bool,
     /// Since when there may be other causes than what callers and handlers do.
     going_since: Option<u64>,
+    /// The handshake's own caller cancelled it while it was on its way.
+    pub(super) handshake_cancelled: bool,
     /// The handshake went well, where there is one.
     pub(super) is_open: bool,
     trace: Vec<String>,
@@ -87,6 +89,7 @@ impl Judge {
             lost: false,
             cut: false,
             going_since: None,
+            handshake_cancelled: false,
             is_open: speech.opening().is_none(),
             trace: Vec::new(),
             broken: None,
@@ -113,6 +116,10 @@ impl Judge {
 
     pub(super) fn holds(&self, condition: bool, invariant: &'static str, what: impl FnOnce() -> String) {
         self.state().holds(condition, invariant, what);
+    }
+
+    pub(super) fn breaks(&self, invariant: &'static str, what: impl FnOnce() -> String) {
+        self.state().breaks(invariant, what);
     }
 
     pub(super) fn broken(&self) -> Option<Broken> {
@@ -191,8 +198,9 @@ impl Judge {
             context: context.clone(),
         };
         let before = state.works.insert(nonce, work);
-        let once = before.is_none() || state.repeats;
-        state.holds(once, "I14", || format!("the handler of {nonce} was entered twice"));
+        if !state.repeats {
+            state.holds(before.is_none(), "I14", || format!("the handler of {nonce} was entered twice"));
+        }
         if state.cancelled_at(side, nonce).is_some() && state.is_open {
             let told = context.is_cancelled();
             state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
@@ -200,7 +208,11 @@ impl Judge {
         state.tally.saw(Happening::Entered);
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).running);
-        state.holds(live <= most, "I10", || format!("{live} handlers live at the {side}, {most} may"));
+        // Where it may have as many as ever, a run has not enough of them.
+        let is_there = most < Limits::default().running;
+        state.holds_and_counts(is_there, live <= most, "I10", || {
+            format!("{live} handlers live at the {side}, {most} may")
+        });
     }
 
     pub(super) fn leaves(&self, side: Side, nonce: u64, end: WorkEnd) {
@@ -214,6 +226,7 @@ impl Judge {
         let (cause, work) = (work.cause, work.work);
         state.check_told(side, nonce, (work, end), cause);
         state.check_grace(side, nonce, work);
+        state.check_silence(side, nonce);
         if cause == Some(CauseKind::Peer) {
             state.check_asked(side, nonce);
         }
@@ -229,8 +242,10 @@ impl Judge {
         let mut state = self.state();
         let (longest, gone) = (state.limits.of(side).shield.as_millis(), state.is_going());
         let may = gone || u128::from(job.ms) >= longest;
-        state
-            .holds(!disturbed || may, "L1", || format!("{} was told of its cancel in its shield", job.nonce));
+        let is_there = !may && state.cancelled_at(side, job.nonce).is_some();
+        state.holds_and_counts(is_there, !disturbed || may, "L1", || {
+            format!("{} was told of its cancel in its shield", job.nonce)
+        });
     }
 
     pub(super) fn resumes(&self) -> bool {
@@ -326,9 +341,30 @@ impl State {
         }
     }
 
-    /// Keeps the first invariant that does not hold.
+    /// Holds what is there, and counts it as judged.
     pub(super) fn holds(&mut self, condition: bool, invariant: &'static str, what: impl FnOnce() -> String) {
-        if condition || self.broken.is_some() {
+        self.holds_and_counts(true, condition, invariant, what);
+    }
+
+    /// The same, but that it counts only where what the invariant is about is there; the condition has to hold in any case.
+    pub(super) fn holds_and_counts(
+        &mut self,
+        is_there: bool,
+        condition: bool,
+        invariant: &'static str,
+        what: impl FnOnce() -> String,
+    ) {
+        if is_there {
+            tally::count(invariant);
+        }
+        if !condition {
+            self.breaks(invariant, what);
+        }
+    }
+
+    /// Keeps the first invariant that does not hold.
+    pub(super) fn breaks(&mut self, invariant: &'static str, what: impl FnOnce() -> String) {
+        if self.broken.is_some() {
             return;
         }
         let broken = Broken { invariant, what: what() };
@@ -376,22 +412,26 @@ impl State {
                 && self.request_of(**nonce).is_some_and(|request| request.received > 0)
         });
         let found = found.map(|(nonce, _)| *nonce);
-        self.holds(found.is_none(), "I13", || format!("{found:?} came, and its caller was told otherwise"));
+        let is_there = self.calls.values().any(|call| call.not_run);
+        self.holds_and_counts(is_there, found.is_none(), "I13", || {
+            format!("{found:?} came, and its caller was told otherwise")
+        });
     }
 
     /// At the end: what was told to a handler stays, and comes before its answer or not at all.
     pub(super) fn check_causes(&mut self) {
-        let mut found = None;
+        let (mut found, mut is_there) = (None, false);
         for (nonce, work) in &self.works {
             let now = work.context.cause().map(|cause| cause.kind());
             // Where the outbox is small a value waits for room, and until then a cancel is in time.
             let waits = self.limits.of(work.side).outbox_frames < Limits::default().outbox_frames;
             let settled = !waits && (work.end == Some(WorkEnd::Value) || work.cause.is_some());
+            is_there |= settled && self.is_given_up(Some(*nonce));
             if settled && now != work.cause {
                 found.get_or_insert((*nonce, work.cause, now));
             }
         }
         let told = found.map(|(nonce, then, now)| format!("{nonce} ended with {then:?} and now has {now:?}"));
-        self.holds(told.is_none(), "I6", || told.unwrap_or_default());
+        self.holds_and_counts(is_there, told.is_none(), "I6", || told.unwrap_or_default());
     }
 }

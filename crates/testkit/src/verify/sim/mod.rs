@@ -12,6 +12,7 @@ mod callers;
 mod calls;
 mod frames;
 mod judge;
+mod judged;
 mod net;
 mod open;
 mod pipe;
@@ -33,7 +34,7 @@ use rescind_core::dialect::Dialect;
 
 pub use tally::{Happening, Tally};
 
-use super::Broken;
+use super::{Broken, tally as invariants};
 use crate::speech::Speech;
 
 /// A wire of the simulation.
@@ -137,6 +138,8 @@ impl Case {
             }
         };
         let judge = runtime.block_on(run::play(self, seed, watch));
+        // It ended, or the watch would have ended the process.
+        invariants::count("L4");
         let broken = judge.broken();
         let (trace, cancels, tally) = judge.into_trace();
         match broken {
@@ -153,12 +156,14 @@ impl Case {
         let begun = Instant::now();
         let mut played = Played { seeds: count, ..Played::default() };
         let watch = watch::Watch::new(self);
+        let _ = invariants::Tally::taken();
         for seed in first..first.saturating_add(count) {
             let run = self.play_watched(seed, &watch)?;
             played.events += run.trace.len() as u64;
             played.cancels += run.cancels;
             played.tally.add(&run.tally);
         }
+        played.judged = invariants::Tally::taken();
         played.took = begun.elapsed();
         Ok(played)
     }
@@ -221,6 +226,8 @@ pub struct Played {
     pub cancels: u64,
     /// In how many of them what came to pass.
     pub tally: Tally,
+    /// How often each invariant was judged in them.
+    pub judged: invariants::Tally,
     /// Real time.
     pub took: Duration,
 }

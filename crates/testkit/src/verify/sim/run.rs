@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::{Outcome, Peer};
+use rescind_core::{CancelResult, Outcome, Peer};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -49,7 +49,9 @@ pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
         Some(Err(why)) => {
             judge.note(|| format!("it did not open: {why}"));
             let hindered = judge.state().lost || plan.is_slow();
-            judge.holds(hindered, "L3", || format!("nothing hindered it, and it did not open: {why}"));
+            if !hindered {
+                judge.breaks("L3", || format!("nothing hindered it, and it did not open: {why}"));
+            }
         }
         None => {}
     }
@@ -69,7 +71,9 @@ async fn within<T>(
     future: impl Future<Output = T>,
 ) -> Option<T> {
     let done = timeout(HANGS, future).await.ok();
-    judge.holds(done.is_some(), invariant, || format!("it takes more than {HANGS:?} {what}"));
+    if done.is_none() {
+        judge.breaks(invariant, || format!("it takes more than {HANGS:?} {what}"));
+    }
     done
 }
 
@@ -120,6 +124,7 @@ async fn talk(case: &Case, plan: &Plan, judge: &Judge, mut opened: Opened) {
     }
     judge.state().check_causes();
     judge.state().check_unsent();
+    judge.state().check_handshake();
     drop(client);
     drop(opened);
 }
@@ -134,6 +139,7 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
         // I9: nothing of this is written.
         let result = call.canceller().cancel("never mind");
         judge.note(|| format!("the handshake is cancelled: {result:?}"));
+        judge.state().handshake_cancelled = result != CancelResult::AlreadySettled;
     }
     let Some(outcome) = within(judge, "I13", "to shake hands", call.outcome()).await else { return };
     judge.state().is_open = matches!(outcome, Outcome::Completed(_));
@@ -143,7 +149,9 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
         || judge.state().repeats
         || plan.is_slow()
         || plan.opening != Caller::Waits;
-    judge.holds(hindered, "L3", || format!("nothing hindered the handshake: {outcome:?}"));
+    if !hindered {
+        judge.breaks("L3", || format!("nothing hindered the handshake: {outcome:?}"));
+    }
     if let Some(opened) = case.speech.opened() {
         drop(client.notify(opened, &serde_json::json!({})));
     }
@@ -167,7 +175,9 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
     if server.is_none() {
         let hindered = judge.state().lost || plan.is_slow() || ending == Ending::Cut;
         let hindered = hindered || !judge.state().is_open || judge.state().written.client.frames.is_empty();
-        judge.holds(hindered, "L3", || "nothing hindered it, and there is no server".to_owned());
+        if !hindered {
+            judge.breaks("L3", || "nothing hindered it, and there is no server".to_owned());
+        }
         judge.lost("there is no server");
         opened.serving.clear();
     }
@@ -247,20 +257,31 @@ async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     // Callers need a turn each to look.
     sleep(Duration::from_millis(5)).await;
     judge.all_returned(side);
-    let limits = plan.limits.of(side);
+    let (limits, is_there) = (plan.limits.of(side), judge.live(side) > 0);
     let resumes = if judge.resumes() { limits.detach_grace } else { judge.shields(side) };
     let most = Instant::now() + resumes + limits.cancel_grace + SLACK;
     while judge.live(side) > 0 && Instant::now() < most {
         sleep_until(most.min(Instant::now() + TICK)).await;
     }
     let live = judge.live(side);
-    judge.holds(live == 0, "L3", || format!("{live} handlers of the {side} outlive their connection"));
+    judge.state().holds_and_counts(is_there, live == 0, "L3", || {
+        format!("{live} handlers of the {side} outlive their connection")
+    });
     sleep(SLACK).await;
     let (stats, load) = (peer.stats(), peer.load());
     let kept = [stats.running, stats.draining, stats.queued, stats.slots, stats.calls];
-    judge.holds(kept == [0; 5], "I3", || format!("the {side} keeps something: {stats:?}"));
-    judge.holds(load.outbox_frames == 0, "I3", || format!("the {side} keeps frames: {load:?}"));
-    judge.holds(peer.registry().is_empty(), "I3", || format!("the {side}'s registry: {:?}", peer.registry()));
+    let mut seen = judge.state();
+    let calls = seen.calls.values().any(|call| call.side == side);
+    let is_there = calls || seen.works.values().any(|work| work.side == side);
+    seen.holds_and_counts(is_there, kept == [0; 5], "I3", || {
+        format!("the {side} keeps something: {stats:?}")
+    });
+    if load.outbox_frames > 0 {
+        seen.breaks("I3", || format!("the {side} keeps frames: {load:?}"));
+    }
+    if !peer.registry().is_empty() {
+        seen.breaks("I3", || format!("the {side}'s registry: {:?}", peer.registry()));
+    }
 }
 
 /// No task is left of it.
@@ -271,5 +292,7 @@ async fn leave_nothing(judge: &Judge) {
         sleep(TICK).await;
     }
     let left = metrics.num_alive_tasks();
-    judge.holds(left == 0, "I3", || format!("{left} tasks are left"));
+    if left > 0 {
+        judge.breaks("I3", || format!("{left} tasks are left"));
+    }
 }

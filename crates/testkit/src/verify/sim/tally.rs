@@ -32,11 +32,19 @@ pub enum Happening {
     Repeated,
     /// A cancel came ahead of its request.
     Overtaken,
+    /// Nothing had befallen the connection to its end, and what was written before was held to have arrived.
+    HeldArrived,
+    /// The same, and a request that was over before was held to be answered.
+    HeldAnswered,
+    /// The same, and a handler whose request was cancelled before was held to have been told.
+    HeldTold,
+    /// What a side wrote until it had shut down was held to have arrived.
+    HeldFlushed,
 }
 
 impl Happening {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Opened,
         Self::Entered,
         Self::Signalled,
@@ -50,6 +58,10 @@ impl Happening {
         Self::Reordered,
         Self::Repeated,
         Self::Overtaken,
+        Self::HeldArrived,
+        Self::HeldAnswered,
+        Self::HeldTold,
+        Self::HeldFlushed,
     ];
 
     /// In how many of a thousand runs on this wire it must come to pass at least: half of what was counted.
@@ -68,7 +80,31 @@ impl Happening {
             Self::HalfClosed => 25,
             Self::Reordered if posts => 130,
             Self::Repeated if posts => 13,
+            Self::Overtaken if wire.resumes() => 4,
             Self::Reordered | Self::Repeated | Self::Overtaken => 0,
+            // What takes posts has to be older.
+            Self::HeldArrived => {
+                if posts {
+                    125
+                } else {
+                    185
+                }
+            }
+            Self::HeldAnswered => {
+                if posts {
+                    115
+                } else {
+                    160
+                }
+            }
+            Self::HeldTold => {
+                if posts {
+                    95
+                } else {
+                    130
+                }
+            }
+            Self::HeldFlushed => 29,
         }
     }
 }

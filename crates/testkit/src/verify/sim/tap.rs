@@ -38,7 +38,9 @@ impl Receiver for TapReceiver {
             Poll::Ready(Some(Ok(TransportEvent::Rejected { why, .. }))) => {
                 let lost = self.judge.state().is_going();
                 self.judge.note(|| format!("{side} reads a frame it cannot: {why}"));
-                self.judge.holds(lost, "I12", || format!("{side} reads a frame it cannot: {why}"));
+                if !lost {
+                    self.judge.breaks("I12", || format!("{side} reads a frame it cannot: {why}"));
+                }
             }
             Poll::Ready(Some(Ok(TransportEvent::ExchangeClosed { exchange }))) => {
                 self.judge.note(|| format!("{side} hears {event:?}"));

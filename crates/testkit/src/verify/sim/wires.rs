@@ -37,12 +37,14 @@ impl Setting<'_> {
             match accept_given(UpgradeOptions::new(), ends.server).await {
                 Ok(link) => match peers.attach(tap(link, Side::Server, &judge)) {
                     Ok(peer) => tell.tell(peer),
-                    Err(error) => judge.holds(false, "L3", || error.to_string()),
+                    Err(error) => judge.breaks("L3", || error.to_string()),
                 },
                 Err(error) => {
                     let hindered = judge.state().lost || slow;
                     judge.note(|| format!("the server's handshake: {error}"));
-                    judge.holds(hindered, "L3", || format!("nothing hindered the handshake: {error}"));
+                    if !hindered {
+                        judge.breaks("L3", || format!("nothing hindered the handshake: {error}"));
+                    }
                 }
             }
         });

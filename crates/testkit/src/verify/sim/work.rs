@@ -79,6 +79,12 @@ impl Done {
     }
 }
 
+/// I2: what comes behind the answer is refused.
+fn notify(side: Side, judge: &Judge, ctx: &CallContext, nonce: u64) {
+    let taken = ctx.notify(TICK, &json!({ "nonce": nonce })).is_ok();
+    judge.state().check_notified(side, nonce, taken);
+}
+
 async fn act(side: Side, judge: &Judge, ctx: &CallContext, job: &Job) -> Done {
     let time = Duration::from_millis(job.ms);
     match job.work {
@@ -129,17 +135,16 @@ async fn act(side: Side, judge: &Judge, ctx: &CallContext, job: &Job) -> Done {
         }
         Work::Progress => {
             for _ in 0..4 {
-                drop(ctx.notify(TICK, &json!({ "nonce": job.nonce })));
+                notify(side, judge, ctx, job.nonce);
                 sleep(time / 4).await;
             }
             Done::Value
         }
         Work::Straggler => {
-            let (ctx, nonce) = (ctx.clone(), job.nonce);
+            let (judge, ctx, nonce) = (judge.clone(), ctx.clone(), job.nonce);
             tokio::spawn(async move {
                 for _ in 0..4 {
-                    // I2: what comes behind the answer is refused.
-                    drop(ctx.notify(TICK, &json!({ "nonce": nonce })));
+                    notify(side, &judge, &ctx, nonce);
                     sleep(time / 2).await;
                 }
             });
