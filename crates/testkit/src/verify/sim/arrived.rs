@@ -148,9 +148,10 @@ impl State {
         let is_there = self.works.iter().any(|work| heard(&work));
         let untold = |(_, work): &(&u64, &WorkSeen)| work.end.is_none() && !work.context.is_cancelled();
         let untold = self.works.iter().filter(heard).find(untold).map(|(nonce, _)| *nonce);
-        let call = untold.and_then(|nonce| self.calls.get(&nonce));
-        let what = format!("{untold:?} is cancelled, and its handler never was told: {call:?}");
-        self.holds_and_counts(is_there, untold.is_none(), "L1", || what);
+        let what = untold.map(|nonce| {
+            format!("{nonce} is cancelled, and its handler never was told: {:?}", self.calls.get(&nonce))
+        });
+        self.holds_and_counts(is_there, what.is_none(), "L1", || what.unwrap_or_default());
         if is_there {
             self.tally.saw(Happening::HeldTold);
         }
