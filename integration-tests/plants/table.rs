@@ -21,7 +21,7 @@ const fn row(plant: Plant, test: &'static str, says: &'static str) -> Row {
 const KEPT: &str = "reference::what_failed_once_holds";
 
 /// Every bug once, and many by a second engine: those whose own test was written for this table by an engine that was there.
-pub(crate) const PLANTS: [Row; Plant::ALL.len() + 30] = [
+pub(crate) const PLANTS: [Row; Plant::ALL.len() + 31] = [
     row(Plant::DoubleSignal, "search::answer_owed_in_order", "I5 is broken"),
     row(Plant::EarlyRefund, "search::answer_owed_in_order", "I10 is broken"),
     row(Plant::NoGeneration, "search::answer_owed_in_order", "I14 is broken"),
@@ -68,7 +68,8 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 30] = [
     row(Plant::ForgottenCallers, "sim::sim_memory_mcp", "I13 is broken"),
     row(Plant::AckTwice, "sim::sim_memory_abp", "I7 is broken"),
     row(Plant::ReadingWaitsForWriting, "sim::sim_websocket_acp", "I13 is broken"),
-    row(Plant::LostWakeup, "sim::sim_websocket_lsp", "I1 is broken"),
+    row(Plant::LostWakeup, "sim::sim_websocket_lsp", "L1 is broken"),
+    row(Plant::PongDeadlineIgnored, "sim::sim_websocket_mcp", "I13 is broken"),
     row(Plant::PostsCountAsOrdered, "sim::sim_http_streamable_acp", "L1 is broken"),
     row(Plant::ExchangeCloseUntold, "sim::sim_http_stateless_mcp_2026", "L1 is broken"),
     row(Plant::ValueDropped, "sim::sim_http_acp_acp", "I6 is broken"),

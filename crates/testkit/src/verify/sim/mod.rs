@@ -80,6 +80,17 @@ impl Wire {
         }
     }
 
+    /// Its ends tell a peer that is gone for good from one that is slow.
+    const fn pings(self) -> bool {
+        match self {
+            Self::Memory => false,
+            #[cfg(feature = "wires")]
+            Self::WebSocket => true,
+            #[cfg(feature = "wires")]
+            Self::HttpStreamable | Self::HttpStateless | Self::HttpAcp => false,
+        }
+    }
+
     /// One talk takes many connections.
     const fn has_connections(self) -> bool {
         match self {

@@ -155,6 +155,9 @@ pub(super) struct Weather {
     pub(super) repeat_some: u64,
 }
 
+/// Longer than anyone waits for a sign of life.
+const FOR_GOOD: u64 = 600_000;
+
 impl Plan {
     /// A wire with times of its own may give something up.
     pub(super) fn is_slow(&self) -> bool {
@@ -191,7 +194,12 @@ impl Plan {
             })
             .collect();
         let opening = if rng.percent(5) { Caller::Cancels(rng.below(3)) } else { Caller::Waits };
-        let disturbances = disturbances(&mut rng, spread);
+        let mut disturbances = disturbances(&mut rng, spread);
+        if wire.pings() && rng.percent(5) {
+            let side = rng.pick(Side::Client, &[Side::Server]);
+            disturbances.push((rng.below(spread + 5), Disturbance::Stall(side, FOR_GOOD)));
+            disturbances.sort_by_key(|(at, _)| *at);
+        }
         let mut after = spread + rng.pick(20, &[0, 200, 3_000, 12_000]);
         if wire.has_connections() && rng.percent(30) {
             // What is held at the end has to be as old there as a post may take.
