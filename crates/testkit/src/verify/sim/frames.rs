@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::both::Side;
 use super::judge::{Judge, State};
 use super::plan::Work;
-use super::seen::{Frame, Kind, RequestSeen, WorkEnd};
+use super::seen::{Frame, Kind, RequestSeen};
 use super::tally::Happening;
 use crate::speech::{Shape, call_name};
 
@@ -256,24 +256,6 @@ impl State {
         Kind::Answer { id }
     }
 
-    /// A handler wanted to notify; whether that was taken. Behind its answer or its silence it is not (I2).
-    pub(super) fn check_notified(&mut self, side: Side, nonce: u64, taken: bool) {
-        let written = self.written.of(side.other());
-        let Some(id) = written.by_nonce.get(&nonce) else { return };
-        let answered = written.requests.get(id).is_some_and(|request| request.answers > 0);
-        if !self.repeats && (answered || self.is_silenced(side, id)) {
-            self.holds(!taken, "I2", || format!("{side} takes a notification for {nonce}, which is over"));
-        }
-    }
-
-    /// A handler has ended whose request is owed silence: what it ends with is not written, or was not (I2).
-    pub(super) fn check_silence(&mut self, side: Side, nonce: u64) {
-        let written = self.written.of(side.other());
-        let Some(id) = written.by_nonce.get(&nonce).filter(|id| self.is_silenced(side, id)) else { return };
-        let answered = written.requests.get(id).is_some_and(|request| request.answers > 0);
-        self.holds(!answered, "I2", || format!("{nonce} was answered, and is owed silence"));
-    }
-
     /// At the end: of a handshake whose caller cancelled it no cancel was written (I9).
     pub(super) fn check_handshake(&mut self) {
         let mut requests = self.written.client.requests.values();
@@ -281,21 +263,6 @@ impl State {
         self.holds_and_counts(self.handshake_cancelled, !cancelled, "I9", || {
             "the client cancels its handshake".to_owned()
         });
-    }
-
-    /// The handler returned a value while that still was its answer: it was not cancelled, or had the rest of its grace.
-    fn has_value(&self, side: Side, nonce: u64) -> bool {
-        let Some(work) = self.works.get(&nonce).filter(|work| work.end == Some(WorkEnd::Value)) else {
-            return false;
-        };
-        let grace = u64::try_from(self.limits.of(side).cancel_grace.as_millis()).unwrap_or(u64::MAX);
-        let over = self.cancelled_at(side, nonce).map(|at| at.saturating_add(grace));
-        match work.cause {
-            None => true,
-            Some(CauseKind::Peer) => over.zip(work.ended_at).is_some_and(|(over, ended)| ended < over),
-            // When it was told of another is not known.
-            Some(_) => false,
-        }
     }
 
     fn notification_sent(&mut self, side: Side, frame: &Value) -> Kind {

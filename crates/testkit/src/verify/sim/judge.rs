@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rescind_core::dialect::{CancelFrom, CancelledReply, Dialect, EarlyCancel};
-use rescind_core::{CallContext, CauseKind, ErrorObject, Limits};
+use rescind_core::{ErrorObject, Limits};
 use tokio::time::Instant;
 
 use super::Wire;
 use super::both::{Both, Side};
-use super::plan::{Job, Work};
+use super::plan::Work;
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
-use super::tally::{Happening, Tally};
+use super::tally::Tally;
 use crate::speech::Speech;
 use crate::verify::{Broken, tally};
 
@@ -42,7 +42,7 @@ pub(super) struct State {
     pub(super) calls: BTreeMap<u64, CallSeen>,
     pub(super) works: BTreeMap<u64, WorkSeen>,
     pub(super) written: Both<Written>,
-    live: Both<usize>,
+    pub(super) live: Both<usize>,
     /// A side was asked to shut down.
     pub(super) shut: Both<bool>,
     /// Something befell the wire, or a side left it.
@@ -50,7 +50,7 @@ pub(super) struct State {
     /// The network did that.
     pub(super) cut: bool,
     /// Since when there may be other causes than what callers and handlers do.
-    going_since: Option<u64>,
+    pub(super) going_since: Option<u64>,
     /// The handshake's own caller cancelled it while it was on its way.
     pub(super) handshake_cancelled: bool,
     /// The handshake went well, where there is one.
@@ -64,11 +64,11 @@ pub(super) struct State {
     /// The sides that may cancel.
     pub(super) cancels_from: Both<bool>,
     /// What a lost connection leaves may go on for a while, for its client may come back.
-    resumes: bool,
+    pub(super) resumes: bool,
     /// Whoever closes what a request came on cancels it.
     pub(super) closing_cancels: bool,
     /// When a side heard that its connection is gone.
-    gone: Both<Option<u64>>,
+    pub(super) gone: Both<Option<u64>>,
 }
 
 impl Judge {
@@ -183,71 +183,6 @@ impl Judge {
         (std::mem::take(&mut state.trace), state.cancels, state.tally)
     }
 
-    // ---- handlers
-
-    pub(super) fn enters(&self, side: Side, job: &Job, context: &CallContext) {
-        let mut state = self.state();
-        let nonce = job.nonce;
-        state.note(|| format!("{side} enters {nonce}: {:?}", job.work));
-        let work = WorkSeen {
-            side,
-            work: job.work,
-            end: None,
-            ended_at: None,
-            cause: None,
-            context: context.clone(),
-        };
-        let before = state.works.insert(nonce, work);
-        if !state.repeats {
-            state.holds(before.is_none(), "I14", || format!("the handler of {nonce} was entered twice"));
-        }
-        if state.cancelled_at(side, nonce).is_some() && state.is_open {
-            let told = context.is_cancelled();
-            state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
-        }
-        state.tally.saw(Happening::Entered);
-        *state.live.of_mut(side) += 1;
-        let (live, most) = (*state.live.of(side), state.limits.of(side).running);
-        // Where it may have as many as ever, a run has not enough of them.
-        let is_there = most < Limits::default().running;
-        state.holds_and_counts(is_there, live <= most, "I10", || {
-            format!("{live} handlers live at the {side}, {most} may")
-        });
-    }
-
-    pub(super) fn leaves(&self, side: Side, nonce: u64, end: WorkEnd) {
-        let mut state = self.state();
-        *state.live.of_mut(side) -= 1;
-        let now = state.now();
-        let Some(work) = state.works.get_mut(&nonce) else { return };
-        work.end = Some(end);
-        work.ended_at = Some(now);
-        work.cause = work.context.cause().map(|cause| cause.kind());
-        let (cause, work) = (work.cause, work.work);
-        state.check_told(side, nonce, (work, end), cause);
-        state.check_grace(side, nonce, work);
-        state.check_silence(side, nonce);
-        if cause == Some(CauseKind::Peer) {
-            state.check_asked(side, nonce);
-        }
-        if cause == Some(CauseKind::Peer) {
-            state.tally.saw(Happening::Signalled);
-        }
-        state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
-    }
-
-    /// A critical section is about to end; whether a cancel came into it. One never does before the longest time for a
-    /// shield, but for a shutdown and the connection's end.
-    pub(super) fn shielded(&self, side: Side, job: &Job, disturbed: bool) {
-        let mut state = self.state();
-        let (longest, gone) = (state.limits.of(side).shield.as_millis(), state.is_going());
-        let may = gone || u128::from(job.ms) >= longest;
-        let is_there = !may && state.cancelled_at(side, job.nonce).is_some();
-        state.holds_and_counts(is_there, !disturbed || may, "L1", || {
-            format!("{} was told of its cancel in its shield", job.nonce)
-        });
-    }
-
     pub(super) fn resumes(&self) -> bool {
         self.state().resumes
     }
@@ -262,8 +197,6 @@ impl Judge {
     pub(super) fn live(&self, side: Side) -> usize {
         *self.state().live.of(side)
     }
-
-    // ---- callers
 }
 
 impl State {
@@ -287,46 +220,6 @@ impl State {
         let written = self.written.of(side.other());
         let request = written.requests.get(written.by_nonce.get(&nonce)?)?;
         request.cancelled_at.filter(|_| !self.repeats)
-    }
-
-    /// A handler has ended whose cancel came before: it had been told, and of that (L1). The driver takes a cancel in before
-    /// anything else runs, so there is no time between.
-    fn check_told(&mut self, side: Side, nonce: u64, (work, end): (Work, WorkEnd), cause: Option<CauseKind>) {
-        let Some(at) = self.cancelled_at(side, nonce).filter(|_| self.is_open) else { return };
-        // In a critical section it is told at its end, and after the longest time for one: but not if it is dropped in it.
-        let told = cause.is_some() || (work == Work::Shield && end == WorkEnd::Dropped);
-        self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
-        let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
-        let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
-        self.holds(first, "L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
-    }
-
-    /// A handler was told that its peer cancelled it: that one did (I4). Over HTTP a response may be closed instead, by whoever
-    /// gives its call up and by the network.
-    fn check_asked(&mut self, side: Side, nonce: u64) {
-        let written = self.written.of(side.other());
-        let id = written.by_nonce.get(&nonce);
-        let cancelled = id.and_then(|id| written.requests.get(id)).is_some_and(|request| request.cancels > 0);
-        let closed = !self.ordered && (self.is_given_up(Some(nonce)) || self.is_going() || self.repeats);
-        self.holds(cancelled || closed, "I4", || format!("{nonce} was told of a cancel that nobody sent"));
-    }
-
-    /// A handler has ended: within its grace, if its peer cancelled it or its connection is gone for good (L3).
-    fn check_grace(&mut self, side: Side, nonce: u64, work: Work) {
-        // A critical section comes first.
-        let shield = if work == Work::Shield { self.limits.of(side).shield } else { Duration::ZERO };
-        let grace = self.limits.of(side).cancel_grace + shield;
-        let most = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).saturating_add(LATE);
-        let cancelled = self.cancelled_at(side, nonce).filter(|_| self.is_open);
-        let gone = self.gone.of(side).filter(|_| !self.resumes);
-        let now = self.now();
-        for (at, why) in [(cancelled, "was cancelled"), (gone, "lost its connection")] {
-            let Some(at) = at else { continue };
-            let in_time = now <= at.saturating_add(most);
-            self.holds(in_time, "L3", || {
-                format!("{nonce} {why} at {at} and ends now, {most} ms it may take")
-            });
-        }
     }
 
     /// The connection may be at its end, or beyond.
@@ -416,22 +309,5 @@ impl State {
         self.holds_and_counts(is_there, found.is_none(), "I13", || {
             format!("{found:?} came, and its caller was told otherwise")
         });
-    }
-
-    /// At the end: what was told to a handler stays, and comes before its answer or not at all.
-    pub(super) fn check_causes(&mut self) {
-        let (mut found, mut is_there) = (None, false);
-        for (nonce, work) in &self.works {
-            let now = work.context.cause().map(|cause| cause.kind());
-            // Where the outbox is small a value waits for room, and until then a cancel is in time.
-            let waits = self.limits.of(work.side).outbox_frames < Limits::default().outbox_frames;
-            let settled = !waits && (work.end == Some(WorkEnd::Value) || work.cause.is_some());
-            is_there |= settled && self.is_given_up(Some(*nonce));
-            if settled && now != work.cause {
-                found.get_or_insert((*nonce, work.cause, now));
-            }
-        }
-        let told = found.map(|(nonce, then, now)| format!("{nonce} ended with {then:?} and now has {now:?}"));
-        self.holds_and_counts(is_there, told.is_none(), "I6", || told.unwrap_or_default());
     }
 }

@@ -11,6 +11,7 @@ mod bytes;
 mod callers;
 mod calls;
 mod frames;
+mod handlers;
 mod judge;
 mod judged;
 mod net;
