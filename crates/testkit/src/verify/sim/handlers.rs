@@ -55,8 +55,6 @@ impl Judge {
         state.check_silence(side, nonce);
         if cause == Some(CauseKind::Peer) {
             state.check_asked(side, nonce);
-        }
-        if cause == Some(CauseKind::Peer) {
             state.tally.saw(Happening::Signalled);
         }
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
@@ -85,7 +83,9 @@ impl State {
         self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
         let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
         let first = cause.is_none_or(|cause| cause == CauseKind::Peer) || other;
-        self.holds(first, "L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
+        if !first {
+            self.breaks("L1", || format!("{nonce} was cancelled at {at}, and told of {cause:?}"));
+        }
     }
 
     /// A handler was told that its peer cancelled it: that one did (I4). Over HTTP a response may be closed instead, by whoever
