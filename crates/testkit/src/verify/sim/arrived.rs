@@ -142,8 +142,10 @@ impl State {
             let cancelled = call.and_then(|call| call.cancelled_at(now)).is_some_and(|at| at < before);
             // One that overtook its request names nothing, where the dialect lets none wait.
             let hit = || self.parks || call.is_some_and(|call| self.came_behind(call.side, **nonce));
+            // Over HTTP it goes by the response of the request it was made for, and is lost with that.
+            let closed = !self.ordered && call.is_some_and(|call| self.is_given_up(call.parent));
             // A critical section is told at its end.
-            cancelled && work.work != Work::Shield && hit()
+            cancelled && !closed && work.work != Work::Shield && hit()
         };
         let is_there = self.works.iter().any(|work| heard(&work));
         let untold = |(_, work): &(&u64, &WorkSeen)| work.end.is_none() && !work.context.is_cancelled();
