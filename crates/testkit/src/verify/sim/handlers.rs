@@ -124,11 +124,17 @@ impl State {
         let grace = u64::try_from(self.limits.of(side).cancel_grace.as_millis()).unwrap_or(u64::MAX);
         let over = self.cancelled_at(side, nonce).map(|at| at.saturating_add(grace));
         match work.cause {
-            None => true,
+            None => over.is_none() || !self.waits_for_room(side),
+            Some(CauseKind::Peer) if self.waits_for_room(side) => false,
             Some(CauseKind::Peer) => over.zip(work.ended_at).is_some_and(|(over, ended)| ended < over),
             // When it was told of another is not known.
             Some(_) => false,
         }
+    }
+
+    /// Where the outbox is small a value waits for room, and until then a cancel is in time.
+    fn waits_for_room(&self, side: Side) -> bool {
+        self.limits.of(side).outbox_frames < Limits::default().outbox_frames
     }
 
     /// A handler wanted to notify; whether that was taken. Behind its answer or its silence it is not (I2).
@@ -154,9 +160,8 @@ impl State {
         let (mut found, mut is_there) = (None, false);
         for (nonce, work) in &self.works {
             let now = work.context.cause().map(|cause| cause.kind());
-            // Where the outbox is small a value waits for room, and until then a cancel is in time.
-            let waits = self.limits.of(work.side).outbox_frames < Limits::default().outbox_frames;
-            let settled = !waits && (work.end == Some(WorkEnd::Value) || work.cause.is_some());
+            let settled =
+                !self.waits_for_room(work.side) && (work.end == Some(WorkEnd::Value) || work.cause.is_some());
             is_there |= settled && self.is_given_up(Some(*nonce));
             if settled && now != work.cause {
                 found.get_or_insert((*nonce, work.cause, now));
