@@ -42,7 +42,7 @@ fn on_two_workers<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'sta
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         runtime.expect("a runtime").block_on(test());
     };
-    std::thread::spawn(run).join().expect("it holds");
+    std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
 /// What carries a stranger's own ids and has sessions; the other bindings and versions of HTTP share its code.

@@ -25,6 +25,9 @@ const SLOWER: u32 = 5;
 const TOGETHER: usize = 64;
 /// Handlers that may run then; the others wait in the queue.
 const RUNNING: usize = 32;
+/// Requests that wait for their answers, the 1024 that run among them, before the flood waits for some: who is behind with reading by the
+/// reserve of 4096 refusals is cut off, and this one is to flood to its end.
+const OPEN: usize = 4096;
 const ECHOES: usize = 2000;
 const WHILE: Duration = Duration::from_secs(3);
 /// So many times of echoes are kept.
@@ -92,6 +95,11 @@ async fn some_pairs(
 ) {
     for n in first..first + together {
         stranger.request(&json!(n), "deaf", &json!({})).await;
+    }
+    let open = |heard: usize| first + together - heard.min(first);
+    if open(stranger.heard()) > OPEN {
+        stranger.flush().await;
+        until("I1: what was refused is told", || open(stranger.heard()) <= OPEN / 2).await;
     }
     if together > 1 {
         stranger.flush().await;

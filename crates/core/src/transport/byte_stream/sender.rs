@@ -11,8 +11,8 @@ use crate::transport::closing::Closer;
 use crate::transport::staging::{Broken, has_room, oversize};
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
 
-/// Room kept between batches, in bytes.
-const KEPT_ROOM: usize = 64 * 1024;
+/// Room kept between batches, in bytes: more than a batch makes a buffer grow to that has no larger frame, or each would begin small again.
+const KEPT_ROOM: usize = 256 * 1024;
 
 /// The sending half of a stream of bytes.
 pub(super) struct ByteSender<W> {
@@ -155,7 +155,7 @@ mod tests {
         let mut sender = ByteSender::new(tokio::io::sink(), Framing::Newline, 1 << 20, closing().0);
         send(&mut sender, 32 * 1024);
         assert!(sender.staged.try_reclaim(32 * 1024), "the next batch needs room again");
-        send(&mut sender, 100 * 1024);
+        send(&mut sender, 300 * 1024);
         assert!(!sender.staged.try_reclaim(1), "the room of the largest frame stays");
     }
 }
