@@ -42,3 +42,10 @@ with_deadline() {
     done
     wait "$pid"
 }
+
+# release_programs: the programs `rescind` and `soak` in release, built by the one command that all steps share; they are in $programs.
+release_programs() {
+    say "the programs, in release"
+    run cargo build --release --locked -p rescind-cli -p rescind-integration-tests --bins
+    programs=${CARGO_TARGET_DIR:-$root/target}/release
+}

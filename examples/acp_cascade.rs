@@ -9,7 +9,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rescind::stdio;
-use rescind::{CallContext, Cause, CauseKind, Framing, HandlerError, Outcome, Peer, Router, dialect};
+use rescind::{CallContext, Cause, CauseKind, HandlerError, Outcome, Peer, Router, dialect};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Semaphore;
@@ -88,7 +88,7 @@ async fn client() -> Result<(), Box<dyn Error>> {
     tokio::spawn(record(log.clone(), "Client", "Agent", from_us, to_agent));
     tokio::spawn(record(log.clone(), "Agent", "Client", from_agent, to_us));
     let (from, to) = tokio::io::split(near);
-    let wire = rescind::ByteStream::new(from, to, Framing::Newline);
+    let wire = rescind::ByteStream::new(from, to);
 
     let asked = Arc::new(Semaphore::new(0));
     let waits = |asked: &Arc<Semaphore>| {

@@ -27,8 +27,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         Ok(done)
     });
-    let _server = Peer::builder(dialect::LSP).serve(router).attach(server)?;
-    let peer = Peer::builder(dialect::LSP).attach(client)?;
+    let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+    let peer = Peer::builder(dialect::ACP).attach(client)?;
 
     let call = peer.call::<_, Value>("index", &json!(["a.rs", "b.rs"])).start()?;
     let stop = call.canceller();

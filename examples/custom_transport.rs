@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use rescind::{
-    BoxFuture, ByteStream, CallContext, Endpoint, Framing, HandlerError, Link, Listener, Outcome, Peer,
-    Router, Server, Transport, TransportError, dialect,
+    BoxFuture, ByteStream, CallContext, Endpoint, HandlerError, Link, Listener, Outcome, Peer, Router,
+    Server, Transport, TransportError, dialect,
 };
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -48,7 +48,7 @@ fn link(stream: TcpStream) -> Result<Link, TransportError> {
     // A cancel is a small frame; it must not wait for a larger one.
     stream.set_nodelay(true)?;
     let (from, to) = stream.into_split();
-    Ok(ByteStream::new(from, to, Framing::Newline).into_link())
+    Ok(ByteStream::new(from, to).into_link())
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -3,15 +3,30 @@
 //! Run it with `cargo run -p rescind-examples --example http_server`.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::routing::get;
 use rescind::http::{HttpClient, HttpServer, Streamable, StreamableTransport};
-use rescind::{CallContext, HandlerError, Outcome, Peer, Router, Server, dialect};
+use rescind::{
+    AuthRefusal, AuthRequest, CallContext, Credential, HandlerError, Outcome, Peer, Principal, Router,
+    Server, dialect,
+};
 use serde_json::{Value, json};
+
+/// Who sends a request. A real hook asks an authorization server here; it may wait.
+async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
+    match request.header("Authorization") {
+        // The streams and connections of this credential end after an hour.
+        Some("Bearer a-secret") => {
+            Ok(Credential::of(Principal("ada".into())).expires_in(Duration::from_secs(3600)))
+        }
+        Some(_) | None => Err(AuthRefusal::unauthorized("Bearer")),
+    }
+}
 
 /// Counts until it is cancelled, and tells each number.
 async fn count(ctx: CallContext, _: Value) -> Result<Value, HandlerError> {
-    let mut clock = tokio::time::interval(std::time::Duration::from_millis(20));
+    let mut clock = tokio::time::interval(Duration::from_millis(20));
     for number in 1_u64.. {
         tokio::select! {
             _ = clock.tick() => ctx.notify_when_room("counted", &json!({ "number": number })).await?,
@@ -33,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .method("count", count);
 
     // The agent is a service under a path; everything else of the server is the user's own.
-    let (service, listener) = HttpServer::new(Streamable::new()).mount();
+    let (service, listener) = HttpServer::new(Streamable::new()).auth(who).mount();
     let agent = tokio::spawn(Server::builder([dialect::ACP]).serve(router).listen(listener).run());
     let app = axum::Router::new().route("/health", get(|| async { "well" })).route_service("/agent", service);
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -41,7 +56,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let serving = tokio::spawn(async move { axum::serve(socket, app).await });
     println!("server: listening on http://{address}/agent");
 
-    let transport = StreamableTransport::new(HttpClient::new(&format!("http://{address}/agent"))?);
+    let client =
+        HttpClient::new(&format!("http://{address}/agent"))?.header("Authorization", "Bearer a-secret")?;
+    let transport = StreamableTransport::new(client);
     let peer = Peer::builder(dialect::ACP).connect(transport).await?;
     peer.call::<_, Value>("initialize", &json!({ "protocolVersion": 1 })).await?;
 
@@ -57,7 +74,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         other => return Err(format!("the call ended otherwise: {other:?}").into()),
     }
 
-    peer.shutdown(std::time::Duration::ZERO).await;
+    peer.shutdown(Duration::ZERO).await;
     agent.abort();
     serving.abort();
     Ok(())

@@ -10,7 +10,7 @@ use std::pin::Pin;
 
 use rescind::dialect::{self, Role};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
-use rescind::{CallContext, Framing, HandlerError, Listener, Outcome, Peer, Router, Transport};
+use rescind::{CallContext, HandlerError, Listener, Outcome, Peer, Router, Transport};
 use serde_json::{Value, json};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -31,7 +31,7 @@ async fn complete(ctx: CallContext, params: Value) -> Result<Value, HandlerError
 
 /// The language server: connects to the pipe it is told, and serves until the editor is gone.
 async fn language_server(pipe: PipeAddress) -> Result<(), Failure> {
-    let link = Box::new(NamedPipeTransport::new(pipe).framing(Framing::ContentLength)).open().await?;
+    let link = Box::new(NamedPipeTransport::new(pipe)).open().await?;
     let router = Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
             Ok::<_, HandlerError>(json!({ "capabilities": { "completionProvider": {} } }))
@@ -49,7 +49,7 @@ async fn language_server(pipe: PipeAddress) -> Result<(), Failure> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
     let pipe = PipeAddress::name(&format!("rescind-editor-{}", std::process::id()))?;
-    let mut listener = NamedPipeListener::bind(&pipe).await?.framing(Framing::ContentLength);
+    let mut listener = NamedPipeListener::bind(&pipe).await?;
     println!("editor: listening on {}", listener.endpoint());
     let server = tokio::spawn(language_server(pipe));
 

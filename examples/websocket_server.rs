@@ -4,11 +4,14 @@
 //! it serves there until it is stopped, for clients of your own.
 
 use std::error::Error;
+use std::time::Duration;
 
 use axum::Router as Routes;
 use axum::routing::{any, get};
-use rescind::websocket::{BinaryMessages, Ignored, LinkOptions, UpgradeOptions, connect, routed};
-use rescind::{CallContext, Outcome, Peer, Router, Server, dialect};
+use rescind::websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, connect, mount};
+use rescind::{
+    AuthRefusal, AuthRequest, CallContext, Credential, Outcome, Peer, Principal, Router, Server, dialect,
+};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -21,9 +24,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Pages of this machine and of the host they ask for may connect; one more is let in by name. ACP's draft of
     // this wire wants binary messages ignored, else they would end the connection.
     let options = UpgradeOptions::new()
-        .allow_origin("https://app.example")
-        .link(LinkOptions::new().binary(BinaryMessages::Ignore(Ignored::new())));
-    let (upgrades, listener) = routed(options);
+        .allow_origin("https://app.example")?
+        .auth(who)
+        .link(LinkOptions::new().binary(BinaryMessages::Ignore(IgnoredCounter::new())));
+    let (upgrades, listener) = mount(options);
 
     // The application keeps its own routes; the agent is one more.
     let routes =
@@ -42,13 +46,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Who sends a request. A real hook asks an authorization server here; it may wait.
+async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
+    match request.header("Authorization") {
+        // The streams and connections of this credential end after an hour.
+        Some("Bearer a-secret") => {
+            Ok(Credential::of(Principal("ada".into())).expires_in(Duration::from_secs(3600)))
+        }
+        Some(_) | None => Err(AuthRefusal::unauthorized("Bearer")),
+    }
+}
+
 /// One method: it counts, tells so, and stops when it is told to.
 fn agent() -> Router {
     Router::new().method("count", |ctx: CallContext, (to,): (u32,)| async move {
         for number in 1..=to {
             ctx.notify("counted", &json!({"number": number}))?;
             tokio::select! {
-                () = tokio::time::sleep(std::time::Duration::from_millis(10)) => {}
+                () = tokio::time::sleep(Duration::from_millis(10)) => {}
                 cause = ctx.cancelled() => return ctx.stopped(cause),
             }
         }
@@ -57,7 +72,8 @@ fn agent() -> Router {
 }
 
 async fn client(url: &str) -> Result<(), Box<dyn Error>> {
-    let peer = Peer::builder(dialect::ACP).connect(connect(url)).await?;
+    let peer =
+        Peer::builder(dialect::ACP).connect(connect(url).header("Authorization", "Bearer a-secret")).await?;
 
     let call = peer.call::<_, Value>("count", &[1_000_000]).start()?;
     let mut counted = call.notifications_where(|told| told.method() == "counted");
@@ -73,6 +89,6 @@ async fn client(url: &str) -> Result<(), Box<dyn Error>> {
     // The connection is as good as before.
     let answer: Value = peer.call("count", &[2]).await?;
     println!("another call on the same connection: {answer}");
-    peer.shutdown(std::time::Duration::from_secs(1)).await;
+    peer.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    AnswerKind, Arrival, CallNumber, CallSpec, CancelKey, Exempt, HandlerEnd, InboundKey, Origin, RequestId,
+    AnswerKind, Arrival, CallNumber, CallSpec, CancelKey, Exempt, HandlerResult, InboundKey, Origin, RequestId,
     Session, SessionConfig, Work,
 };
 
@@ -54,7 +54,7 @@ pub fn receive_cancel(session: &mut Session, now: Instant, id: i64) {
 
 /// Its handler answers and ends: two inputs.
 #[inline(never)]
-pub fn settle(session: &mut Session, now: Instant, key: InboundKey, end: HandlerEnd) {
+pub fn settle(session: &mut Session, now: Instant, key: InboundKey, end: HandlerResult) {
     session.local_answer(now, key, end);
     session.local_ended(now, key);
     drain(session);
@@ -63,7 +63,7 @@ pub fn settle(session: &mut Session, now: Instant, key: InboundKey, end: Handler
 /// A request, its answer and its end: three steps.
 pub fn serve(session: &mut Session, now: Instant, id: i64) {
     if let Some(key) = receive_request(session, now, id) {
-        settle(session, now, key, HandlerEnd::Value);
+        settle(session, now, key, HandlerResult::Value);
     }
 }
 
@@ -71,7 +71,7 @@ pub fn serve(session: &mut Session, now: Instant, id: i64) {
 pub fn serve_cancelled(session: &mut Session, now: Instant, id: i64) {
     if let Some(key) = receive_request(session, now, id) {
         receive_cancel(session, now, id);
-        settle(session, now, key, HandlerEnd::Stopped);
+        settle(session, now, key, HandlerResult::Stopped);
     }
 }
 
@@ -133,7 +133,7 @@ pub fn allocations_of_each(dialect: &Dialect) -> [u64; 3] {
             let came = count(&mut || key = receive_request(&mut server, now, id));
             let Some(key) = key else { continue };
             let cancel = if cancelled { count(&mut || receive_cancel(&mut server, now, id)) } else { 0 };
-            let end = if cancelled { HandlerEnd::Stopped } else { HandlerEnd::Value };
+            let end = if cancelled { HandlerResult::Stopped } else { HandlerResult::Value };
             let settled = count(&mut || settle(&mut server, now, key, end));
             // A cancelled request is counted for its cancel only.
             let of = if cancelled { [0, 0, cancel] } else { [came, settled, 0] };

@@ -5,7 +5,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-export async function withChromium(use) {
+export async function withChromium(use, more = []) {
   const folder = await mkdtemp(join(tmpdir(), "rescind-browser-"));
   // The package unpacks to the temporary folder, which is read when it is loaded.
   process.env.TMPDIR = folder;
@@ -17,7 +17,19 @@ export async function withChromium(use) {
     browser = await puppeteer.launch({
       executablePath: await chromium.executablePath(),
       // It opens pages of this repository only, and runs as root where a container has no other user.
-      args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"],
+      // Each run has a profile of its own, which is removed with the folder.
+      args: [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        `--user-data-dir=${join(folder, "profile")}`,
+        ...more,
+      ],
       headless: "shell",
       pipe: true,
     });

@@ -318,7 +318,7 @@ const onStreams = {
   },
 
   async "eof-while-sleeping"(peer) {
-    peer.start(75, "tools/call", { name: "sleep", arguments: { ms: 300, value: "slept" } });
+    peer.start(75, "tools/call", { name: "sleep", arguments: { ms: 100, value: "slept" } });
     await peer.statsUntil("the request runs", running(1));
     peer.endInput();
     const { code, signal } = await within("the server's end", peer.exited);

@@ -14,6 +14,7 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
     let mut limits = Limits::default();
     limits.running = LIMIT;
     let (mut client, server, _told) = Bare::meet(LSP, limits);
+    client.opens().await;
     // As many again wait for a permit meanwhile.
     for id in 0..2 * LIMIT {
         client.ask(id, "ask", &json!({"n": id})).await;
@@ -41,6 +42,7 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
 async fn async_lsp_a_duplicate_id_makes_the_first_uncancellable() {
     is_about!("I4");
     let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    client.opens().await;
     client.ask(1, "wait", &json!({"n": "first"})).await;
     told.hears("wait \"first\" began").await;
     client.ask(1, "echo", &json!({})).await;

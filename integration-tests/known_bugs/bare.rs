@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rescind::dialect::{Dialect, Role};
 use rescind::{
-    CallContext, ErrorCode, ErrorObject, ExchangeId, FrameKind, Head, Lane, Limits, Link, Outbound, Peer,
-    RequestId, Router, TransportEvent, memory_pair,
+    CallContext, ErrorCode, ErrorObject, ExchangeId, FrameInfo, FrameKind, Lane, Limits, Link, Outbound,
+    Peer, RequestId, Router, TransportEvent, memory_pair,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -153,12 +153,18 @@ impl Bare {
         (Self(near), peer, told)
     }
 
+    /// Shakes hands, where nothing is served before.
+    pub(crate) async fn opens(&mut self) {
+        self.ask("initialize", "initialize", &json!({"capabilities": {}})).await;
+        assert_eq!(self.hear().await["id"], "initialize");
+    }
+
     pub(crate) async fn say(&mut self, message: &Value) {
         let tx = &mut self.0.tx;
-        in_time("room", poll_fn(|cx| tx.as_mut().poll_ready(Lane::Bulk, cx))).await.unwrap();
-        let head = Head { kind: FrameKind::Notification, id: None, method: None };
+        in_time("room", poll_fn(|cx| tx.as_mut().poll_ready(Lane::Data, cx))).await.unwrap();
+        let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
         let body = message.to_string().into();
-        let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
+        let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
         tx.as_mut().start_send(out).unwrap();
     }
 

@@ -1,18 +1,21 @@
 //! Effect.
 
+use std::time::Duration;
+
 use rescind::Limits;
-use rescind::dialect::{ACP, LSP, MCP};
+use rescind::dialect::{ACP, LSP, MCP, MCP_2026};
 use serde_json::{Value, json};
 
 use crate::bare::{Bare, is_about, is_clean};
 
 /// Theirs keeps a cancel that hit nothing, and the next request under that id is dead when it comes.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     is_about!("I8");
     let dialects = [(ACP, "$/cancel_request", "requestId"), (LSP, "$/cancelRequest", "id")];
     for (dialect, method, key) in dialects {
         let (mut client, server, mut told) = Bare::meet(dialect, Limits::default());
+        client.opens().await;
         for id in [json!(5), json!("5")] {
             client.cancel(id.clone(), method, key).await;
             client.ask(id.clone(), "echo", &json!({"n": 5})).await;
@@ -37,4 +40,26 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     assert_eq!(client.until_echo().await, Vec::<Value>::new());
     assert_eq!(server.stats().parked_cancels, 0, "I8");
     is_clean(&server).await;
+    // The same once the answered id has left the memory of settled ids, by its age or by their number.
+    let mut few = Limits::default();
+    few.remembered = 1;
+    for (dialect, limits, age) in
+        [(MCP, Limits::default(), 62), (MCP_2026, Limits::default(), 62), (MCP_2026, few, 0)]
+    {
+        let (mut client, server, _told) = Bare::meet(dialect, limits);
+        for id in [json!(1), json!("a")] {
+            for id in [id.clone(), json!(0)] {
+                client.ask(id.clone(), "echo", &json!({"n": 1})).await;
+                assert_eq!(client.hear().await["id"], id);
+            }
+            tokio::time::advance(Duration::from_secs(age)).await;
+            client.cancel(id.clone(), "notifications/cancelled", "requestId").await;
+            tokio::time::advance(Duration::from_secs(age.min(29))).await;
+            client.ask(id.clone(), "echo", &json!({"n": 2})).await;
+            let answer = client.hear().await;
+            assert_eq!((&answer["id"], &answer["result"]["n"]), (&id, &json!(2)), "I8, I14");
+        }
+        assert_eq!(server.stats().parked_cancels, 0, "I8");
+        is_clean(&server).await;
+    }
 }

@@ -121,6 +121,7 @@ async fn rmcp_disconnect_with_an_event_store() {
     let (router, mut told) = agent();
     let mut limits = Limits::default();
     limits.detach_grace = Duration::from_millis(50);
+    limits.lost_stream_grace = Some(Duration::from_millis(50));
     let (met, mut peers) = tokio::sync::mpsc::unbounded_channel();
     let server =
         Server::builder([MCP]).serve(router).limits(limits).on_peer(move |peer| drop(met.send(peer)));

@@ -14,6 +14,7 @@ async fn tower_lsp_server_no_cancel_once_4_handlers_run() {
         let mut limits = Limits::default();
         limits.running = running;
         let (mut client, server, mut told) = Bare::meet(LSP, limits);
+        client.opens().await;
         for id in 1..=4 {
             client.ask(id, "wait", &json!({"n": id})).await;
             told.hears(&format!("wait {id} began")).await;

@@ -21,6 +21,10 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
             "the wire" => (None, Some(far)),
             _ => (Some(server.attach(far).unwrap()), None),
         };
+        if server.is_some() {
+            let hello = client.call::<_, Value>("initialize", &json!({}));
+            in_time("the handshake", hello).await.unwrap();
+        }
         let calls: Vec<_> =
             (0..3).map(|n| client.call::<_, Value>("wait", &json!({"n": n})).start().unwrap()).collect();
         if server.is_some() {
@@ -56,6 +60,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
 async fn vscode_jsonrpc_1_and_its_text_share_a_key() {
     is_about!("I4");
     let (mut client, server, mut told) = Bare::meet(LSP, Limits::default());
+    client.opens().await;
     client.ask(1, "wait", &json!({"n": 1})).await;
     client.ask("1", "wait", &json!({"n": "1"})).await;
     told.hears("wait 1 began").await;

@@ -1,11 +1,14 @@
 //! The matrix as tests: one for each scenario, dialect and wire, named `dialect::scenario::wire`.
 //!
-//! Each holds on its wire, and its outcomes are literally those of the in-memory wire (I15) if that can be asked. What a wire cannot be
-//! asked is shown as ignored, with the reason in its name.
+//! Each holds on its wire, and its outcomes are literally those of the in-memory wire (I15) if that can be asked. A scenario that a wire
+//! cannot be asked is no test: how many those are, and why, is one line on stderr for each reason.
 //! `cargo test -p rescind-cli --test matrix lsp::cancel` runs those whose name has that.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use rescind_testkit::runner::Settings;
@@ -15,45 +18,57 @@ use rescind_testkit::{Cell, CellOutcome, Scenario, scenarios};
 /// What the others are compared with.
 const FIRST: &str = WIRES[0];
 
+/// What came of a scenario on [`FIRST`]: played once, compared with each other wire.
+type Once = Arc<OnceLock<Result<Cell, String>>>;
+
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // A scenario mostly waits, for graces and for what must not come. Of more at once a cancel may come too late for a handler of 50 ms.
+    arguments.test_threads = arguments.test_threads.or_else(|| Some(2 * available_parallelism().ok()?.get()));
     let mut trials = Vec::new();
+    let mut not_made: BTreeMap<&str, usize> = BTreeMap::new();
     for scenario in scenarios() {
+        let first = Once::default();
         for wire in WIRES {
-            trials.push(trial(scenario, wire)?);
+            match not_asked(wire, scenario)? {
+                Some(why) => *not_made.entry(why).or_default() += 1,
+                None => trials.push(trial(scenario, wire, &first)),
+            }
         }
+    }
+    for (why, cells) in not_made {
+        eprintln!("matrix: {cells} cells are not asked: {why}");
     }
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
-fn trial(scenario: &'static Scenario, wire: &'static str) -> Result<Trial, String> {
+fn trial(scenario: &'static Scenario, wire: &'static str, first: &Once) -> Trial {
     let name = format!("{}::{}::{wire}", scenario.dialect, scenario.vector.name);
-    Ok(match not_asked(wire, scenario)? {
-        Some(why) => Trial::test(format!("{name} ({why})"), || Ok(())).with_ignored_flag(true),
-        None => Trial::test(name, move || holds(scenario, wire)),
-    })
+    let first = Arc::clone(first);
+    Trial::test(name, move || holds(scenario, wire, &first))
 }
 
-fn holds(scenario: &Scenario, wire: &str) -> Result<(), Failed> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let mut row = Vec::new();
-        // A vector about another kind of wire has nothing to be compared with.
-        if wire != FIRST && not_asked(FIRST, scenario)?.is_none() {
-            row.push(play(scenario, FIRST).await?);
-        }
-        row.push(play(scenario, wire).await?);
-        same_on_every_wire(scenario, &mut row);
-        match row.iter().find(|cell| cell.outcome != CellOutcome::Held) {
-            Some(cell) => Err(told(scenario, wire, cell).into()),
-            None => Ok(()),
-        }
-    })
+fn holds(scenario: &Scenario, wire: &str, first: &OnceLock<Result<Cell, String>>) -> Result<(), Failed> {
+    let mut row = Vec::new();
+    // A vector about another kind of wire has nothing to be compared with.
+    if not_asked(FIRST, scenario)?.is_none() {
+        row.push(first.get_or_init(|| play(scenario, FIRST)).clone()?);
+    }
+    if wire != FIRST {
+        row.push(play(scenario, wire)?);
+    }
+    same_on_every_wire(scenario, &mut row);
+    match row.iter().find(|cell| cell.outcome != CellOutcome::Held) {
+        Some(cell) => Err(told(scenario, wire, cell).into()),
+        None => Ok(()),
+    }
 }
 
-async fn play(scenario: &Scenario, wire: &str) -> Result<Cell, Failed> {
+fn play(scenario: &Scenario, wire: &str) -> Result<Cell, String> {
     let program = Program::new(env!("CARGO_BIN_EXE_rescind"));
-    Ok(play_on(wire, scenario, &Settings::default(), &program).await?)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(play_on(wire, scenario, &Settings::default(), &program))
 }
 
 /// What went wrong and which invariants it is evidence for, with everything that was sent and received, and how to run it again.

@@ -87,7 +87,7 @@ async fn a_cancel_right_behind_its_request_is_heard() {
     });
     let mut limits = Limits::default();
     limits.cancel_grace = Duration::from_secs(3600);
-    let link = ByteStream::whole(ours, Framing::Newline).into_link();
+    let link = ByteStream::whole(ours).framing(Framing::Newline).into_link();
     let _server = Peer::builder(ACP).serve(router).limits(limits).attach(link).unwrap();
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "wait", "params": {}});
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
@@ -117,7 +117,7 @@ async fn silence_takes_back_what_waits_to_be_written() {
         });
     let _server = Peer::builder(MCP)
         .serve(router)
-        .attach(ByteStream::whole(ours, Framing::Newline).into_link())
+        .attach(ByteStream::whole(ours).framing(Framing::Newline).into_link())
         .unwrap();
     let (read, mut write) = tokio::io::split(theirs);
     let mut say = async |frame: Value| write.write_all(format!("{frame}\n").as_bytes()).await.unwrap();
@@ -151,7 +151,7 @@ fn a_frame_behind_a_bad_one_is_read() {
 async fn a_frame_larger_than_the_pipe_arrives_whole() {
     let (ours, theirs) = tokio::io::duplex(16);
     let router = Router::new().method("echo", |_: CallContext, params: Value| async move { Ok(params) });
-    let link = |io| ByteStream::whole(io, Framing::ContentLength).into_link();
+    let link = |io| ByteStream::whole(io).framing(Framing::ContentLength).into_link();
     let _server = Peer::builder(ACP).serve(router).attach(link(ours)).unwrap();
     let client = Peer::builder(ACP).attach(link(theirs)).unwrap();
     let much = json!({"text": "x".repeat(10_000)});

@@ -69,7 +69,7 @@ pub(crate) const PLANTS: [Row; Plant::ALL.len() + 31] = [
     row(Plant::AckTwice, "sim::sim_memory_abp", "I7 is broken"),
     row(Plant::ReadingWaitsForWriting, "sim::sim_websocket_acp", "I13 is broken"),
     row(Plant::LostWakeup, "sim::sim_websocket_lsp", "L1 is broken"),
-    row(Plant::PongDeadlineIgnored, "sim::sim_websocket_mcp", "I13 is broken"),
+    row(Plant::PongDeadlineIgnored, "sim::sim_websocket_acp", "I13 is broken"),
     row(Plant::PostsCountAsOrdered, "sim::sim_http_streamable_acp", "L1 is broken"),
     row(Plant::ExchangeCloseUntold, "sim::sim_http_stateless_mcp_2026", "L1 is broken"),
     row(Plant::ValueDropped, "sim::sim_http_acp_acp", "I6 is broken"),

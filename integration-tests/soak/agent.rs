@@ -12,6 +12,7 @@ pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.cancel_grace = Duration::from_millis(50);
     limits.detach_grace = Duration::from_millis(200);
+    limits.lost_stream_grace = Some(Duration::from_millis(200));
     limits.half_close_grace = Duration::from_millis(200);
     limits.flush = Duration::from_millis(200);
     limits.parked_time = Duration::from_secs(2);

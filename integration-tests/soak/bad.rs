@@ -1,4 +1,4 @@
-//! Peers that flood, write garbage, stay half open, and go without a word. What becomes of them does not matter.
+//! Peers that flood, write garbage, send or begin large frames, stay half open, and go without a word. What becomes of them does not matter.
 
 use std::future::poll_fn;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rescind::{
-    CallNumber, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError, TransportEvent,
+    CallNumber, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportError, TransportEvent,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -25,16 +25,19 @@ const LONGEST: Duration = Duration::from_secs(3);
 /// and the good peers stay under the 1,024 descriptors that a process is commonly allowed.
 const PAIRS: u64 = 500;
 const PAIRS_OF_CONNECTIONS: u64 = 40;
+const MEBIBYTE: u64 = 1 << 20;
 
 /// One attack after another.
 pub(crate) async fn attack(wire: Wire, connect: Connect, place: Place, tally: Arc<Tally>, seed: u64) {
     let mut random = Random::new(seed);
     while !tally.is_over() {
         let attack = async {
-            match random.below(4) {
+            match random.below(6) {
                 0 => flood(wire, &connect, &mut random).await,
                 1 => vanish(wire, &connect, &mut random).await,
-                2 => garbage(&place, &mut random).await,
+                2 => large_values(wire, &connect, &mut random).await,
+                3 => unfinished(wire, &place, &mut random).await,
+                4 => garbage(&place, &mut random).await,
                 _ => half_open(&place, &mut random).await,
             }
         };
@@ -50,7 +53,7 @@ async fn flood(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(),
     let mut link = open(wire, connect).await?;
     let pairs = if wire.has_a_connection_each() { PAIRS_OF_CONNECTIONS } else { PAIRS };
     for n in 0..pairs {
-        write(&mut link, wire, n, "deaf").await?;
+        write(&mut link, wire, n, "deaf", json!({})).await?;
         let key = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": n}});
         send(&mut link, key, FrameKind::Answer, ExchangeId::NONE, None).await?;
     }
@@ -62,11 +65,56 @@ async fn flood(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(),
 async fn vanish(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
     let mut link = open(wire, connect).await?;
     for n in 0..random.below(30) {
-        write(&mut link, wire, n, if n % 3 == 0 { "wait" } else { "echo" }).await?;
+        write(&mut link, wire, n, if n % 3 == 0 { "wait" } else { "echo" }, json!({})).await?;
     }
     let tx = &mut link.tx;
     poll_fn(|cx| tx.as_mut().poll_flush(cx)).await?;
     sleep(random.up_to(30)).await;
+    Ok(())
+}
+
+/// Large values and progress tokens, in requests that wait and in echoes that nobody reads.
+async fn large_values(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
+    let mut link = open(wire, connect).await?;
+    for n in 0..random.below(8) {
+        let text = "x".repeat(usize::try_from(random.below(MEBIBYTE))?);
+        let params = match random.below(3) {
+            0 => json!({"progressToken": text}),
+            1 => json!({"progressToken": {"object": text}}),
+            _ => json!({"text": text}),
+        };
+        write(&mut link, wire, n, if random.half() { "wait" } else { "echo" }, params).await?;
+    }
+    let tx = &mut link.tx;
+    poll_fn(|cx| tx.as_mut().poll_flush(cx)).await?;
+    sleep(random.up_to(50)).await;
+    Ok(())
+}
+
+/// Begins a frame or a body of 15 MiB, and stays away from its end.
+async fn unfinished(wire: Wire, place: &Place, random: &mut Random) -> Result<(), Failure> {
+    let mut peer = bare(place).await?;
+    let whole = 15 * MEBIBYTE;
+    let opening = match (wire, place) {
+        (Wire::WebSocket, Place::Tcp { .. }) => {
+            let mut bytes = upgrade(place).into_bytes();
+            // A text message, its length in eight bytes, and a mask that changes nothing.
+            bytes.extend([0x81, 0xff]);
+            bytes.extend(whole.to_be_bytes());
+            bytes.extend([0; 4]);
+            bytes
+        }
+        (_, Place::Tcp { address, path }) => {
+            let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
+            format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{types}Content-Length: {whole}\r\n\r\n")
+                .into_bytes()
+        }
+        (_, Place::Pipe(_) | Place::Child) => Vec::new(),
+    };
+    peer.stream.write_all(&opening).await?;
+    peer.stream.write_all(br#"{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":""#).await?;
+    peer.stream.write_all(&vec![b'x'; usize::try_from(random.below(MEBIBYTE))?]).await?;
+    sleep(random.up_to(1500)).await;
     Ok(())
 }
 
@@ -89,8 +137,14 @@ async fn open(wire: Wire, connect: &Connect) -> Result<Link, Failure> {
     Ok(link)
 }
 
-async fn write(link: &mut Link, wire: Wire, n: u64, method: &'static str) -> Result<(), TransportError> {
-    let params = wire.params(json!({}));
+async fn write(
+    link: &mut Link,
+    wire: Wire,
+    n: u64,
+    method: &'static str,
+    params: Value,
+) -> Result<(), TransportError> {
+    let params = wire.params(params);
     let body = json!({"jsonrpc": "2.0", "id": n, "method": method, "params": params});
     send(link, body, FrameKind::Request, ExchangeId::of_call(CallNumber(n + 2)), Some(method)).await
 }
@@ -103,16 +157,16 @@ async fn send(
     method: Option<&str>,
 ) -> Result<(), TransportError> {
     let tx = &mut link.tx;
-    poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Bulk, cx) {
+    poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Data, cx) {
         std::task::Poll::Pending => {
             let _ = tx.as_mut().poll_flush(cx);
-            tx.as_mut().poll_ready(Lane::Bulk, cx)
+            tx.as_mut().poll_ready(Lane::Data, cx)
         }
         ready @ std::task::Poll::Ready(_) => ready,
     })
     .await?;
-    let head = Head { kind, id: None, method: method.map(Into::into) };
-    let out = Outbound { body: body.to_string().into(), exchange, lane: Lane::Bulk, head, last: false };
+    let head = FrameInfo { kind, id: None, method: method.map(Into::into) };
+    let out = Outbound { body: body.to_string().into(), exchange, lane: Lane::Data, head, last: false };
     tx.as_mut().start_send(out)
 }
 
@@ -175,6 +229,13 @@ async fn half_open(place: &Place, random: &mut Random) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The request that opens a WebSocket; nothing where there is none.
+fn upgrade(place: &Place) -> String {
+    let Place::Tcp { address, path } = place else { return String::new() };
+    let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}")
+}
+
 /// Bytes that are nothing, nearly something, or something else.
 fn nonsense(place: &Place, random: &mut Random) -> Vec<u8> {
     let long =
@@ -182,10 +243,8 @@ fn nonsense(place: &Place, random: &mut Random) -> Vec<u8> {
     match (random.below(6), place) {
         (0, _) => (0..random.below(2000)).map(|_| random.next().to_le_bytes()[0]).collect(),
         (1, _) => long(b'{', random),
-        (2, Place::Tcp { address, path }) => {
-            let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-            let head = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
-            let mut bytes = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{head}{key}").into_bytes();
+        (2, Place::Tcp { .. }) => {
+            let mut bytes = upgrade(place).into_bytes();
             bytes.extend((0..200).map(|_| random.next().to_le_bytes()[0]));
             bytes
         }

@@ -22,7 +22,7 @@ impl Options {
     /// What makes this run again, from the repository's root: the same calls and attacks, though not the same order of threads.
     pub(crate) fn command(&self) -> String {
         let (wire, minutes, seed) = (self.wire.name(), self.time.as_secs_f64() / 60.0, self.seed);
-        let soak = "cargo run --release -p rescind-integration-tests --bin soak --";
+        let soak = "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072 cargo run --release -p rescind-integration-tests --bin soak --";
         format!("{soak} --wire {wire} --minutes {minutes} --seed {seed}")
     }
 

@@ -68,6 +68,10 @@ impl Sample {
 const MEMORY: u64 = 3 << 20;
 const MEMORY_PART: u64 = 20;
 
+/// All of the process at any time, in bytes: the server's 256 MiB, and as much again by half for the clients' ends in the same process
+/// and for the allocator.
+const PEAK: u64 = 384 << 20;
+
 /// A server that is too busy for more than one in so many of what good peers ask, while others flood it, is one that serves nobody.
 const OVERLOADED: u64 = 2;
 
@@ -114,6 +118,10 @@ pub(crate) fn growth(samples: &[Sample], before: &Sample, after: &Sample) -> Vec
             "I11: memory is not flat over the last half: {by} bytes more from its first part to its second, {allowed} are allowed"
         ));
     }
+    let peak = samples.iter().map(|sample| sample.memory).max().unwrap_or(0);
+    if peak > PEAK {
+        grown.push(format!("I11: memory rose to {peak} bytes, {PEAK} are allowed"));
+    }
     for ((what, before), (_, after)) in before.counts().into_iter().zip(after.counts()) {
         if after > before {
             grown.push(format!("I3: {} {what} are left: {before} before, {after} after", after - before));
@@ -153,6 +161,8 @@ mod tests {
         let nothing = Sample::default();
         let leak = growth(&run(|at| (40 << 20) + at * (300 << 10)), &nothing, &nothing);
         assert!(leak.len() == 1 && leak.iter().all(|told| told.starts_with("I11: memory")), "{leak:?}");
+        let peak = growth(&run(|at| if at == 10 { 400 << 20 } else { 40 << 20 }), &nothing, &nothing);
+        assert!(peak.len() == 1 && peak.iter().all(|told| told.starts_with("I11: memory rose")), "{peak:?}");
         let after =
             Sample { descriptors: 2, tasks: 1, slots: 7, running: 3, draining: 4, sessions: 5, ..nothing };
         let left = growth(&run(|_| 1), &nothing, &after);

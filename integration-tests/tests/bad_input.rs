@@ -32,7 +32,7 @@ impl Session {
         let router = fixture.router().method("test/secret", |_: CallContext, _: Value| async {
             Err::<Value, HandlerError>(std::io::Error::other("the password is swordfish").into())
         });
-        let link = ByteStream::whole(theirs, framing).max_frame(LIMIT).into_link();
+        let link = ByteStream::whole(theirs).framing(framing).max_frame(LIMIT).into_link();
         Peer::builder(fixture.dialect().clone()).serve(router).attach(link).unwrap();
         Self { stream: ours, framing, frames: framing.decoder(LIMIT), asked: 1_000_000 }
     }

@@ -55,6 +55,8 @@ async fn wide() -> Duration {
     limits.running = 200_000;
     limits.calls = 200_000;
     limits.outbox_frames = 200_000;
+    // Each child is held with what belongs to it, at both ends.
+    limits.memory = 256 << 20;
     let (near, far) = memory_pair();
     let all = Arc::new(Notify::new());
     let asked = Arc::clone(&all);

@@ -21,18 +21,19 @@ pub(crate) fn trials() -> Vec<Trial> {
     // ACP's binding posts one frame after another, so that a flood of it is none.
     for wire in WIRES.into_iter().filter(|wire| wire.name != "http-acp") {
         let name = format!("floods::pairs_of_request_and_cancel::{}", wire.name);
-        trials.push(counting(name, move || async move { on_two_workers(move || pairs::pairs(wire)) }));
+        trials.extend(counting(name, move || async move { on_two_workers(move || pairs::pairs(wire)) }));
     }
     for wire in floodable() {
         let name = format!("floods::cancels_for_unknown_ids::{}", wire.name);
-        trials.push(counting(name, move || nothing::unknown(wire)));
+        trials.extend(counting(name, move || nothing::unknown(wire)));
         let name = format!("floods::cross_cancels_between_64_sessions::{}", wire.name);
-        trials.push(counting(name, move || cross::cross(wire)));
+        trials.extend(counting(name, move || cross::cross(wire)));
     }
     let http = floodable().find(|wire| wire.name == "http-streamable").expect("HTTP is a wire");
-    trials.push(counting("floods::early_cancels_then_one_request::http-streamable".to_owned(), move || {
-        nothing::early(http)
-    }));
+    trials
+        .extend(counting("floods::early_cancels_then_one_request::http-streamable".to_owned(), move || {
+            nothing::early(http)
+        }));
     trials
 }
 

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rescind::{
-    Finish, FrameKind, Head, Inbound, Lane, Link, Outbound, Sender, TransportError, TransportEvent,
+    ExchangeEnd, FrameInfo, FrameKind, Inbound, Lane, Link, Outbound, Sender, TransportError, TransportEvent,
 };
 use tokio::task::JoinSet;
 
@@ -33,7 +33,7 @@ pub(crate) async fn serve(link: Link, most: usize, grace: Duration) {
             event = event => match event {
                 Some(Ok(TransportEvent::Message(inbound))) if !is_request(&inbound) => {
                     if inbound.exchange.is_peers() {
-                        tx.as_mut().finish_exchange(inbound.exchange, Finish::Accepted);
+                        tx.as_mut().finish_exchange(inbound.exchange, ExchangeEnd::Accepted);
                     }
                     None
                 }
@@ -69,17 +69,17 @@ fn is_request(inbound: &Inbound) -> bool {
 }
 
 fn answer(inbound: Inbound) -> Outbound {
-    let head = Head { kind: FrameKind::Answer, id: None, method: None };
+    let head = FrameInfo { kind: FrameKind::Answer, id: None, method: None };
     let exchange = inbound.exchange;
-    Outbound { body: inbound.body, exchange, lane: Lane::Bulk, head, last: exchange.is_peers() }
+    Outbound { body: inbound.body, exchange, lane: Lane::Data, head, last: exchange.is_peers() }
 }
 
 async fn send(tx: &mut Pin<Box<dyn Sender>>, out: Outbound) -> Result<(), TransportError> {
-    poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Bulk, cx) {
+    poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Data, cx) {
         Poll::Pending => {
             // What is not flushed makes no room.
             let _ = tx.as_mut().poll_flush(cx);
-            tx.as_mut().poll_ready(Lane::Bulk, cx)
+            tx.as_mut().poll_ready(Lane::Data, cx)
         }
         ready @ Poll::Ready(_) => ready,
     })

@@ -39,11 +39,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for wire in WIRES.into_iter().filter(|wire| matches!(wire.name, "websocket" | "http-streamable")) {
         let name = format!("losses::a_reset_ends_what_was_asked::{}", wire.name);
-        trials.push(counting(name, move || reset(wire)));
+        trials.extend(counting(name, move || reset(wire)));
     }
     for (signal, name) in [(Signal::KILL, "kill_9"), (Signal::STOP, "sigstop")] {
         let name = format!("losses::a_child_is_gone_within_twice_its_time::{name}");
-        trials.push(counting(name, move || child(signal)));
+        trials.extend(counting(name, move || child(signal)));
     }
     trials
 }

@@ -10,17 +10,17 @@ pub(crate) struct Row {
     pub(crate) tests: &'static [Tests],
 }
 
-pub(crate) const ROWS: [Row; 18] = [
+pub(crate) const ROWS: [Row; 23] = [
     Row {
-        attack: "1,000,000 pairs of request and cancel on each wire, over HTTP 40,960 (all with RESCIND_THREATS_FULL=1), handlers ignore the cancel",
+        attack: "1,000,000 pairs of request and cancel on each wire, over HTTP 40,960 (all with RESCIND_THREATS_FULL=1; CI plays a tenth of each flood, by night all), handlers ignore the cancel",
         must_hold: "live handlers never over the limit; memory +16 MiB at most; a second connection's p99 under 5 times what it is beside two \
                     busy threads, or beside the same flood served without us, whichever is more",
-        // Where leaving is the cancel a million of them would use up the ports of the machine: ten thousand.
+        // Where leaving is the cancel a million of them would use up the ports of the machine: ten thousand by night, a thousand in a debug build.
         tests: &[
             ("integration-tests/threats/floods.rs", &["floods::pairs_of_request_and_cancel::"]),
             (
                 "integration-tests/matrix/faults/burst.rs",
-                &["burst::ten_thousand_cancels_end_no_connection::http2-stateless"],
+                &["burst::many_cancels_end_no_connection::http2-stateless"],
             ),
         ],
     },
@@ -297,6 +297,89 @@ pub(crate) const ROWS: [Row; 18] = [
                 &["many::a_thousand_connections_and_half_of_their_requests_cancelled::"],
             ),
             ("crates/stdio/tests/child.rs", &["a_child_that_dies_while_it_serves_is_told_with_its_signal"]),
+        ],
+    },
+    Row {
+        attack: "stateless HTTP: one client's calls hang, three times as many as may run, in a link that is all clients",
+        must_hold: "half of the handlers run and half of the queue waits for it, the rest gets 429 with `client_queued`; another client's call \
+                    is answered at once, told apart by address and by principal",
+        tests: &[
+            ("crates/http/tests/stateless/shares.rs", &["hanging_calls_of_one_client_delay_nobody_elses"]),
+            (
+                "crates/core/src/machine/tests/shares.rs",
+                &[
+                    "a_client_that_hangs_leaves_permits_and_queue_to_others",
+                    "who_waits_for_the_connection_starts_in_the_order_of_arrival_past_those_over_their_share",
+                ],
+            ),
+            (
+                "crates/core/tests/driver/shares.rs",
+                &["hanging_handlers_of_one_client_over_many_connections_leave_half_to_others"],
+            ),
+        ],
+    },
+    Row {
+        attack: "`initialize` ten times as often as there may be sessions, over streamable HTTP and over ACP's five times",
+        must_hold: "the flood ends its own sessions that were never used, oldest first, and holds half of them; used ones stay; another client opens \
+                    one at once",
+        tests: &[
+            (
+                "crates/http/tests/streamable/shares.rs",
+                &[
+                    "a_flood_of_initialize_ends_its_own_unused_sessions_and_nobody_elses",
+                    "a_client_that_uses_its_sessions_holds_half_of_them_at_most",
+                ],
+            ),
+            (
+                "crates/http/tests/acp/shares.rs",
+                &["a_flood_of_initialize_ends_its_own_unused_connections_and_nobody_elses"],
+            ),
+        ],
+    },
+    Row {
+        attack: "idle WebSockets that answer pings, five times as many as there may be connections; the same in memory, and silent ones",
+        must_hold: "the oldest that was never used is closed with 1001 and counted; used ones stay, of one client half of all; another client is let in",
+        tests: &[
+            (
+                "crates/websocket/tests/shares.rs",
+                &[
+                    "idle_connections_that_answer_pings_make_room_for_others",
+                    "connections_in_use_of_one_address_are_half_of_them_at_most",
+                ],
+            ),
+            (
+                "crates/core/tests/driver/shares.rs",
+                &[
+                    "connections_without_use_make_room_and_those_in_use_do_not",
+                    "a_client_that_uses_its_connections_holds_half_of_them_at_most",
+                    "connections_without_a_message_make_room_too",
+                ],
+            ),
+        ],
+    },
+    Row {
+        attack: "one address opens sockets that say nothing, HTTP five times as many as may be, WebSocket four times",
+        must_hold: "half of the places are left to others; over HTTP its own oldest silent one makes room, over WebSocket it is refused with 503 and cut off",
+        tests: &[
+            (
+                "crates/http/tests/streamable/shares.rs",
+                &["silent_connections_of_one_address_leave_half_to_others"],
+            ),
+            ("crates/websocket/tests/shares.rs", &["slow_handshakes_of_one_address_leave_half_to_others"]),
+        ],
+    },
+    Row {
+        attack: "deaf blocking handlers of one client, three times as many as may drain",
+        must_hold: "its own next request is refused with `client_draining`; nobody else's is",
+        tests: &[
+            (
+                "crates/core/tests/driver/shares.rs",
+                &["blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else"],
+            ),
+            (
+                "crates/core/src/driver/admission.rs",
+                &["who_drains_more_than_its_share_is_refused_and_others_are_not"],
+            ),
         ],
     },
 ];

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use rescind::dialect::Role;
 use rescind::{
-    CallNumber, ExchangeId, FrameKind, Head, Lane, Limits, Link, Outbound, Peer, Router, Sender,
+    CallNumber, ExchangeId, FrameInfo, FrameKind, Lane, Limits, Link, Outbound, Peer, Router, Sender,
     TransportEvent,
 };
 use serde_json::{Value, json};
@@ -117,17 +117,17 @@ impl Stranger {
 
     async fn write(&mut self, body: String, kind: FrameKind, exchange: ExchangeId) {
         let tx = &mut self.tx;
-        let ready = poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Bulk, cx) {
+        let ready = poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Data, cx) {
             std::task::Poll::Pending => {
                 // What is not flushed makes no room.
                 let _ = tx.as_mut().poll_flush(cx);
-                tx.as_mut().poll_ready(Lane::Bulk, cx)
+                tx.as_mut().poll_ready(Lane::Data, cx)
             }
             ready @ std::task::Poll::Ready(_) => ready,
         });
         in_time("room", ready).await.expect("the connection goes on");
-        let head = Head { kind, id: None, method: None };
-        let out = Outbound { body: body.into(), exchange, lane: Lane::Bulk, head, last: false };
+        let head = FrameInfo { kind, id: None, method: None };
+        let out = Outbound { body: body.into(), exchange, lane: Lane::Data, head, last: false };
         tx.as_mut().start_send(out).expect("the connection goes on");
     }
 

@@ -144,7 +144,7 @@ fn every_engine_is_a_step_of_ci() {
         ("threats", "threats", "--test threats"),
         ("matrix", "matrix", "matrix"),
         ("threads", "threads", "integration-tests/threads/Cargo.toml"),
-        ("soak", "soak", "--bin soak"),
+        ("soak", "soak", "/soak\" --wire"),
         ("corpus, known bugs, regressions", "test", "--workspace"),
         ("planted bugs", "plants", "--test plants"),
     ] {
@@ -154,6 +154,45 @@ fn every_engine_is_a_step_of_ci() {
         );
     }
     assert!(ENGINES.len() == 8, "an engine more has a line more above");
+}
+
+/// `.ci/verify` goes at least as far as a planted bug is looked for, and `.ci/nightly` as far as the design asks.
+#[test]
+fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap_or_default();
+    let number = |text: &str, name: &str| -> u64 {
+        let (_, value) = text.split_once(name).unwrap_or_else(|| panic!("{name} is not there"));
+        let digits: String = value.chars().filter(|c| *c != '_').take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("{name} has no number"))
+    };
+    let (search, reference, sim) = (
+        read("integration-tests/verify/search.rs"),
+        read("integration-tests/verify/reference.rs"),
+        read("integration-tests/verify/sim.rs"),
+    );
+    let verify = read(".ci/verify");
+    let row = |of: &str| verify.lines().find(|row| row.trim_start().starts_with(of)).unwrap_or_default();
+    let (change, night) = (row("\"\") "), row("full) "));
+    // The search is played with bugs as `cargo test` plays it.
+    for (least, asked) in [
+        (number(&search, "if cfg!(debug_assertions) { "), "states="),
+        (number(&reference, "CASES_WITH_BUG: u32 = "), "cases="),
+        (number(&sim, "SEEDS_WITH_BUG: u64 = "), "seeds="),
+    ] {
+        assert!(number(change, asked) >= least, "{asked} is less than the {least} of planted bugs");
+    }
+    for (least, asked) in [(1_000_000, "states="), (10_000, "cases="), (100_000, "seeds=")] {
+        assert!(number(night, asked) >= least, "{asked} is less than {least}");
+    }
+    let nightly = read(".ci/nightly");
+    for engine in
+        [".ci/verify full", ".ci/threats full", ".ci/matrix", ".ci/soak 600", "FUZZ_SECONDS=600 .ci/fuzz"]
+    {
+        assert!(nightly.contains(&format!("repeatable {engine}")), "the night leaves {engine} out");
+    }
+    let workflow = read(".github/workflows/nightly.yml");
+    assert!(workflow.contains("engine: [verify, threats, matrix, soak, fuzz, deny]"), "of them all");
 }
 
 /// The rows of the search were printed by the search there is: its beginning, searched again, comes to what they say.
@@ -169,7 +208,7 @@ fn the_rows_of_the_search_are_those_of_this_search() {
             let end = format!("; {} |", begins.beginning());
             assert!(
                 row.ends_with(&end),
-                "run .ci/verify with RESCIND_PRINT: {start} ends with {end}, not as in {row}"
+                "run the search in release with RESCIND_PRINT: {start} ends with {end}, not as in {row}"
             );
         }
     }

@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngSeed};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use rescind_core::dialect::{CancelFrom, Role};
-use rescind_core::{AfterCancel, AnswerKind, HandlerEnd};
+use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
 use rescind_testkit::verify::coverage::ENGINES;
 use rescind_testkit::verify::{Tally, page};
 
@@ -37,12 +37,12 @@ const OPEN: usize = 6;
 /// So many of the last calls are still answered, acknowledged and cancelled.
 const RECENT: usize = 8;
 
-fn ends() -> impl Strategy<Value = HandlerEnd> {
+fn ends() -> impl Strategy<Value = HandlerResult> {
     prop_oneof![
-        Just(HandlerEnd::Value),
-        Just(HandlerEnd::Error),
-        Just(HandlerEnd::Stopped),
-        Just(HandlerEnd::Panicked)
+        Just(HandlerResult::Value),
+        Just(HandlerResult::Error),
+        Just(HandlerResult::Stopped),
+        Just(HandlerResult::Panicked)
     ]
 }
 
@@ -246,8 +246,10 @@ fn claimed(case: &Case) -> BTreeSet<&'static str> {
     engine.checks.iter().copied().filter(|invariant| !(is_called && *invariant == "I8")).collect()
 }
 
-/// Cases for each dialect: in release what the design asks for.
+/// Cases for each dialect, unless the environment says how many: in release what the design asks for.
 const CASES: u32 = if cfg!(debug_assertions) { 64 } else { 10_000 };
+/// So many cases are played instead.
+const ASKED: &str = "RESCIND_CASES";
 /// Cases in which a planted bug has to show. The first that fails is the last: few are played.
 const CASES_WITH_BUG: u32 = 4000;
 /// A planted bug is looked for in the same cases every time, or it would be told by another failure now and then.
@@ -266,7 +268,14 @@ fn config() -> ProptestConfig {
             ..ProptestConfig::default()
         };
     }
-    ProptestConfig { cases: CASES, failure_persistence: Some(Box::new(KEPT)), ..ProptestConfig::default() }
+    let asked = std::env::var(ASKED).ok();
+    let asked =
+        asked.map(|text| text.parse().unwrap_or_else(|_| panic!("{ASKED} is a number, and not {text}")));
+    ProptestConfig {
+        cases: asked.unwrap_or(CASES),
+        failure_persistence: Some(Box::new(KEPT)),
+        ..ProptestConfig::default()
+    }
 }
 
 /// With a planted bug, the case that is kept for it.

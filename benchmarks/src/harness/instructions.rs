@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use rescind_core::HandlerEnd;
+use rescind_core::HandlerResult;
 use rescind_core::dialect::ACP;
 
 use super::alone::PLACE;
@@ -124,7 +124,7 @@ impl Counted {
                     if self == Self::Cancel {
                         steps::receive_cancel(&mut server, now, id);
                     }
-                    let end = if self == Self::Cancel { HandlerEnd::Stopped } else { HandlerEnd::Value };
+                    let end = if self == Self::Cancel { HandlerResult::Stopped } else { HandlerResult::Value };
                     steps::settle(&mut server, now, key, end);
                 }
             }

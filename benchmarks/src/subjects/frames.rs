@@ -8,7 +8,7 @@ use std::task::{Poll, ready};
 use bytes::Bytes;
 use rescind_core::dialect::{ACP, CallFrame, ReplyTo};
 use rescind_core::{
-    AnswerBody, CallNumber, ExchangeId, FrameKind, Head, Incoming, Lane, Link, Outbound, RequestId,
+    AnswerBody, CallNumber, ExchangeId, FrameKind, FrameInfo, Incoming, Lane, Link, Outbound, RequestId,
     Transport, TransportError, TransportEvent, memory_pair,
 };
 use rescind_stdio::Descriptors;
@@ -92,7 +92,7 @@ impl Frames {
 
     /// Waits for room to send, `true`, or, where the server waits for us to read, for an answer to read.
     async fn room_or_answer(&mut self) -> bool {
-        poll_fn(|cx| match self.link.tx.as_mut().poll_ready(Lane::Bulk, cx) {
+        poll_fn(|cx| match self.link.tx.as_mut().poll_ready(Lane::Data, cx) {
             Poll::Ready(_) => Poll::Ready(true),
             Poll::Pending if self.read.is_some() => Poll::Ready(false),
             Poll::Pending => {
@@ -221,9 +221,9 @@ async fn serve(mut link: Link) {
 }
 
 async fn send(link: &mut Link, frame: &[u8], kind: FrameKind, id: RequestId) -> Result<(), TransportError> {
-    let lane = Lane::Bulk;
+    let lane = Lane::Data;
     poll_fn(|cx| link.tx.as_mut().poll_ready(lane, cx)).await?;
-    let head = Head { kind, id: Some(id), method: None };
+    let head = FrameInfo { kind, id: Some(id), method: None };
     let body = Bytes::copy_from_slice(frame);
     let out = Outbound { body, exchange: ExchangeId::NONE, lane, head, last: false };
     link.tx.as_mut().start_send(out)?;

@@ -3,11 +3,10 @@
 use std::future::{pending, poll_fn};
 use std::path::Path;
 use std::pin::pin;
-use std::time::Duration;
 
 use rescind::{Framing, Peer, Transport};
 use rescind_testkit::Options;
-use rescind_testkit::fixture::{Exited, Fixture};
+use rescind_testkit::fixture::Fixture;
 use tokio::task::JoinSet;
 
 use crate::args::Fixture as Args;
@@ -43,20 +42,16 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
     let peer = fixture.serve(link).map_err(|error| error.to_string())?;
     tokio::select! {
         biased;
-        exited = fixture.exited() => {
-            // What was answered before still goes out; what runs is not waited for.
-            let _still_running = peer.shutdown(Duration::ZERO).await;
-            return Ok(match exited {
-                Exited::AfterShutdown => Exit::Held,
-                Exited::WithoutShutdown => Exit::Broke,
-            });
-        }
         closed = peer.closed() => drop(closed),
         () = stop => {
             let _still_running = peer.shutdown(fixture.drain_deadline()).await;
         }
     }
-    Ok(Exit::Held)
+    // LSP's `exit` closes the connection and says how the process should end.
+    Ok(match peer.exit_code() {
+        None | Some(0) => Exit::Held,
+        Some(_) => Exit::Broke,
+    })
 }
 
 /// Serves every connection with the one fixture, so that its counters are about all of them.
@@ -64,6 +59,7 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
     // Before the line: who has read it may send the signal at once.
     let mut stop = pin!(told_to_stop());
     say::beside(&format!("listening on {}\n", listener.endpoint()));
+    listener.as_mut().share_among(fixture.clients());
     let mut peers: Vec<Peer> = Vec::new();
     loop {
         let accepted = tokio::select! {
@@ -77,9 +73,13 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
                     peers.retain(|peer| !peer.is_closed());
                     peers.push(peer);
                 }
-                Err(error) => tracing::debug!(%error, "a connection did not open"),
+                Err(error) => {
+                    tracing::debug!(error = %rescind::Shown::text(&error), "a connection did not open");
+                }
             },
-            Some(Err(error)) => tracing::debug!(%error, "a connection could not be accepted"),
+            Some(Err(error)) => {
+                tracing::debug!(error = %rescind::Shown::text(&error), "a connection could not be accepted");
+            }
         }
     }
     let mut ends = JoinSet::new();

@@ -1,5 +1,6 @@
 //! The command line of Rescind.
 
+mod allocator;
 mod args;
 mod check;
 mod endpoint;
@@ -47,6 +48,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(cli.verbose);
     log::hide_intended_panics();
+    if matches!(cli.command, Command::Fixture(_)) {
+        allocator::give_back_large_blocks();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

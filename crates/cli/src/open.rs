@@ -1,6 +1,5 @@
 //! Opens what an endpoint names: a listener, or a connection.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use rescind::http::{
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
 use rescind::websocket::{
-    BinaryMessages, ClientTls, Ignored, LinkOptions, ServerTls, UpgradeOptions, WebSocketListener,
+    BinaryMessages, ClientTls, IgnoredCounter, LinkOptions, ServerTls, UpgradeOptions, WebSocketListener,
 };
 use rescind::{AcpEndpoint, Link, Listener, Transport, TransportError};
 
@@ -75,17 +74,18 @@ pub(crate) async fn connect(place: &Place, within: Duration) -> Result<Link, Str
     transport.open().await.map_err(|error| source(&error))
 }
 
-/// What ACP's draft has in the answer to an upgrade. It names the connection and opens nothing.
+/// What ACP's draft has in the answer to an upgrade: 128 random bits of the operating system, in hexadecimal. Empty, and so left out,
+/// where it gives none.
 fn connection_id() -> String {
-    let half = || RandomState::new().hash_one(());
-    format!("{:016x}{:016x}", half(), half())
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits).map(|()| format!("{:032x}", u128::from_ne_bytes(bits))).unwrap_or_default()
 }
 
 /// ACP's draft has binary frames ignored; elsewhere they are no messages.
 fn link_options(dialect: &str) -> LinkOptions {
     let options = LinkOptions::new();
     if dialect.starts_with("acp") {
-        return options.binary(BinaryMessages::Ignore(Ignored::new()));
+        return options.binary(BinaryMessages::Ignore(IgnoredCounter::new()));
     }
     options
 }
@@ -109,7 +109,8 @@ async fn bind(place: &Place, web: &Web, binding: impl ServerBinding) -> Result<A
 }
 
 fn server<B: ServerBinding>(place: &Place, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
-    let server = HttpServer::new(binding).path(web.path_alone()).allow_host(&web.host);
+    let server = HttpServer::new(binding).path(web.path_alone());
+    let server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
     match &place.identity {
         None => Ok(server),
         Some((certificate, key)) => {

@@ -140,6 +140,48 @@ fn the_end_of_input_ends_the_fixture_in_good_order() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+#[test]
+fn an_mcp_fixture_leaves_soon_after_the_end_of_its_input() {
+    let meta = serde_json::json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "script", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    for dialect in ["mcp", "mcp-2026"] {
+        let mut child = rescind(&["fixture", "--dialect", dialect, "--listen", "stdio"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let began = std::time::Instant::now();
+        let mut input = child.stdin.take().unwrap();
+        for (id, name, arguments) in [
+            (1, "echo", serde_json::json!({"value": 7})),
+            (2, "wait", serde_json::json!({})),
+            (3, "echo", serde_json::json!({"value": 8})),
+        ] {
+            let params = serde_json::json!({"name": name, "arguments": arguments, "_meta": meta});
+            let call =
+                serde_json::json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+            writeln!(input, "{call}").unwrap();
+        }
+        drop(input);
+        let done = child.wait_with_output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{dialect}");
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(15),
+            "{dialect}: it took {:?}",
+            began.elapsed()
+        );
+        let answers: Vec<Value> =
+            text(&done.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut ids: Vec<_> =
+            answers.iter().map(|answer| (answer["id"].as_i64(), answer.get("result").is_some())).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [(Some(1), true), (Some(2), false), (Some(3), true)], "{dialect}: {answers:?}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn sigterm_and_sigint_end_the_fixture_in_good_order() {

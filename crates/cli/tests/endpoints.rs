@@ -73,9 +73,18 @@ fn a_websocket_of_acp_has_a_connection_id_in_its_upgrade_and_another_has_none() 
         assert!(head[0].contains("101"), "{head:?}");
         let id = head.iter().find_map(|line| line.strip_prefix("acp-connection-id: "));
         assert_eq!(id.is_some(), has, "{head:?}");
+        let is_128_bits = |id: &str| id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+        assert!(id.is_none_or(is_128_bits), "{id:?}");
         ids.extend(id.map(str::to_owned));
     }
     assert_ne!(ids[0], ids[1]);
+}
+
+/// Nobody can tell by looking at an id, so the source has to say it.
+#[test]
+fn the_id_of_a_connection_comes_from_the_generator_of_the_operating_system() {
+    let source = include_str!("../src/open.rs");
+    assert!(source.contains("getrandom::fill") && !source.contains("RandomState"));
 }
 
 #[test]

@@ -168,6 +168,11 @@ pub enum Outcome<T> {
     Cancelled(Cancelled),
     /// The peer answered with an error that does not say "cancelled".
     Failed(ErrorObject),
+    /// The peer answered, and this side cannot read the answer: it is not of the type asked for, or not of the shape its dialect asks for.
+    Unreadable {
+        /// What is wrong with it.
+        what: String,
+    },
     /// The connection was lost before an answer came.
     Disconnected {
         /// The request had been handed to the wire, so the peer may have run it.
@@ -201,6 +206,7 @@ impl<T> Outcome<T> {
             Self::CompletedAfterCancel(value) => Outcome::CompletedAfterCancel(change(value)),
             Self::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
             Self::Failed(error) => Outcome::Failed(error),
+            Self::Unreadable { what } => Outcome::Unreadable { what },
             Self::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
         }
     }

@@ -34,10 +34,18 @@ pub enum CallError {
         /// What serde says.
         what: String,
     },
-    /// The answer is not of the type asked for.
-    #[error("the answer to `{method}` is not of the type asked for: {what}")]
+    /// The peer answered, and this side cannot read the answer: it is not of the type asked for, or not of the shape its dialect asks for.
+    #[error("the answer to `{method}` cannot be read: {what}")]
     Answer {
         /// The method called.
+        method: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The params of a notification are not of the type asked for.
+    #[error("the params of the notification `{method}` are not of the type asked for: {what}")]
+    Notification {
+        /// The method of the notification.
         method: String,
         /// What serde says.
         what: String,

@@ -230,6 +230,10 @@ impl Hash for Scope {
     }
 }
 
+/// One of the clients of a connection that is many clients' at once (stateless HTTP).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientNumber(pub usize);
+
 /// Who sent a message, as an auth hook named them. A cancel counts only for a request of the same principal (I4).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal(pub Arc<str>);

@@ -1,24 +1,29 @@
 //! The cancellation machine of Rescind and all that stands around it without a wire of its own.
 
+mod byte_budget;
 mod cause;
+mod chunked_vec;
+mod clients;
 pub mod dialect;
 #[cfg(feature = "tokio")]
 mod driver;
 mod error;
 mod framing;
+mod hash_index;
 mod id;
-mod index;
 mod machine;
 mod message;
-mod pages;
 #[doc(hidden)]
 pub mod plant;
+mod pool;
 mod registry;
-mod spares;
+mod shown;
 mod sync;
 mod transport;
 
+pub use byte_budget::{ByteBudget, HeldBytes, MEMORY};
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
+pub use clients::{Client, ClientKey, ClientPlace, Clients, DEFAULT_IPV6_PREFIX, Held, PeerAddress, Share};
 #[cfg(feature = "tokio")]
 pub use driver::{
     Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Load, Notification,
@@ -30,25 +35,30 @@ pub use driver::{CallRequest, RawParams, ServiceRequest};
 pub use error::{ApiMisuse, CallError, ConnectionError, ProtocolViolation};
 pub use framing::{BadFrame, ContentLength, Decoded, Decoder, Framing, Newline};
 pub use id::{
-    CallKey, CallNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey, Principal, RequestId,
-    Scope,
+    CallKey, CallNumber, ClientNumber, ExchangeId, InboundKey, InvalidId, MAX_ID_BYTES, OutboundKey,
+    Principal, RequestId, Scope,
 };
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
-    AckStatus, AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, CloseCause, Event,
-    ForeignChild, HandlerEnd, Limits, Lost, Origin, Output, Reply, ReplyBody, Session, SessionConfig,
-    Settlement, Stats, Work,
+    AckStatus, AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, ClientLimits,
+    CloseCause, Event, ForeignChild, HandlerResult, Limits, Lost, Origin, Output, Reply, ReplyBody, Session,
+    SessionConfig, Settlement, Stats, Work,
 };
 pub use message::{
     AnswerBody, BadMessage, CancelKey, ErrorCode, ErrorObject, Exempt, Incoming, IncomingCancel,
     IncomingRequest,
 };
 pub use registry::{Registry, SessionId};
+pub use shown::Shown;
+#[cfg(feature = "tokio")]
 pub use transport::{
-    BoxFuture, CloseReason, Endpoint, Fault, Finish, FrameKind, Head, Inbound, Lane, Link, LinkTraits,
-    Listener, Meta, Outbound, Receiver, Sender, Transport, TransportError, TransportErrorKind,
+    AuthHook, AuthRefusal, AuthRequest, ByteStream, ClientCertificates, Credential, FrameStream, MemoryFull,
+    MemoryListener, MemoryTransport, PartialFrame, PeerCertificates, memory_listener, memory_pair,
+};
+pub use transport::{
+    BoxFuture, Capabilities, CloseReason, Endpoint, ExchangeEnd, FrameInfo, FrameKind, HostPolicy,
+    HostRefusal, Inbound, Lane, Link, Listener, NotAllowable, OriginPolicy, OriginRefused, Outbound,
+    PeerInfo, Receiver, RejectReason, RequestHost, Sender, Transport, TransportError, TransportErrorKind,
     TransportEvent, Unsupported,
 };
-#[cfg(feature = "tokio")]
-pub use transport::{ByteStream, FrameStream, MemoryListener, MemoryTransport, memory_listener, memory_pair};

@@ -38,6 +38,8 @@ impl ErrorCode {
     pub const INTERNAL_ERROR: Self = Self(-32603);
     /// The request was cancelled.
     pub const REQUEST_CANCELLED: Self = Self(-32800);
+    /// LSP: the content that the request refers to changed while it was served.
+    pub const CONTENT_MODIFIED: Self = Self(-32801);
     /// LSP: the server cancelled a request that allows it.
     pub const SERVER_CANCELLED: Self = Self(-32802);
     /// LSP: the request failed although it was well formed.
@@ -145,10 +147,33 @@ pub struct IncomingRequest<'a> {
     pub params: Option<&'a RawValue>,
     /// The params name something that makes the request uncancellable (MCP: `task`).
     pub exempt: Exempt,
-    /// The progress token the request carries, as it stands.
+    /// The progress token the request carries, as it stands. One that is neither a string nor an integer, or that has more than
+    /// 256 bytes, is ignored and counted ([`Event::IgnoredToken`](crate::Event::IgnoredToken)).
     pub progress_token: Option<&'a RawValue>,
     /// The codec's own mark, handed back to it when the answer is written.
     pub tag: u8,
+}
+
+impl<'a> IncomingRequest<'a> {
+    /// The progress token, if it may be kept and repeated to the peer: a string or an integer, of at most 256 bytes.
+    #[must_use]
+    pub fn usable_token(&self) -> Option<&'a RawValue> {
+        self.progress_token.filter(|token| is_usable_token(token.get()))
+    }
+}
+
+/// In bytes, as the token stands in the frame; of a string, without its quotes.
+const MAX_TOKEN_BYTES: usize = 256;
+
+/// MCP and LSP (`ProgressToken`) have a string or an integer, ABP a string. An integer may be longer than any type of ours: it is
+/// only repeated.
+pub(crate) fn is_usable_token(token: &str) -> bool {
+    let inner = token.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let digits = token.strip_prefix('-').unwrap_or(token);
+    match inner {
+        Some(inner) => inner.len() <= MAX_TOKEN_BYTES,
+        None => token.len() <= MAX_TOKEN_BYTES && digits.bytes().all(|byte| byte.is_ascii_digit()),
+    }
 }
 
 /// What a request of the peer can be cancelled by.
@@ -242,6 +267,14 @@ pub enum BadMessage {
 }
 
 impl BadMessage {
+    /// The limit of this side that it met, where it is no fault of the message.
+    pub(crate) const fn limit(self) -> Option<&'static str> {
+        match self {
+            Self::Frame(crate::framing::BadFrame::MemoryFull) => Some(crate::byte_budget::MEMORY),
+            _ => None,
+        }
+    }
+
     /// `PARSE_ERROR` where it is not JSON, else `INVALID_REQUEST`.
     #[must_use]
     pub const fn code(self) -> ErrorCode {

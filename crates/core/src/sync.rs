@@ -2,13 +2,13 @@
 //! their stead (`cfg(rescind_shuttle)`, which `integration-tests/threads` sets and nothing else does).
 
 #[cfg(not(rescind_shuttle))]
-pub(crate) use std::sync::RwLock;
-#[cfg(all(feature = "tokio", not(rescind_shuttle)))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};
 
-#[cfg(all(feature = "tokio", not(rescind_shuttle)))]
+#[cfg(not(rescind_shuttle))]
 pub(crate) mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+    #[cfg(feature = "tokio")]
+    pub(crate) use std::sync::atomic::fence;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 }
 
 #[cfg(all(feature = "tokio", not(rescind_shuttle)))]

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use futures_sink::Sink;
 use rescind_core::{
-    BadFrame, ByteStream, CloseReason, ExchangeId, FrameKind, FrameStream, Framing, Head, Lane, Link,
+    BadFrame, ByteStream, CloseReason, ExchangeId, FrameInfo, FrameKind, FrameStream, Framing, Lane, Link,
     Listener, MemoryTransport, Outbound, Transport, TransportError, TransportErrorKind, TransportEvent,
     memory_listener, memory_pair,
 };
@@ -29,14 +29,14 @@ fn note(bytes: usize) -> Outbound {
     Outbound {
         body: vec![b' '; bytes].into(),
         exchange: ExchangeId(7),
-        lane: Lane::Bulk,
-        head: Head { kind: FrameKind::Notification, id: None, method: None },
+        lane: Lane::Data,
+        head: FrameInfo { kind: FrameKind::Notification, id: None, method: None },
         last: false,
     }
 }
 
 async fn ready(link: &mut Link) -> Result<(), TransportError> {
-    poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await
+    poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await
 }
 
 async fn flush(link: &mut Link) -> Result<(), TransportError> {
@@ -111,7 +111,7 @@ fn given(frames: &[usize]) -> FrameStream<Given, Taken> {
 
 fn duplex() -> (ByteStream<impl tokio::io::AsyncRead, impl tokio::io::AsyncWrite>, tokio::io::DuplexStream) {
     let (ours, theirs) = tokio::io::duplex(4096);
-    (ByteStream::whole(ours, Framing::Newline), theirs)
+    (ByteStream::whole(ours).framing(Framing::Newline), theirs)
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_sink_that_takes_everything_is_flushed_before_it_holds_64_kib() {
         ready(&mut link).await.unwrap();
         link.tx.as_mut().start_send(note(1024)).unwrap();
         assert_eq!(taken.frames.load(Ordering::Relaxed), sent);
-        // Bulk goes on until more than 32 KiB are held.
+        // Data goes on until more than 32 KiB are held.
         assert_eq!(taken.flushes.load(Ordering::Relaxed), (sent - 1) / 33, "after {sent} KiB");
     }
 }

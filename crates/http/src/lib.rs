@@ -35,8 +35,9 @@
 //! event stream, which carries whatever belongs to the request and ends behind its answer, or without one where silence is
 //! owed to a cancelled request. What belongs to no request goes on the stream that a GET opens. DELETE ends the session.
 //!
-//! A lost stream is no cancel by itself: the protocol says what it is. Where it is none, the request goes on for a while
-//! ([`Limits::detach_grace`](rescind_core::Limits::detach_grace)) and the client may come back with `Last-Event-ID`. With
+//! What a lost stream means, the protocol says. In MCP it is no cancel: the request goes on until it ends or its session does,
+//! unless [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP it is cancelled after
+//! [`Limits::detach_grace`](rescind_core::Limits::detach_grace). The client may come back with `Last-Event-ID`. With
 //! clients of 2025-11-25 each stream begins with an event that has nothing but an id, so that it can be taken up from its
 //! beginning.
 //!
@@ -53,33 +54,35 @@
 #![doc = include_str!("refusals.md")]
 
 mod acp;
+mod check_size;
 mod client;
-mod doze;
-mod fits;
-mod given;
-mod intake;
-mod names;
-mod numbers;
+mod collect_body;
+mod envelope;
+mod headers;
+mod inbound_queue;
+mod int_map;
+mod lazy_sleep;
 mod revisions;
 mod server;
-mod shallow;
-mod soon;
+mod shared_delay;
 mod stateless;
 mod streamable;
 mod sync;
+mod test_io;
 #[cfg(feature = "rustls")]
 mod tls;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
 mod wakes;
-mod whole;
 
-pub use acp::{Acp, AcpTransport};
+pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::HttpClient;
-#[cfg(feature = "verify")]
-pub use given::{GivenStream, count_ids};
 pub use revisions::McpRevisions;
-pub use server::{HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding};
+pub use server::{
+    HalfClose, HttpCounts, HttpListener, HttpServer, HttpService, ReplyBody, ServerBinding, Stalled,
+};
 pub use stateless::{Stateless, StatelessTransport};
 pub use streamable::{SecondStream, Streamable, StreamableTransport};
+#[cfg(feature = "verify")]
+pub use test_io::{GivenStream, count_ids};

@@ -11,9 +11,12 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
 use rescind_core::{BoxFuture, Principal};
 
-use crate::names::{MCP_METHOD, MCP_PROTOCOL_VERSION};
+use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
-use crate::server::{Door, ReplyBody, RequestBody, Responder, ServerBinding, Settings, body, sealed};
+use crate::server::{
+    Door, ReplyBody, RequestBody, Responder, ServerBinding, Settings, address, body, sealed,
+};
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
 
@@ -50,6 +53,14 @@ impl ServerBinding for McpRevisions {
     }
 }
 
+/// What pages may use of either.
+const PAGE_ACCESS: PageAccess = PageAccess {
+    methods: "GET, POST, DELETE",
+    headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id",
+    exposed: "Mcp-Session-Id, WWW-Authenticate, Retry-After",
+    parameters: Parameters::Read,
+};
+
 struct Both {
     /// Of the revision without sessions.
     versions: Vec<String>,
@@ -81,10 +92,21 @@ impl Both {
         }
     }
 
-    async fn look(&self, request: Request<RequestBody>) -> Result<(Said, Request<RequestBody>), Refused> {
+    async fn look(
+        &self,
+        request: Request<RequestBody>,
+        principal: Option<&Principal>,
+    ) -> Result<(Said, Request<RequestBody>), Refused> {
+        let client = self.settings.clients.client(principal, address(&request));
         let (head, body) = request.into_parts();
-        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
-        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+        let limit = self.settings.max_frame;
+        // Without a session it opens one, or is refused.
+        let limit = if head.headers.contains_key(MCP_SESSION_ID) { limit } else { limit.min(body::OPENING) };
+        body::check_length(head.version, &head.headers, limit)?;
+        let within = self.settings.body_timeout;
+        let (body, bytes) = body::read(body, limit, within, client.budget()).await?;
+        // Its binding reads it again, and holds it then.
+        drop(bytes);
         let said = if stateless::names_a_version(&body) { Said::Without } else { Said::WithSessions };
         let body = RequestBody::other(Full::new(body));
         Ok((said, Request::from_parts(head, body)))
@@ -101,7 +123,7 @@ impl Responder for Both {
             let mut request = request;
             let mut said = self.said(request.method(), request.headers());
             if said == Said::Nothing {
-                match self.look(request).await {
+                match self.look(request, principal.as_ref()).await {
                     Ok((seen, again)) => (said, request) = (seen, again),
                     Err(refused) => return refused.into_response(),
                 }
@@ -109,6 +131,10 @@ impl Responder for Both {
             let responder = if said == Said::Without { &self.stateless } else { &self.streamable };
             Arc::clone(responder).respond(request, principal).await
         })
+    }
+
+    fn page_access(&self) -> &'static PageAccess {
+        &PAGE_ACCESS
     }
 
     fn shut(&self) {

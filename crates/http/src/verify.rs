@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use rescind_core::{HostPolicy, OriginPolicy};
 
 use crate::acp::verify as acp;
 use crate::client::events::{Events, Read};
-use crate::server::checks::{self, Hosts, Names};
+use crate::server::checks;
 use crate::server::events;
 use crate::stateless::verify as stateless;
-use crate::streamable::peek::{self, Opening};
+use crate::streamable::envelope::{self, Opening};
 
 /// An event a stream gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,21 +106,24 @@ impl Asked {
     /// Whether a server that goes by the names of loopback alone serves the host.
     #[must_use]
     pub fn is_for_us(&self) -> bool {
-        checks::host(&self.uri, &self.headers, &Hosts::default()).is_ok()
+        checks::host(&self.uri, &self.headers, &HostPolicy::default()).is_ok()
     }
 
     /// Whether a server that is bound to all addresses serves the host.
     #[must_use]
     pub fn is_for_an_address(&self) -> bool {
-        let mut hosts = Hosts::default();
+        let mut hosts = HostPolicy::default();
         hosts.bound_to(std::net::Ipv4Addr::UNSPECIFIED.into());
         checks::host(&self.uri, &self.headers, &hosts).is_ok()
     }
 
-    /// Whether its `Origin` passes where only pages of loopback do.
+    /// Whether its `Origin` passes where only pages of loopback and of its host do, whichever host that is.
     #[must_use]
     pub fn origin_passes(&self) -> bool {
-        checks::origin(&self.uri, &self.headers, &Names::Loopback).is_ok()
+        let mut any = HostPolicy::default();
+        any.allow_any();
+        let host = checks::host(&self.uri, &self.headers, &any);
+        host.is_ok_and(|host| checks::origin(&self.headers, &OriginPolicy::default(), &host).is_ok())
     }
 
     /// Whether its body is JSON in UTF-8.
@@ -138,12 +142,12 @@ impl Asked {
     #[must_use]
     pub fn peeked(&self) -> Peeked {
         let body = &self.body;
-        let _ = peek::settled_version(body);
+        let _ = envelope::settled_version(body);
         Peeked {
             opens: Opening::Methods(vec!["initialize".to_owned()]).is_begun_by(body),
-            asks: peek::asks(body),
-            answers: peek::answers(body),
-            answers_one: peek::answers_one(body),
+            asks: envelope::asks(body),
+            answers: envelope::answers(body),
+            answers_one: envelope::answers_one(body),
         }
     }
 

@@ -35,7 +35,7 @@ enum Next {
 }
 
 impl NamedPipeListener {
-    /// Listens there, a message a line unless [`framing`](Self::framing) says otherwise.
+    /// Listens there, framed as the dialect has it unless [`framing`](Self::framing) says otherwise.
     ///
     /// # Errors
     /// Each [`PipeError`] but `ForeignPeer`: the directory is not ours alone, another listener lives there, the system
@@ -53,13 +53,13 @@ impl NamedPipeListener {
         Ok(Self { next, socket, file: address.file(), settings: Settings::default(), _claim: claim })
     }
 
-    /// How frames stand in the bytes; one a line unless said.
+    /// How frames are delimited. Default: as the dialect demands.
     pub fn framing(mut self, framing: Framing) -> Self {
-        self.settings.framing = framing;
+        self.settings.framing = Some(framing);
         self
     }
 
-    /// The largest frame, in bytes; 16 MiB unless said.
+    /// The largest frame, in bytes. Default: 16 MiB.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.settings.max_frame = Some(bytes);
         self

@@ -1,4 +1,4 @@
-use rescind_core::{BoxFuture, ByteStream, Framing, Link, Meta, Transport, TransportError};
+use rescind_core::{BoxFuture, ByteStream, Framing, Link, PeerInfo, Transport, TransportError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{PipeAddress, system};
@@ -12,18 +12,18 @@ pub struct NamedPipeTransport {
 }
 
 impl NamedPipeTransport {
-    /// The pipe at this address, a message a line unless [`framing`](Self::framing) says otherwise.
+    /// The pipe at this address, framed as the dialect has it unless [`framing`](Self::framing) says otherwise.
     pub const fn new(address: PipeAddress) -> Self {
-        Self { address, settings: Settings { framing: Framing::Newline, max_frame: None } }
+        Self { address, settings: Settings { framing: None, max_frame: None } }
     }
 
-    /// How frames stand in the bytes; one a line unless said.
+    /// How frames are delimited. Default: as the dialect demands.
     pub const fn framing(mut self, framing: Framing) -> Self {
-        self.settings.framing = framing;
+        self.settings.framing = Some(framing);
         self
     }
 
-    /// The largest frame, in bytes; 16 MiB unless said.
+    /// The largest frame, in bytes. Default: 16 MiB.
     pub const fn max_frame(mut self, bytes: usize) -> Self {
         self.settings.max_frame = Some(bytes);
         self
@@ -47,16 +47,10 @@ impl Transport for NamedPipeTransport {
 const NAME: &str = "named-pipe";
 
 /// What both sides of a pipe can be told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) framing: Framing,
+    pub(crate) framing: Option<Framing>,
     pub(crate) max_frame: Option<usize>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { framing: Framing::Newline, max_frame: None }
-    }
 }
 
 impl Settings {
@@ -66,7 +60,11 @@ impl Settings {
         W: AsyncWrite + Send + 'static,
     {
         let peer = peer.unwrap_or_else(|| "a process of this user".to_owned());
-        let stream = ByteStream::new(reader, writer, self.framing).name(NAME).meta(Meta::of_peer(&peer));
+        let stream = ByteStream::new(reader, writer).name(NAME).meta(PeerInfo::of_peer(&peer));
+        let stream = match self.framing {
+            Some(framing) => stream.framing(framing),
+            None => stream,
+        };
         match self.max_frame {
             Some(bytes) => stream.max_frame(bytes).into_link(),
             None => stream.into_link(),

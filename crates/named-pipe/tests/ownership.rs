@@ -12,7 +12,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use rescind_core::{
-    ExchangeId, FrameKind, Head, Lane, Link, Listener as _, Outbound, Transport as _, TransportError,
+    ExchangeId, FrameInfo, FrameKind, Lane, Link, Listener as _, Outbound, Transport as _, TransportError,
     TransportEvent,
 };
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
@@ -25,10 +25,10 @@ async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
 
 /// What goes in at one end comes out at the other.
 async fn passes(from: &mut Link, to: &mut Link, text: &str) {
-    let head = Head { kind: FrameKind::Notification, id: None, method: None };
+    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
     let body = Bytes::from(text.to_owned());
-    let frame = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
-    poll_fn(|cx| from.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.unwrap();
+    let frame = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
+    poll_fn(|cx| from.tx.as_mut().poll_ready(Lane::Data, cx)).await.unwrap();
     from.tx.as_mut().start_send(frame).unwrap();
     poll_fn(|cx| from.tx.as_mut().poll_flush(cx)).await.unwrap();
     match poll_fn(|cx| to.rx.as_mut().poll_event(cx)).await {

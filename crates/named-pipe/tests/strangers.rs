@@ -12,6 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rescind_core::{Transport as _, TransportError};
@@ -59,7 +60,11 @@ fn program(place: &Path) -> PathBuf {
     program
 }
 
+/// One at a time: a process that another test forks while the program is written would hold it open, and a program that is open
+/// for writing cannot be started ("Text file busy").
 fn start(role: &str, socket: &Path, place: &Path) -> Child {
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(program(place));
     command.args(["--exact", "the_stranger", "--nocapture"]).env(ROLE, role).env(SOCKET, socket);
     command.current_dir("/").stdout(Stdio::piped()).uid(STRANGER).gid(STRANGER).spawn().unwrap()

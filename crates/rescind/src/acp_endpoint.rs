@@ -4,9 +4,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use rescind_core::{Endpoint, Link, Listener, TransportError};
+use rescind_core::{Clients, Endpoint, Link, Listener, TransportError};
 use rescind_http::{Acp, HttpCounts, HttpListener, HttpServer, HttpService};
-use rescind_websocket::{BinaryMessages, LinkOptions, RoutedListener, UpgradeOptions, routed};
+use rescind_websocket::{BinaryMessages, LinkOptions, MountedListener, UpgradeOptions, mount};
 
 /// ACP's endpoint as its draft of remote transports has it: POST, GET and DELETE are HTTP, and a GET that asks for the
 /// upgrade is a WebSocket. Either has an `Acp-Connection-Id`, and a connection of its own.
@@ -37,12 +37,14 @@ pub struct AcpEndpoint {
 impl AcpEndpoint {
     /// The endpoint of this server. Binary messages of a WebSocket are ignored, as the draft asks.
     pub fn new(server: HttpServer<Acp>) -> Self {
-        let link = LinkOptions::new().binary(BinaryMessages::Ignore(rescind_websocket::Ignored::new()));
+        let link =
+            LinkOptions::new().binary(BinaryMessages::Ignore(rescind_websocket::IgnoredCounter::new()));
         Self { server, options: UpgradeOptions::new().link(link) }
     }
 
     /// How a WebSocket is made and what it is like. The path, hosts and origins named here do not count: those of the
-    /// server do. Whom an auth hook named here names goes before whom the server's names. Options that say nothing of binary
+    /// server do. Whom an auth hook named here names goes before whom the server's names; a connection ends when the credential of
+    /// either expires. Options that say nothing of binary
     /// messages refuse them, where the draft has them ignored.
     pub fn websocket(mut self, options: UpgradeOptions) -> Self {
         self.options = options;
@@ -71,10 +73,13 @@ impl AcpEndpoint {
         (service, AcpListener { http, upgraded, next: Wire::Http })
     }
 
-    fn join(self) -> (HttpServer<Acp>, RoutedListener) {
+    fn join(self) -> (HttpServer<Acp>, MountedListener) {
         // The server has looked at the path, the host and the origin before it hands a request over.
-        let (upgrades, listener) = routed(self.options.any_path().allow_any_host().allow_any_origin());
-        let server = self.server.upgrades(move |request, principal| upgrades.answer_for(request, principal));
+        let (upgrades, listener) = mount(self.options.any_path().allow_any_host().allow_any_origin());
+        let server = self.server.upgrades(move |mut request, credential| {
+            let upgrades = upgrades.clone();
+            async move { upgrades.answer_for(&mut request, &credential).await }
+        });
         (server, listener)
     }
 }
@@ -84,7 +89,7 @@ impl AcpEndpoint {
 /// Dropped, it ends the port, the connections over HTTP and the handshakes under way; a WebSocket that is open stays so.
 pub struct AcpListener {
     http: HttpListener,
-    upgraded: RoutedListener,
+    upgraded: MountedListener,
     /// Which is asked first, in turns, so that a burst on one does not keep the other waiting.
     next: Wire,
 }
@@ -132,6 +137,11 @@ impl Listener for AcpListener {
             }
         }
         if ended == 2 { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    fn share_among(mut self: Pin<&mut Self>, clients: &Clients) {
+        Pin::new(&mut self.http).share_among(clients);
+        Pin::new(&mut self.upgraded).share_among(clients);
     }
 
     fn endpoint(&self) -> Endpoint {

@@ -70,3 +70,8 @@ pub use rescind_websocket as websocket;
 #[cfg(all(doctest, feature = "stdio"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Runs the page's Rust as a test.
+#[cfg(all(doctest, feature = "stdio"))]
+#[doc = include_str!("../../../docs/language-server.md")]
+struct LanguageServer;

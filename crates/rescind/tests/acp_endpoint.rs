@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer};
-use rescind::websocket::{Ignored, LinkOptions, UpgradeOptions, WebSocketTransport, connect};
+use rescind::websocket::{IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketTransport, connect};
 use rescind::{
-    AcpEndpoint, AcpListener, CallContext, Listener, Outcome, Peer, Principal, Router, Server, Transport,
+    AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Listener, Outcome, Peer, Principal,
+    Router, Server, Transport,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,10 +40,12 @@ impl Drop for Served {
 }
 
 fn server() -> HttpServer<Acp> {
-    HttpServer::new(Acp::new()).path("/acp").auth(|headers| match headers.get("x-user") {
-        Some(name) if name == "nobody" => None,
-        Some(name) => name.to_str().ok().map(|name| Principal(name.into())),
-        None => Some(Principal("anyone".into())),
+    HttpServer::new(Acp::new()).path("/acp").auth(async |request| {
+        let name = request.header("x-user").unwrap_or("anyone");
+        if name == "nobody" {
+            return Err(AuthRefusal::unauthorized("Bearer"));
+        }
+        Ok(Credential::of(Principal(name.into())))
     })
 }
 
@@ -201,7 +204,7 @@ async fn asks(served: &Served, host: &str, headers: &str) -> String {
 
 #[tokio::test]
 async fn the_servers_hosts_origins_and_hook_hold_for_the_upgrade() {
-    let served = serve(AcpEndpoint::new(server().allow_origin("https://app.example"))).await;
+    let served = serve(AcpEndpoint::new(server().allow_origin("https://app.example").unwrap())).await;
     let own = served.address.clone();
     for (host, headers, status) in [
         (own.as_str(), "", "101"),
@@ -233,9 +236,27 @@ async fn a_bad_handshake_is_refused_and_a_get_without_upgrade_is_a_stream() {
 }
 
 #[tokio::test]
+async fn an_upgrade_over_http_1_0_is_a_get_like_any_other() {
+    let served = serve(AcpEndpoint::new(server())).await;
+    let mut socket = TcpStream::connect(&served.address).await.unwrap();
+    let request = format!(
+        "GET /acp HTTP/1.0\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        served.address
+    );
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut buffer = vec![0; 4096];
+    let count = in_time("the answer", socket.read(&mut buffer)).await.unwrap();
+    let said = String::from_utf8_lossy(buffer.get(..count).unwrap()).to_ascii_lowercase();
+    // It accepts no event stream.
+    assert!(said.starts_with("http/1.0 406") || said.starts_with("http/1.1 406"), "{said}");
+    assert!(!said.contains("acp-connection-id"), "{said}");
+}
+
+#[tokio::test]
 async fn binary_messages_are_ignored_and_counted() {
     // covers: X-05
-    let ignored = Ignored::new();
+    let ignored = IgnoredCounter::new();
     let link = LinkOptions::new().binary(rescind::websocket::BinaryMessages::Ignore(ignored.clone()));
     let endpoint = AcpEndpoint::new(server()).websocket(UpgradeOptions::new().path("/other").link(link));
     let served = serve(endpoint).await;

@@ -7,12 +7,12 @@ mod error;
 mod handle;
 mod link;
 mod process;
+mod ring_buffer;
 mod supervisor;
-mod tail;
 
 pub use error::ChildError;
 pub use handle::ChildHandle;
 
 pub(crate) use link::child_link;
 pub(crate) use process::Process;
-pub(crate) use supervisor::{Bell, supervise};
+pub(crate) use supervisor::{WakeSender, supervise};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rescind_core::{
-    BoxFuture, ByteStream, Framing, Link, Meta, Transport, TransportError, TransportErrorKind,
+    BoxFuture, ByteStream, Framing, Link, PeerInfo, Transport, TransportError, TransportErrorKind,
 };
 
 use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
@@ -18,7 +18,8 @@ use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 ///
 /// Closing the connection ends the child's input and waits: one grace later the group gets SIGTERM, another one later
 /// SIGKILL. Dropping the connection without closing it kills the group at once. Either way the child is waited for,
-/// also when the runtime is gone, and what it leaves behind in its group is killed with it.
+/// also when the runtime is gone, and what it leaves behind in its group is killed with it. A descendant that makes a session of its own
+/// (`setsid`, as daemons do, and shells with job control make groups) is out of the group and outlives it: nothing here ends it.
 ///
 /// A child that ends its output but runs on is told as half closed. One that exits with success, after it had sent a
 /// message, ends the connection in good order; any other exit before closing is an error.
@@ -26,7 +27,7 @@ use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 #[must_use = "nothing is started until it is opened"]
 pub struct Command {
     program: std::process::Command,
-    framing: Framing,
+    framing: Option<Framing>,
     max_frame: Option<usize>,
     grace: Duration,
 }
@@ -36,7 +37,7 @@ impl Command {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: std::process::Command::new(program),
-            framing: Framing::Newline,
+            framing: None,
             max_frame: None,
             grace: Duration::from_secs(2),
         }
@@ -60,6 +61,13 @@ impl Command {
         self
     }
 
+    /// Gives it nothing of our environment, nor what was set before: what it needs is set afterwards by [`env`](Self::env). On Windows
+    /// most programs need `SystemRoot` at least.
+    pub fn env_clear(mut self) -> Self {
+        self.program.env_clear();
+        self
+    }
+
     /// Keeps a variable of our environment from it.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
         self.program.env_remove(name);
@@ -72,19 +80,19 @@ impl Command {
         self
     }
 
-    /// How frames stand in the bytes; one a line unless said.
+    /// How frames are delimited. Default: as the dialect demands.
     pub fn framing(mut self, framing: Framing) -> Self {
-        self.framing = framing;
+        self.framing = Some(framing);
         self
     }
 
-    /// The largest frame, in bytes; 16 MiB unless said.
+    /// The largest frame, in bytes. Default: 16 MiB.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = Some(bytes);
         self
     }
 
-    /// How long it gets between one step of ending it and the next; 2 s unless said.
+    /// How long it gets between one step of ending it and the next. Default: 2 s.
     pub fn child_kill_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -108,21 +116,25 @@ impl Command {
 
     fn try_start(mut self, name: &str) -> io::Result<(Link, ChildHandle)> {
         tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-        let (bell, ear) = crate::child::Bell::new()?;
+        let (wake_sender, wake_receiver) = crate::child::WakeSender::new()?;
         self.program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut self.program, 0);
         let mut child = self.program.spawn()?;
         let pid = child.id();
-        let pipes = pipes(&mut child, self.framing);
-        let process = Arc::new(Process::new(name.to_owned(), pid, self.grace, bell));
-        supervise(child, &process, ear)?;
+        let pipes = pipes(&mut child);
+        let process = Arc::new(Process::new(name.to_owned(), pid, self.grace, wake_sender));
+        supervise(child, &process, wake_receiver)?;
         let link = pipes.map(|stream| {
+            let stream = match self.framing {
+                Some(framing) => stream.framing(framing),
+                None => stream,
+            };
             let stream = match self.max_frame {
                 Some(bytes) => stream.max_frame(bytes),
                 None => stream,
             };
-            stream.meta(Meta::of_peer(&format!("{name} (process {pid})"))).into_link()
+            stream.meta(PeerInfo::of_peer(&format!("{name} (process {pid})"))).into_link()
         });
         match link {
             Ok(pipes) => Ok((child_link(pipes, &process), ChildHandle::new(process))),
@@ -151,7 +163,7 @@ type Pipes = ByteStream<tokio::net::unix::pipe::Receiver, tokio::net::unix::pipe
 
 /// Our ends are descriptions of their own: that they do not block is nothing to the child.
 #[cfg(unix)]
-fn pipes(child: &mut Child, framing: Framing) -> io::Result<Pipes> {
+fn pipes(child: &mut Child) -> io::Result<Pipes> {
     use std::os::fd::OwnedFd;
     use tokio::net::unix::pipe;
     let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
@@ -159,17 +171,17 @@ fn pipes(child: &mut Child, framing: Framing) -> io::Result<Pipes> {
     };
     let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
     let writer = pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?;
-    Ok(ByteStream::new(reader, writer, framing))
+    Ok(ByteStream::new(reader, writer))
 }
 
 #[cfg(not(unix))]
 type Pipes = ByteStream<crate::threads::ThreadReader, crate::threads::ThreadWriter>;
 
 #[cfg(not(unix))]
-fn pipes(child: &mut Child, framing: Framing) -> io::Result<Pipes> {
+fn pipes(child: &mut Child) -> io::Result<Pipes> {
     use crate::threads::{ThreadReader, ThreadWriter};
     let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
-    Ok(ByteStream::new(ThreadReader::new(stdout)?, ThreadWriter::new(stdin)?, framing))
+    Ok(ByteStream::new(ThreadReader::new(stdout)?, ThreadWriter::new(stdin)?))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use rescind_core::{
-    BoxFuture, ByteStream, Framing, Link, Meta, Transport, TransportError, TransportErrorKind,
+    BoxFuture, ByteStream, Framing, Link, PeerInfo, Transport, TransportError, TransportErrorKind,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -22,7 +22,7 @@ use crate::threads::{ThreadReader, ThreadWriter};
 pub struct Descriptors {
     input: OwnedFd,
     output: OwnedFd,
-    framing: Framing,
+    framing: Option<Framing>,
     max_frame: Option<usize>,
     peer: &'static str,
 }
@@ -30,16 +30,16 @@ pub struct Descriptors {
 impl Descriptors {
     /// A wire that reads from `input` and writes to `output`; each is closed with its half.
     pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
-        Self { input, output, framing: Framing::Newline, max_frame: None, peer: "descriptors" }
+        Self { input, output, framing: None, max_frame: None, peer: "descriptors" }
     }
 
-    /// How frames stand in the bytes; one a line unless said.
+    /// How frames are delimited. Default: as the dialect demands.
     pub fn framing(mut self, framing: Framing) -> Self {
-        self.framing = framing;
+        self.framing = Some(framing);
         self
     }
 
-    /// The largest frame, in bytes; 16 MiB unless said.
+    /// The largest frame, in bytes. Default: 16 MiB.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = Some(bytes);
         self
@@ -51,8 +51,11 @@ impl Descriptors {
     }
 
     fn into_link(self) -> io::Result<Link> {
-        let mut stream = ByteStream::new(reader(self.input)?, writer(self.output)?, self.framing)
-            .meta(Meta::of_peer(self.peer));
+        let mut stream =
+            ByteStream::new(reader(self.input)?, writer(self.output)?).meta(PeerInfo::of_peer(self.peer));
+        if let Some(framing) = self.framing {
+            stream = stream.framing(framing);
+        }
         if let Some(bytes) = self.max_frame {
             stream = stream.max_frame(bytes);
         }

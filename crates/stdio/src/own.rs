@@ -11,25 +11,25 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// Opening moves the protocol's descriptors away: from then on stdin is empty and whatever else the process prints to
 /// stdout, such as a stray `println!`, lands on stderr (not on Windows). They are not moved back.
 pub fn this_process() -> ThisProcess {
-    ThisProcess { framing: Framing::Newline, max_frame: None }
+    ThisProcess { framing: None, max_frame: None }
 }
 
 /// What [`this_process`] gives.
 #[derive(Debug)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct ThisProcess {
-    framing: Framing,
+    framing: Option<Framing>,
     max_frame: Option<usize>,
 }
 
 impl ThisProcess {
-    /// How frames stand in the bytes; one a line unless said.
+    /// How frames are delimited. Default: as the dialect demands.
     pub fn framing(mut self, framing: Framing) -> Self {
-        self.framing = framing;
+        self.framing = Some(framing);
         self
     }
 
-    /// The largest frame, in bytes; 16 MiB unless said.
+    /// The largest frame, in bytes. Default: 16 MiB.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = Some(bytes);
         self
@@ -58,8 +58,10 @@ impl Transport for ThisProcess {
 async fn open(own: ThisProcess) -> Result<Link, TransportError> {
     let (input, output) =
         move_away().map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
-    let mut wire =
-        crate::Descriptors::new(input, output).framing(own.framing).peer("the process that started this one");
+    let mut wire = crate::Descriptors::new(input, output).peer("the process that started this one");
+    if let Some(framing) = own.framing {
+        wire = wire.framing(framing);
+    }
     if let Some(bytes) = own.max_frame {
         wire = wire.max_frame(bytes);
     }
@@ -83,8 +85,11 @@ async fn open(own: ThisProcess) -> Result<Link, TransportError> {
     let opened: io::Result<_> =
         ThreadReader::new(io::stdin()).and_then(|reader| Ok((reader, ThreadWriter::new(io::stdout())?)));
     let (reader, writer) = opened.map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
-    let mut wire = rescind_core::ByteStream::new(reader, writer, own.framing)
-        .meta(rescind_core::Meta::of_peer("the process that started this one"));
+    let mut wire = rescind_core::ByteStream::new(reader, writer)
+        .meta(rescind_core::PeerInfo::of_peer("the process that started this one"));
+    if let Some(framing) = own.framing {
+        wire = wire.framing(framing);
+    }
     if let Some(bytes) = own.max_frame {
         wire = wire.max_frame(bytes);
     }

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use rescind_core::{
-    CloseReason, ExchangeId, FrameKind, Framing, Head, Lane, Link, Outbound, Transport, TransportError,
+    CloseReason, ExchangeId, FrameInfo, FrameKind, Framing, Lane, Link, Outbound, Transport, TransportError,
     TransportErrorKind, TransportEvent,
 };
 use rescind_stdio::{ChildError, ChildHandle, Command};
@@ -33,10 +33,10 @@ async fn body(link: &mut Link) -> String {
 }
 
 async fn send(link: &mut Link, body: &'static str) -> Result<(), TransportError> {
-    let head = Head { kind: FrameKind::Notification, id: None, method: None };
-    let out = Outbound { body: body.into(), exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
+    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
+    let out = Outbound { body: body.into(), exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
     in_time(async {
-        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
+        poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
         link.tx.as_mut().start_send(out)?;
         poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
     })

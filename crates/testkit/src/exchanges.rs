@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use rescind_core::{
-    CloseReason, ExchangeId, Fault, Finish, FrameKind, Inbound, Lane, Link, LinkTraits, Meta, Outbound,
-    Receiver, Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    Capabilities, CloseReason, ExchangeEnd, ExchangeId, FrameKind, Inbound, Lane, Link, Outbound, PeerInfo,
+    Receiver, RejectReason, Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
 /// So many events wait for a side before its peer may write no more bulk; control has as many again.
@@ -33,19 +33,17 @@ pub enum IdScope {
 #[must_use]
 pub fn exchange_pair(scope: IdScope) -> (Link, Link, ExchangeWatch) {
     let wire = Arc::new(Wire { scope, state: Mutex::default() });
-    let traits = |side| LinkTraits {
+    let traits = |side| Capabilities {
         ordered: false,
-        exchanges_abortable: side == Side::Client,
+        opens_exchanges: side == Side::Client,
         exchange_scoped: scope == IdScope::Exchange,
-        peer_can_request: side == Side::Server || scope == IdScope::Session,
-        resumable: false,
         batches: false,
         max_frame: 1 << 20,
     };
     let link = |side, peer: &str| {
         let receiver = End { wire: Arc::clone(&wire), side, ends_wire: false };
         let sender = End { wire: Arc::clone(&wire), side, ends_wire: true };
-        Link::new(receiver, sender, traits(side), Meta::of_peer(peer))
+        Link::new(receiver, sender, traits(side), PeerInfo::of_peer(peer))
     };
     let (client, server) = (link(Side::Client, "exchange client"), link(Side::Server, "exchange server"));
     (client, server, ExchangeWatch(wire))
@@ -57,7 +55,7 @@ pub enum PostEnd {
     /// By a frame that was its last.
     Frame(FrameKind),
     /// Without one.
-    Without(Finish),
+    Without(ExchangeEnd),
 }
 
 /// What became of one post.
@@ -69,7 +67,7 @@ pub struct PostRecord {
     /// The server said that its handler runs.
     pub begun: bool,
     /// What the server said its answer refuses it for.
-    pub fault: Option<Fault>,
+    pub fault: Option<RejectReason>,
     /// The client gave it up, or its stream was lost.
     pub closed: bool,
     /// How often and how the server ended it. Once is right.
@@ -222,10 +220,10 @@ impl State {
         }
     }
 
-    fn finish(&mut self, exchange: ExchangeId, how: Finish) {
+    fn finish(&mut self, exchange: ExchangeId, how: ExchangeEnd) {
         let Some(post) = self.posts.get_mut(&exchange.0) else { return };
         post.record.ends.push(PostEnd::Without(how));
-        if post.exchange.call().is_none() || how == Finish::Accepted || post.record.closed {
+        if post.exchange.call().is_none() || how == ExchangeEnd::Accepted || post.record.closed {
             return;
         }
         let error = TransportError {
@@ -341,7 +339,7 @@ impl Sender for End {
         };
         let room = match lane {
             Lane::Control => 2 * ROOM,
-            Lane::Bulk => ROOM,
+            Lane::Data => ROOM,
         };
         if waiting >= room {
             state.wait(cx);
@@ -370,13 +368,13 @@ impl Sender for End {
         }
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         if let Some(post) = self.wire.state().posts.get_mut(&exchange.0) {
             post.record.fault = Some(fault);
         }
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.wire.change(|state| state.finish(exchange, how));
     }
 

@@ -242,6 +242,8 @@ pub enum OutcomeWord {
     Cancelled,
     /// Another error.
     Failed,
+    /// An answer that cannot be read.
+    Unreadable,
     /// The connection was lost.
     Disconnected,
 }

@@ -42,7 +42,7 @@ struct Duplex(Framing, usize);
 
 impl Duplex {
     fn link(&self, stream: DuplexStream) -> Link {
-        ByteStream::whole(stream, self.0).max_frame(MAX_FRAME).into_link()
+        ByteStream::whole(stream).framing(self.0).max_frame(MAX_FRAME).into_link()
     }
 }
 

@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use rescind_core::dialect::{ACP, Dialect, LSP, MCP, MCP_2026};
-use rescind_core::{CallContext, CauseKind, Fault, Finish, FrameKind, Outcome, Peer, Router};
+use rescind_core::{
+    CallContext, CauseKind, ExchangeEnd, FrameKind, Limits, Outcome, Peer, RejectReason, Router,
+};
 use rescind_testkit::exchanges::{ExchangeWatch, IdScope, PostEnd, PostRecord, exchange_pair};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -14,11 +16,25 @@ use tokio::sync::mpsc;
 type Told = mpsc::UnboundedReceiver<String>;
 
 /// A client, a server that serves `echo`, `wait`, `tick` and `ask`, the wire, and what the server's handlers say.
+/// Shakes hands where nothing is served before; so many posts that took.
+async fn opened(client: &Peer, dialect: &Dialect) -> usize {
+    if dialect.rules().lifecycle.is_none() {
+        return 0;
+    }
+    client.call::<_, Value>("initialize", &json!({})).await.unwrap();
+    1
+}
+
 fn connect(dialect: &Dialect, scope: IdScope) -> (Peer, Peer, ExchangeWatch, Told) {
+    connect_within(dialect, scope, Limits::default())
+}
+
+fn connect_within(dialect: &Dialect, scope: IdScope, limits: Limits) -> (Peer, Peer, ExchangeWatch, Told) {
     let (tell, told) = mpsc::unbounded_channel();
     let (near, far, watch) = exchange_pair(scope);
     let waits = tell.clone();
     let router = Router::new()
+        .method("initialize", |_ctx: CallContext, _: Value| async { Ok(json!({"capabilities": {}})) })
         .method("echo", |_ctx: CallContext, value: Value| async move { Ok(value) })
         .method("wait", move |ctx: CallContext, _: Value| {
             let tell = waits.clone();
@@ -41,7 +57,7 @@ fn connect(dialect: &Dialect, scope: IdScope) -> (Peer, Peer, ExchangeWatch, Tol
             Ok(ctx.call::<_, Value>("theirs", &json!({})).await?)
         })
         .server_cancellable("wait");
-    let server = Peer::builder(dialect.clone()).serve(router).attach(far).unwrap();
+    let server = Peer::builder(dialect.clone()).limits(limits).serve(router).attach(far).unwrap();
     let theirs = Router::new().method("theirs", move |ctx: CallContext, _: Value| {
         let tell = tell.clone();
         async move {
@@ -81,10 +97,10 @@ async fn every_post_is_ended_once_and_a_request_by_its_answer() {
     assert!(refused.is_err());
     let posts = ended(&watch).await;
     let ends: Vec<_> = posts.iter().map(|post| (post.begun, post.fault, post.ends.as_slice())).collect();
-    let wanted: [(bool, Option<Fault>, &[PostEnd]); 3] = [
+    let wanted: [(bool, Option<RejectReason>, &[PostEnd]); 3] = [
         (true, None, &[PostEnd::Frame(FrameKind::Answer)]),
-        (false, None, &[PostEnd::Without(Finish::Accepted)]),
-        (false, Some(Fault::MethodNotFound), &[PostEnd::Frame(FrameKind::Answer)]),
+        (false, None, &[PostEnd::Without(ExchangeEnd::Accepted)]),
+        (false, Some(RejectReason::MethodNotFound), &[PostEnd::Frame(FrameKind::Answer)]),
     ];
     assert_eq!(ends, wanted, "a handler begins where there is one");
 }
@@ -97,9 +113,9 @@ async fn a_request_owed_silence_ends_its_post_without_a_word() {
     drop(call);
     assert_eq!(told.recv().await.unwrap(), "peer");
     let posts = ended(&watch).await;
-    assert_eq!(posts[0].ends, [PostEnd::Without(Finish::Silent)], "I2");
+    assert_eq!(posts[0].ends, [PostEnd::Without(ExchangeEnd::Silent)], "I2");
     assert_eq!(posts[1].kind, FrameKind::Cancel);
-    assert_eq!(posts[1].ends, [PostEnd::Without(Finish::Accepted)]);
+    assert_eq!(posts[1].ends, [PostEnd::Without(ExchangeEnd::Accepted)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -131,12 +147,14 @@ async fn giving_an_exchange_up_is_the_cancel_where_ids_mean_nothing_beyond_it() 
     assert_eq!(told.recv().await.unwrap(), "peer", "closing the stream is a cancel of the peer's, at once");
     let posts = ended(&watch).await;
     assert_eq!(posts.len(), 1, "no message says it too");
-    assert_eq!(posts[0].ends, [PostEnd::Without(Finish::Silent)], "and nothing more is sent");
+    assert_eq!(posts[0].ends, [PostEnd::Without(ExchangeEnd::Silent)], "and nothing more is sent");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_stream_detaches_its_request_and_cancels_it_after_the_grace() {
-    let (client, _server, watch, mut told) = connect(&MCP, IdScope::Session);
+async fn a_lost_stream_detaches_its_request_and_cancels_it_after_the_grace_that_is_set() {
+    let mut limits = Limits::default();
+    limits.lost_stream_grace = Some(Duration::from_secs(30));
+    let (client, _server, watch, mut told) = connect_within(&MCP, IdScope::Session, limits);
     let _call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     assert_eq!(told.recv().await.unwrap(), "started");
     let lost = tokio::time::Instant::now();
@@ -153,13 +171,27 @@ async fn what_a_lost_stream_means_is_the_dialects() {
         [(LSP, "disconnected", 30), (ACP, "disconnected", 30), (MCP_2026, "peer", 0)]
     {
         let (client, _server, watch, mut told) = connect(&dialect, IdScope::Session);
+        let first = opened(&client, &dialect).await;
         let _call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
         assert_eq!(told.recv().await.unwrap(), "started");
         let lost = tokio::time::Instant::now();
-        watch.lose(0);
+        watch.lose(first);
         assert_eq!(told.recv().await.unwrap(), cause, "{}", dialect.name());
         assert_eq!(lost.elapsed().as_secs(), seconds, "{}", dialect.name());
     }
+}
+
+//
+#[tokio::test(start_paused = true)]
+async fn in_mcp_a_lost_stream_cancels_nothing_while_the_session_is_there() {
+    let (client, server, watch, mut told) = connect(&MCP, IdScope::Session);
+    let _call = client.call::<_, Value>("wait", &json!({})).no_timeout().start().unwrap();
+    assert_eq!(told.recv().await.unwrap(), "started");
+    watch.lose(0);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(told.try_recv().is_err(), "an hour later it is not cancelled");
+    server.shutdown(Duration::ZERO).await;
+    assert_eq!(told.recv().await.unwrap(), "shutdown");
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,7 +227,7 @@ async fn a_call_whose_exchange_ends_without_an_answer_may_have_run() {
     let call = client.call::<_, Value>("echo", &json!({})).start().unwrap();
     let post = std::future::poll_fn(|cx| far.rx.as_mut().poll_event(cx)).await;
     let Some(Ok(rescind_core::TransportEvent::Message(inbound))) = post else { panic!("{post:?}") };
-    far.tx.as_mut().finish_exchange(inbound.exchange, Finish::Refused);
+    far.tx.as_mut().finish_exchange(inbound.exchange, ExchangeEnd::Refused);
     let outcome = call.outcome().await;
     assert!(matches!(outcome, Outcome::Disconnected { may_have_run: true }), "{outcome:?}");
     drop(client);
@@ -230,6 +262,7 @@ async fn a_child_and_its_cancel_go_where_the_parent_came_from() {
 #[tokio::test(start_paused = true)]
 async fn a_request_refused_during_shutdown_gets_its_methods_own_words() {
     let (client, server, watch, mut told) = connect(&LSP, IdScope::Session);
+    let first = opened(&client, &LSP).await;
     let _first = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     assert_eq!(told.recv().await.unwrap(), "started");
     let stopping = tokio::spawn(async move { server.shutdown(Duration::from_secs(5)).await });
@@ -239,6 +272,6 @@ async fn a_request_refused_during_shutdown_gets_its_methods_own_words() {
         matches!(outcome, Outcome::Cancelled(ref cancelled) if cancelled.cause.kind() == CauseKind::Peer),
         "LSP: -32802 for a server-cancellable method is a cancel: {outcome:?}"
     );
-    assert_eq!(watch.posts()[1].ends, [PostEnd::Frame(FrameKind::Answer)]);
+    assert_eq!(watch.posts()[first + 1].ends, [PostEnd::Frame(FrameKind::Answer)]);
     stopping.await.unwrap();
 }

@@ -120,7 +120,7 @@ fn piped(framing: Framing) -> (Link, Link) {
     let (near_gone, far_gone) = (CancellationToken::new(), CancellationToken::new());
     let link = |stream, own: &CancellationToken, peer: &CancellationToken| {
         let pipe = Pipe { _own: own.clone().drop_guard(), peer_gone: peer.clone(), stream };
-        ByteStream::whole(pipe, framing).into_link()
+        ByteStream::whole(pipe).framing(framing).into_link()
     };
     (link(near, &near_gone, &far_gone), link(far, &far_gone, &near_gone))
 }

@@ -1,8 +1,12 @@
 //! One accepted socket, from its first byte to the open connection.
 
 use std::convert::Infallible;
-use std::future::{Future, ready};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response};
@@ -10,11 +14,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rescind_core::{Link, TransportError, TransportErrorKind};
+use rescind_core::{Link, PeerAddress, PeerCertificates, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
-use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
+use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade_within};
 
 /// The most of a request's head that is held, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -28,83 +33,135 @@ pub(crate) enum Room {
 }
 
 /// What becomes of the connection's only request.
-type Verdict = Option<Result<Upgrading, Refusal>>;
+type Outcome = Option<Result<Upgrading, Refusal>>;
+
+/// A handshake with a longer timeout has none.
+const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+/// How long the answer to a hook that did not answer in time may take.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Does the handshake on a socket, TLS first where it is asked for, within the handshake's time.
 pub(crate) async fn accept(
     socket: TcpStream,
-    peer: Arc<str>,
+    peer: SocketAddr,
     options: Arc<UpgradeOptions>,
     tls: Option<crate::tls::Server>,
     room: Room,
 ) -> Result<Link, TransportError> {
+    let asked = Handshake::new(&options, Some(peer), room);
     let handshake = async {
         // Small frames are not to wait for the answer to earlier ones.
         socket.set_nodelay(true)?;
         match tls {
-            None => serve(socket, &peer, &options, room).await,
-            Some(tls) => serve(tls.accept(socket).await?, &peer, &options, room).await,
+            None => asked.serve(socket, PeerCertificates::default()).await,
+            Some(tls) => {
+                let stream = tls.accept(socket).await?;
+                let certificates = crate::tls::certificates_of(&stream);
+                asked.serve(stream, certificates).await
+            }
         }
     };
-    in_time(&options, handshake).await.map_err(|error| failed(format!("{peer}: {error}")))
+    asked.in_time(handshake).await.map_err(|error| failed(format!("{peer}: {error}")))
 }
 
-/// A handshake within its time.
-pub(crate) async fn in_time(
-    options: &UpgradeOptions,
-    handshake: impl Future<Output = Result<Link, TransportError>>,
-) -> Result<Link, TransportError> {
-    let done = tokio::time::timeout(options.handshake_timeout, handshake).await;
-    done.unwrap_or_else(|_| Err(failed("the handshake took too long")))
-}
-
-pub(crate) async fn serve<S>(
-    io: S,
-    peer: &str,
-    options: &Arc<UpgradeOptions>,
-    room: Room,
-) -> Result<Link, TransportError>
+/// A handshake on a stream, within its time.
+#[cfg(feature = "verify")]
+pub(crate) async fn accept_stream<S>(io: S, options: Arc<UpgradeOptions>) -> Result<Link, TransportError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let verdict = Arc::<Mutex<Verdict>>::default();
-    let answer = |request| ready(Ok::<_, Infallible>(answer(request, peer, options, room, &verdict)));
-    let served = http1::Builder::new()
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(io), service_fn(answer))
-        .with_upgrades()
-        .await;
-    let verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner).take();
-    match (verdict, served) {
-        (Some(Ok(upgrading)), Ok(())) => upgrading.link().await,
-        (Some(Err(refusal)), _) => Err(failed(refusal)),
-        (_, Err(error)) => Err(failed(error)),
-        (None, Ok(())) => Err(failed("it went away without a request")),
-    }
+    let asked = Handshake::new(&options, None, Room::Free);
+    asked.in_time(asked.serve(io, PeerCertificates::default())).await
 }
 
-fn answer(
-    mut request: Request<Incoming>,
-    peer: &str,
-    options: &UpgradeOptions,
+/// One handshake, from its socket's first byte on.
+struct Handshake<'a> {
+    options: &'a UpgradeOptions,
+    peer: Option<SocketAddr>,
     room: Room,
-    verdict: &Mutex<Verdict>,
-) -> Response<String> {
-    let asked = match room {
-        Room::Free => upgrade(&mut request, options),
-        Room::Taken => Err(Refusal::busy()),
-    };
-    let (response, outcome) = match asked {
-        Ok((response, upgrading)) => (response, Ok(upgrading.peer(peer))),
-        Err(refusal) => {
-            let mut response = refusal.clone().into_response();
-            // One request a socket: a refused client that means to try again comes anew.
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            (response, Err(refusal))
+    /// Its time is over.
+    by: Instant,
+    /// The request has come and the auth hook is asked.
+    asking: AtomicBool,
+    outcome: Mutex<Outcome>,
+}
+
+impl<'a> Handshake<'a> {
+    fn new(options: &'a UpgradeOptions, peer: Option<SocketAddr>, room: Room) -> Self {
+        let now = Instant::now();
+        let by = now.checked_add(options.handshake_timeout).unwrap_or(now + FOR_EVER);
+        Self { options, peer, room, by, asking: AtomicBool::new(false), outcome: Mutex::default() }
+    }
+
+    /// Gives the handshake up once its time is over. A client whose request the auth hook still has is answered first.
+    async fn in_time(
+        &self,
+        handshake: impl Future<Output = Result<Link, TransportError>>,
+    ) -> Result<Link, TransportError> {
+        let mut handshake = pin!(handshake);
+        let mut done = tokio::time::timeout_at(self.by, handshake.as_mut()).await;
+        if done.is_err() && self.asking.load(Ordering::Relaxed) {
+            done = tokio::time::timeout(LAST_WORDS, handshake).await;
         }
-    };
-    *verdict.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
-    response
+        done.unwrap_or_else(|_| Err(failed("the handshake took too long")))
+    }
+
+    async fn serve<S>(&self, io: S, certificates: PeerCertificates) -> Result<Link, TransportError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let answer = |request| {
+            let answer = self.answer(request, certificates.clone());
+            async { Ok::<_, Infallible>(answer.await) }
+        };
+        let served = http1::Builder::new()
+            .max_buf_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(io), service_fn(answer))
+            .with_upgrades()
+            .await;
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (outcome, served) {
+            (Some(Ok(upgrading)), Ok(())) => upgrading.link().await,
+            (Some(Err(refusal)), _) => Err(failed(refusal)),
+            (_, Err(error)) => Err(failed(error)),
+            (None, Ok(())) => Err(failed("it went away without a request")),
+        }
+    }
+
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        certificates: PeerCertificates,
+    ) -> Response<String> {
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(PeerAddress(peer.ip()));
+        }
+        request.extensions_mut().insert(certificates);
+        let asked = match self.room {
+            Room::Free => {
+                self.asking.store(true, Ordering::Relaxed);
+                let left = self.by.saturating_duration_since(Instant::now());
+                let asked = upgrade_within(&mut request, self.options, left).await;
+                self.asking.store(asked.is_err(), Ordering::Relaxed);
+                asked
+            }
+            Room::Taken => Err(Refusal::busy()),
+        };
+        let (response, outcome) = match asked {
+            Ok((response, upgrading)) => {
+                let peer = self.peer.map_or_else(|| "given".to_owned(), |peer| peer.to_string());
+                (response, Ok(upgrading.peer(&peer)))
+            }
+            Err(refusal) => {
+                let mut response = refusal.clone().into_response();
+                // One request a socket: a refused client that means to try again comes anew.
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                (response, Err(refusal))
+            }
+        };
+        *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        response
+    }
 }
 
 fn failed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TransportError {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use http::{HeaderMap, Request, Response, Uri};
-use rescind_core::{BoxFuture, Link, Meta, Transport, TransportError, TransportErrorKind};
+use rescind_core::{BoxFuture, Link, PeerInfo, Transport, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
-use crate::link::{self, Watched};
+use crate::link::{self, CountingIo};
 use crate::options::LinkOptions;
 
 /// So much of a refusal's body is shown, in bytes.
@@ -88,7 +88,7 @@ impl WebSocketTransport {
         self
     }
 
-    /// How long opening may take, from the look-up of the name to the open connection; 10 s unless said.
+    /// How long opening may take, from the look-up of the name to the open connection. Default: 10 s.
     pub fn handshake_timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
@@ -100,7 +100,7 @@ impl WebSocketTransport {
         self
     }
 
-    /// Whom to trust; the authorities of this system unless said.
+    /// The certificate authorities to trust. Default: those of this system.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ClientTls) -> Self {
         self.tls = Some(tls);
@@ -168,13 +168,14 @@ impl WebSocketTransport {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let config = Some(link::config(&self.options));
-        let (stream, answer) = tokio_tungstenite::client_async_with_config(request, Watched::new(io), config)
-            .await
-            .map_err(|error| failed(format!("{target}: {}", told(&error))))?;
+        let (stream, answer) =
+            tokio_tungstenite::client_async_with_config(request, CountingIo::new(io), config)
+                .await
+                .map_err(|error| failed(format!("{target}: {}", told(&error))))?;
         if let Some(hook) = &self.on_answer {
             hook(&Answer(answer.headers()));
         }
-        Ok(link::link(stream, &self.options, Meta::of_peer(&target.to_string()), None))
+        Ok(link::link(stream, &self.options, PeerInfo::of_peer(&target.to_string()), None, None))
     }
 }
 

@@ -13,13 +13,14 @@
 //! # }
 //! ```
 //!
-//! A server may also take connections from routes of an HTTP server that is there already ([`routed`]), or upgrade a
+//! A server may also take connections from routes of an HTTP server that is there already ([`mount`]), or upgrade a
 //! request by hand ([`upgrade`]). What it asks of a request, `Host` and `Origin` first, is in [`UpgradeOptions`]; how
 //! it refuses, in [`Refusal`].
 //!
 //! # How connections end
 //! Closing sends a close frame, 1000, 1001 at a shutdown or 1008 after a violation, and waits at most a second for the
 //! peer's. A WebSocket closes in both directions at once: when the peer closes, or is gone, what it had asked for is
+//! cancelled. When the credential that the auth hook gave expires, the connection is closed with 1008 and what is in flight is
 //! cancelled. A peer that answers no ping for two of them (20 s apart) counts as gone.
 //!
 //! A message that is binary (1003), over the limit (1009) or no UTF-8 (1007), and broken framing (1002), each get an
@@ -37,17 +38,17 @@ mod client;
 mod handshake;
 mod link;
 mod listener;
+mod mount;
 mod options;
-mod routed;
 mod tls;
 #[cfg(feature = "verify")]
 mod verify;
 
 pub use client::{Answer, WebSocketTransport, connect};
-pub use handshake::{Refusal, RequestHead, UpgradeOptions, Upgrading, upgrade};
+pub use handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
 pub use listener::{ListenerBuilder, WebSocketListener, bind};
-pub use options::{BinaryMessages, Ignored, LinkOptions};
-pub use routed::{RoutedListener, Upgrades, routed};
+pub use mount::{MountedListener, Upgrades, mount};
+pub use options::{BinaryMessages, IgnoredCounter, LinkOptions};
 #[cfg(feature = "rustls")]
 pub use tls::{ClientTls, ServerTls};
 #[cfg(feature = "verify")]

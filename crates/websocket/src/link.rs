@@ -7,28 +7,32 @@
 //! - W3 After a message that ends reading (binary, too large, no UTF-8, broken framing) nothing more is understood, but
 //!   what was accepted before is answered; then the close frame says why. Meanwhile what comes in is read and dropped:
 //!   closing a socket over unread bytes would destroy, on its way to the peer, what was written last.
+//! - W4 When the credential it was opened with expires, both halves fail at once. A task of its own writes the close frame, 1008,
+//!   and waits for the peer's, for a second at most.
 
 mod codes;
+mod counting_io;
+mod expiry;
 mod keepalive;
 mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
-mod watched;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use futures_util::Sink;
-use rescind_core::{BadFrame, CloseReason, Link, LinkTraits, Meta, TransportError, TransportErrorKind};
+use rescind_core::{BadFrame, Capabilities, CloseReason, Link, PeerInfo, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::{WebSocketStream, tungstenite};
 
+pub(crate) use self::counting_io::CountingIo;
 use self::receiver::WebSocketReceiver;
 use self::sender::WebSocketSender;
-pub(crate) use self::watched::Watched;
 use crate::options::LinkOptions;
 
 /// How much is read at once, in bytes; tungstenite's own default is 128 KiB a connection.
@@ -51,47 +55,53 @@ pub(crate) fn config(options: &LinkOptions) -> WebSocketConfig {
 }
 
 /// The link of a server, after the handshake.
-pub(crate) async fn served<S>(io: S, options: &LinkOptions, meta: Meta, on_close: Option<OnClose>) -> Link
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let stream =
-        WebSocketStream::from_raw_socket(Watched::new(io), Role::Server, Some(config(options))).await;
-    link(stream, options, meta, on_close)
-}
-
-/// The link of a stream whose handshake is done.
-pub(crate) fn link<S>(
-    stream: WebSocketStream<Watched<S>>,
+pub(crate) async fn served<S>(
+    io: S,
     options: &LinkOptions,
-    meta: Meta,
+    meta: PeerInfo,
+    expires: Option<Instant>,
     on_close: Option<OnClose>,
 ) -> Link
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let traits = LinkTraits {
+    let stream =
+        WebSocketStream::from_raw_socket(CountingIo::new(io), Role::Server, Some(config(options))).await;
+    link(stream, options, meta, expires, on_close)
+}
+
+/// The link of a stream whose handshake is done.
+pub(crate) fn link<S>(
+    stream: WebSocketStream<CountingIo<S>>,
+    options: &LinkOptions,
+    meta: PeerInfo,
+    expires: Option<Instant>,
+    on_close: Option<OnClose>,
+) -> Link
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let traits = Capabilities {
         ordered: true,
-        exchanges_abortable: false,
+        opens_exchanges: false,
         exchange_scoped: false,
-        peer_can_request: true,
-        resumable: false,
         batches: true,
         max_frame: options.max_frame,
     };
     let shared = Arc::new(Shared {
         state: Mutex::new(Conversation {
             stream,
-            fate: Fate::Open,
+            fate: CloseState::Open,
             owed_pongs: 0,
             reader: None,
             writer: None,
         }),
         on_close: Mutex::new(on_close),
     });
-    let receiver = WebSocketReceiver::new(Arc::clone(&shared), options);
+    let receiver = WebSocketReceiver::new(Arc::clone(&shared), options, expires);
+    let budget = shared.lock().stream.get_ref().budget().clone();
     let sender = WebSocketSender::new(shared, options.max_frame);
-    Link::new(receiver, sender, traits, meta)
+    Link::new(receiver, sender, traits, meta).with_budget(budget)
 }
 
 /// What the two halves share.
@@ -111,9 +121,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
     fn drop(&mut self) {
         let conversation = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let frame = match &conversation.fate {
-            Fate::Open => Some(codes::frame_of(&CloseReason::Shutdown)),
-            Fate::Torn(why) => Some(codes::frame_after(*why)),
-            Fate::ClosedByPeer | Fate::Closed | Fate::Broken(_) => None,
+            CloseState::Open => Some(codes::frame_of(&CloseReason::Shutdown)),
+            CloseState::ReadFailed(why) => Some(codes::frame_after(*why)),
+            CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => None,
         };
         if let Some(frame) = frame {
             let _ = conversation.send(Message::Close(Some(frame)));
@@ -127,8 +137,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
 
 /// One conversation over one stream.
 struct Conversation<S> {
-    stream: WebSocketStream<Watched<S>>,
-    fate: Fate,
+    stream: WebSocketStream<CountingIo<S>>,
+    fate: CloseState,
     /// Pings that came since the stream was last seen flushed.
     owed_pongs: u32,
     /// Wakes the receiving half, if another task polls it than the sending half.
@@ -139,10 +149,10 @@ struct Conversation<S> {
 
 /// What has become of a conversation.
 #[derive(Clone, Debug)]
-enum Fate {
+enum CloseState {
     Open,
     /// The peer sent what reading cannot go on after; the close frame will say so.
-    Torn(BadFrame),
+    ReadFailed(BadFrame),
     /// The peer sent a close frame.
     ClosedByPeer,
     /// We closed; the stream is of no more use.
@@ -168,15 +178,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     /// The stream failed: both halves are told the same.
     fn broke(&mut self, error: &tungstenite::Error) -> TransportError {
         let error = match &self.fate {
-            Fate::ClosedByPeer => TransportError::new(TransportErrorKind::Closed, "the peer closed it"),
-            Fate::Broken(error) => return error.clone(),
-            Fate::Open | Fate::Torn(_) | Fate::Closed => codes::error_of(error),
+            CloseState::ClosedByPeer => TransportError::new(TransportErrorKind::Closed, "the peer closed it"),
+            CloseState::Broken(error) => return error.clone(),
+            CloseState::Open | CloseState::ReadFailed(_) | CloseState::Closed => codes::error_of(error),
         };
         self.fail(error)
     }
 
     fn fail(&mut self, error: TransportError) -> TransportError {
-        self.fate = Fate::Broken(error.clone());
+        self.fate = CloseState::Broken(error.clone());
         self.wake();
         error
     }

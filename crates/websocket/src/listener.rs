@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
-use rescind_core::{BoxFuture, Endpoint, Link, Listener, TransportError, TransportErrorKind};
+use rescind_core::{BoxFuture, Clients, Endpoint, Held, Link, Listener, TransportError, TransportErrorKind};
 use tokio::net::TcpListener;
 use tokio::time::Sleep;
 
@@ -35,7 +35,8 @@ pub async fn bind(address: &str) -> Result<WebSocketListener, TransportError> {
 /// Accepts WebSocket connections on an address of its own.
 ///
 /// Handshakes run side by side while it is polled, so a slow one holds up no other. Over the
-/// [limit](UpgradeOptions::handshakes) a client is answered with 503; at twice the limit it waits to be accepted.
+/// [limit](UpgradeOptions::handshakes) a client is answered with 503; at twice the limit it waits to be accepted. One address has the
+/// server's share of either; over its share of the second it is cut off.
 /// Dropping it ends the handshakes under way; connections that are open stay so.
 pub struct WebSocketListener {
     tcp: TcpListener,
@@ -44,6 +45,9 @@ pub struct WebSocketListener {
     tls: Option<crate::tls::Server>,
     handshakes: FuturesUnordered<BoxFuture<'static, Result<Link, TransportError>>>,
     pause: Option<Pin<Box<Sleep>>>,
+    clients: Clients,
+    /// Held by each handshake that is not answered with 503.
+    free: Arc<()>,
 }
 
 impl WebSocketListener {
@@ -61,7 +65,7 @@ impl WebSocketListener {
     /// Whether one more handshake may begin, and how.
     fn room(&self) -> Option<Room> {
         let (under_way, limit) = (self.handshakes.len(), self.options.handshakes);
-        if under_way < limit {
+        if Arc::strong_count(&self.free) <= limit {
             Some(Room::Free)
         } else if under_way < limit.saturating_mul(2) {
             Some(Room::Taken)
@@ -95,9 +99,22 @@ impl Listener for WebSocketListener {
             match self.tcp.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok((socket, peer))) => {
-                    let peer = Arc::from(peer.to_string());
+                    let client = self.clients.client(None, Some(peer.ip()));
+                    let most = self.clients.share().of(self.options.handshakes);
+                    let held = client.held(Held::Handshakes);
+                    if held >= most.saturating_mul(2) {
+                        tracing::debug!(%peer, "a client has as many handshakes as one may");
+                        continue;
+                    }
+                    let place = client.place_anyway(Held::Handshakes);
+                    let is_over = held >= most;
+                    let room = if is_over { Room::Taken } else { room };
                     let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), room);
-                    self.handshakes.push(Box::pin(handshake));
+                    let free = matches!(room, Room::Free).then(|| Arc::clone(&self.free));
+                    self.handshakes.push(Box::pin(async move {
+                        let _place = (place, free);
+                        handshake.await
+                    }));
                 }
                 Poll::Ready(Err(error)) => {
                     if !is_of_one_connection(&error) {
@@ -107,6 +124,10 @@ impl Listener for WebSocketListener {
                 }
             }
         }
+    }
+
+    fn share_among(mut self: Pin<&mut Self>, clients: &Clients) {
+        self.clients = clients.clone();
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -148,7 +169,7 @@ impl ListenerBuilder {
     /// Serves `wss` with this certificate and key.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ServerTls) -> Self {
-        self.tls = Some(tls.0);
+        self.tls = Some(tls.server);
         self
     }
 
@@ -194,6 +215,8 @@ impl ListenerBuilder {
             tls: self.tls,
             handshakes: FuturesUnordered::new(),
             pause: None,
+            clients: Clients::default(),
+            free: Arc::default(),
         })
     }
 }

@@ -61,14 +61,14 @@ pub enum BinaryMessages {
     #[default]
     Refuse,
     /// It is dropped and counted, as ACP's draft of its HTTP binding asks.
-    Ignore(Ignored),
+    Ignore(IgnoredCounter),
 }
 
 /// Counts what was ignored. Its clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Ignored(Arc<AtomicU64>);
+pub struct IgnoredCounter(Arc<AtomicU64>);
 
-impl Ignored {
+impl IgnoredCounter {
     /// Nothing was ignored yet.
     #[must_use]
     pub fn new() -> Self {

@@ -1,14 +1,15 @@
 //! `wss`. Without the feature its server is a type without a value.
 
 #[cfg(feature = "rustls")]
-pub(crate) use self::with_rustls::Server;
-#[cfg(feature = "rustls")]
 pub use self::with_rustls::{ClientTls, ServerTls};
+#[cfg(feature = "rustls")]
+pub(crate) use self::with_rustls::{Server, certificates_of};
 #[cfg(not(feature = "rustls"))]
-pub(crate) use self::without::Server;
+pub(crate) use self::without::{Server, certificates_of};
 
 #[cfg(not(feature = "rustls"))]
 mod without {
+    use rescind_core::PeerCertificates;
     use tokio::net::TcpStream;
 
     /// There is none.
@@ -21,6 +22,11 @@ mod without {
             match self {}
         }
     }
+
+    /// Nobody shows any.
+    pub(crate) fn certificates_of(_: &TcpStream) -> PeerCertificates {
+        PeerCertificates::default()
+    }
 }
 
 #[cfg(feature = "rustls")]
@@ -29,17 +35,27 @@ mod with_rustls {
     use std::path::Path;
     use std::sync::Arc;
 
-    use rescind_core::{TransportError, TransportErrorKind};
+    use rescind_core::{ClientCertificates, PeerCertificates, TransportError, TransportErrorKind};
     use tokio::net::TcpStream;
     use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
     use tokio_rustls::rustls::pki_types::pem::PemObject;
     use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use tokio_rustls::rustls::server::WebPkiClientVerifier;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
     use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
     /// The certificate and key of a `wss` server.
     #[derive(Clone)]
-    pub struct ServerTls(pub(crate) Server);
+    pub struct ServerTls {
+        pub(crate) server: Server,
+        /// `None`: the configuration is of somebody else's making.
+        identity: Option<Arc<Identity>>,
+    }
+
+    struct Identity {
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    }
 
     impl ServerTls {
         /// A certificate, with the ones above it, and its key, both PEM files.
@@ -48,12 +64,14 @@ mod with_rustls {
         /// A file cannot be read, holds nothing of the kind, or key and certificate do not belong together.
         pub fn from_pem_files(certificate: &Path, key: &Path) -> Result<Self, TransportError> {
             let chain = certificates(certificate)?;
-            let key_der = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
             let config = ServerConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()
-                .and_then(|config| config.with_no_client_auth().with_single_cert(chain, key_der))
+                .and_then(|config| {
+                    config.with_no_client_auth().with_single_cert(chain.clone(), key.clone_key())
+                })
                 .map_err(|error| unusable(certificate, &error))?;
-            Ok(Self::from_config(config))
+            Ok(Self { identity: Some(Arc::new(Identity { chain, key })), ..Self::from_config(config) })
         }
 
         /// A configuration of rustls' own. Its list of protocols (ALPN) becomes `http/1.1`, the one a WebSocket begins
@@ -61,8 +79,55 @@ mod with_rustls {
         #[must_use]
         pub fn from_config(mut config: ServerConfig) -> Self {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
-            Self(Server(Arc::new(config)))
+            Self { server: Server(Arc::new(config)), identity: None }
         }
+
+        /// Asks clients for certificates of the authorities in this PEM file. The auth hook sees them
+        /// ([`AuthRequest::certificates`](rescind_core::AuthRequest::certificates)).
+        ///
+        /// # Errors
+        /// The file cannot be read or holds no authority; or the configuration is rustls' own, which says itself what it asks
+        /// clients for.
+        pub fn client_certificates(
+            self,
+            authorities: &Path,
+            demand: ClientCertificates,
+        ) -> Result<Self, TransportError> {
+            let Some(identity) = self.identity else {
+                let text =
+                    "a configuration of rustls' own says itself which certificates it asks clients for";
+                return Err(TransportError::new(TransportErrorKind::Open, text));
+            };
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots(authorities)?), provider());
+            let verifier = match demand {
+                ClientCertificates::Optional => verifier.allow_unauthenticated(),
+                ClientCertificates::Required => verifier,
+            };
+            let verifier = verifier.build().map_err(|error| unusable(authorities, &error))?;
+            let config = ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .and_then(|config| {
+                    let config = config.with_client_cert_verifier(verifier);
+                    config.with_single_cert(identity.chain.clone(), identity.key.clone_key())
+                })
+                .map_err(|error| TransportError::new(TransportErrorKind::Open, error))?;
+            Ok(Self { identity: Some(identity), ..Self::from_config(config) })
+        }
+    }
+
+    /// What the client of a connection showed.
+    pub(crate) fn certificates_of(stream: &server::TlsStream<TcpStream>) -> PeerCertificates {
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        PeerCertificates::new(shown.iter().map(|certificate| certificate.to_vec()))
+    }
+
+    fn roots(file: &Path) -> Result<RootCertStore, TransportError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(file)? {
+            roots.add(certificate).map_err(|error| unusable(file, &error))?;
+        }
+        Ok(roots)
     }
 
     impl fmt::Debug for ServerTls {
@@ -111,11 +176,7 @@ mod with_rustls {
         /// # Errors
         /// The file cannot be read or holds no certificate.
         pub fn from_ca_file(file: &Path) -> Result<Self, TransportError> {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(file)? {
-                roots.add(certificate).map_err(|error| unusable(file, &error))?;
-            }
-            Self::trusting(roots)
+            Self::trusting(roots(file)?)
         }
 
         /// A configuration of rustls' own. Its list of protocols (ALPN) becomes `http/1.1`, the one a WebSocket begins

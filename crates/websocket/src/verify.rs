@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rescind_core::{Link, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::accept::{Room, in_time, serve};
+use crate::accept::accept_stream;
 use crate::client::{Target, WebSocketTransport};
 use crate::handshake::UpgradeOptions;
 
@@ -36,8 +36,7 @@ pub async fn accept_given<S>(options: UpgradeOptions, io: S) -> Result<Link, Tra
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let options = Arc::new(options);
-    in_time(&options, serve(io, "given", &options, Room::Free)).await
+    accept_stream(io, Arc::new(options)).await
 }
 
 fn late(_: tokio::time::error::Elapsed) -> TransportError {

@@ -6,7 +6,7 @@ mod common;
 use common::{accept, body, close, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
 use rescind_core::{BadFrame, CloseReason, Link, Listener, Transport, TransportEvent};
-use rescind_websocket::{BinaryMessages, Ignored, LinkOptions, UpgradeOptions, connect};
+use rescind_websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
@@ -133,7 +133,7 @@ async fn a_binary_message_is_refused_and_closes_with_1003() {
 
 #[tokio::test]
 async fn binary_messages_are_ignored_and_counted_where_that_is_set() {
-    let ignored = Ignored::new();
+    let ignored = IgnoredCounter::new();
     let (mut link, mut client) =
         served(LinkOptions::new().binary(BinaryMessages::Ignore(ignored.clone()))).await;
     for _ in 0..100 {
@@ -256,7 +256,7 @@ async fn the_peers_close_code_says_whether_it_ended_well() {
         }
         // Its close frame was answered, though nobody closed this side.
         assert_eq!(close_code(&mut client).await, code);
-        assert!(link.tx.as_mut().start_send(common::frame(rescind_core::Lane::Bulk, "{}")).is_err());
+        assert!(link.tx.as_mut().start_send(common::frame(rescind_core::Lane::Data, "{}")).is_err());
     }
 }
 

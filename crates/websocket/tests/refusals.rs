@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{accept, body, event, in_time, listen, send};
 use futures_util::{SinkExt, StreamExt};
-use rescind_core::{Listener, Principal, Transport, TransportErrorKind};
-use rescind_websocket::{Refusal, RequestHead, UpgradeOptions, WebSocketListener, connect, upgrade};
+use rescind_core::{AuthRefusal, Credential, Listener, Principal, Transport, TransportErrorKind};
+use rescind_websocket::{UpgradeOptions, WebSocketListener, connect, upgrade};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -62,14 +62,16 @@ fn strict() -> UpgradeOptions {
     UpgradeOptions::new()
         .path("/agent")
         .allow_host("agent.example")
+        .unwrap()
         .allow_origin("https://app.example")
+        .unwrap()
         .subprotocol("acp.v2")
         .subprotocol("acp.v1")
-        .authorize(|head: &RequestHead<'_>| match head.header("Authorization") {
-            None => Ok(None),
-            Some("Bearer good") => Ok(Some(Principal("ada".into()))),
-            Some("Bearer bad") => Err(Refusal::forbidden("not you")),
-            Some(_) => Err(Refusal::unauthorized("Bearer")),
+        .auth(async |request| match request.header("Authorization") {
+            None => Ok(Credential::anonymous()),
+            Some("Bearer good") => Ok(Credential::of(Principal("ada".into()))),
+            Some("Bearer bad") => Err(AuthRefusal::forbidden("not you")),
+            Some(_) => Err(AuthRefusal::unauthorized("Bearer")),
         })
 }
 
@@ -143,6 +145,31 @@ async fn a_route_of_axum_asks_the_same() {
     }
     // The application's other routes are its own.
     assert_eq!(status(&asked(&address, request("GET /", &[("Host", "evil.example")])).await), 200);
+}
+
+/// The same request in HTTP/1.0, which has no upgrades.
+fn request_of_http_1_0() -> String {
+    request("GET /agent", &[]).replacen("HTTP/1.1", "HTTP/1.0", 1)
+}
+
+#[tokio::test]
+async fn an_upgrade_over_http_1_0_is_refused() {
+    let mut listener = listen(strict()).await;
+    let address = listener.address().to_string();
+    let (head, link) = tokio::join!(asked(&address, request_of_http_1_0()), accept(&mut listener));
+    assert_eq!(status(&head), 426, "{head}");
+    assert!(link.is_err(), "{link:?}");
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn an_upgrade_over_http_1_0_is_refused_under_a_route_of_axum() {
+    let (_listener, url, _serving) = common::route::serve(strict()).await;
+    let address = url.trim_start_matches("ws://").trim_end_matches("/agent");
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(request_of_http_1_0().as_bytes()).await.unwrap();
+    let head = in_time("an answer", head_of(&mut socket)).await;
+    assert_eq!(status(&head), 426, "{head}");
 }
 
 /// What comes over the socket is what the docs list, no more and no less: their table is held against `TABLE` and the two
@@ -272,7 +299,8 @@ async fn a_server_that_does_not_answer_is_given_up() {
 
 #[tokio::test]
 async fn over_the_limit_of_handshakes_a_request_gets_503() {
-    let mut listener = listen(UpgradeOptions::new().handshakes(2)).await;
+    // One address may have half of them.
+    let mut listener = listen(UpgradeOptions::new().handshakes(4)).await;
     let address = listener.address().to_string();
     let slow = [TcpStream::connect(&address).await.unwrap(), TcpStream::connect(&address).await.unwrap()];
     let (head, refused) = tokio::join!(asked(&address, request("GET /", &[])), accept(&mut listener));
@@ -322,15 +350,17 @@ async fn a_request_can_be_upgraded_by_hand_with_headers_and_a_hook() {
     let serving = tokio::spawn(async move {
         let (socket, _) = tcp.accept().await.unwrap();
         let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            let (mut response, upgrading) = upgrade(&mut request, &UpgradeOptions::new()).unwrap();
-            response.headers_mut().insert("acp-connection-id", http::HeaderValue::from_static("c-7"));
-            let hook = Arc::clone(&hook);
-            let upgrading = upgrading.peer("by hand").on_close(move || {
-                hook.fetch_add(1, Ordering::SeqCst);
-            });
-            let tell = tell.clone();
-            tokio::spawn(async move { tell.send(upgrading.link().await) });
-            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+            let (hook, tell) = (Arc::clone(&hook), tell.clone());
+            async move {
+                let upgraded = upgrade(&mut request, &UpgradeOptions::new()).await;
+                let (mut response, upgrading) = upgraded.unwrap();
+                response.headers_mut().insert("acp-connection-id", http::HeaderValue::from_static("c-7"));
+                let upgrading = upgrading.peer("by hand").on_close(move || {
+                    hook.fetch_add(1, Ordering::SeqCst);
+                });
+                tokio::spawn(async move { tell.send(upgrading.link().await) });
+                Ok::<_, std::convert::Infallible>(response)
+            }
         });
         let socket = hyper_util::rt::TokioIo::new(socket);
         hyper::server::conn::http1::Builder::new()
@@ -364,7 +394,7 @@ async fn a_route_whose_listener_is_gone_answers_503_and_one_without_routes_ends(
     assert!(error.to_string().contains("503"), "{error}");
     drop(serving);
 
-    let (upgrades, listener) = rescind_websocket::routed(UpgradeOptions::new());
+    let (upgrades, listener) = rescind_websocket::mount(UpgradeOptions::new());
     drop(upgrades);
     let mut listener = std::pin::pin!(listener);
     let end = in_time("the end", std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx))).await;
@@ -402,7 +432,7 @@ async fn wss_trusts_only_whom_it_is_told_to() {
 #[tokio::test]
 async fn tungstenites_client_with_an_origin_is_let_in_by_list() {
     use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-    let mut listener = listen(UpgradeOptions::new().allow_origin("https://app.example")).await;
+    let mut listener = listen(UpgradeOptions::new().allow_origin("https://app.example").unwrap()).await;
     let mut request = listener.endpoint().0.into_client_request().unwrap();
     request.headers_mut().insert("Origin", http::HeaderValue::from_static("https://app.example"));
     let address = listener.address();

@@ -10,7 +10,7 @@ use futures_util::{SinkExt, StreamExt};
 use rescind_core::dialect::{ABP, ACP, ACP_DRAFT, ACP_V2, Dialect};
 use rescind_core::{CallContext, CauseKind, Listener, Outcome, Peer, Router, Server};
 use rescind_testkit::{Options, fixture::Fixture};
-use rescind_websocket::{BinaryMessages, Ignored, LinkOptions, UpgradeOptions, connect};
+use rescind_websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, connect};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -135,7 +135,7 @@ async fn abp_is_one_envelope_a_text_message() {
 #[tokio::test]
 async fn acp_ignores_binary_messages_and_goes_on() {
     for dialect in ["acp", "acp-v2", "acp-draft"] {
-        let ignored = Ignored::new();
+        let ignored = IgnoredCounter::new();
         let options = LinkOptions::new().binary(BinaryMessages::Ignore(ignored.clone()));
         let (_peer, mut client) = fixture(dialect, options).await;
         let request = |id: u32| {
@@ -169,7 +169,7 @@ async fn a_frame_that_is_no_json_gets_its_error_and_the_session_goes_on() {
 /// What was accepted before a message that ends reading is still answered, and only then the connection closes.
 #[tokio::test]
 async fn an_oversize_message_costs_no_answer_that_was_owed() {
-    let (peer, mut client) = fixture("lsp", LinkOptions::new().max_frame(4096)).await;
+    let (peer, mut client) = fixture("acp", LinkOptions::new().max_frame(4096)).await;
     say(&mut client, json!({"jsonrpc": "2.0", "id": 1, "method": "test/sleep", "params": {"ms": 50}})).await;
     client.send(Message::text("x".repeat(5000))).await.unwrap();
     let refusal = hear(&mut client).await;

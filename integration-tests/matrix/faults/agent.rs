@@ -1,11 +1,13 @@
 //! The agent at either end: what it can be asked, and what it saw.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::{Call, CallContext, Limits, Link, Outcome, Peer, RequestId, Router, Stats};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -100,6 +102,14 @@ impl Drop for Alive {
     }
 }
 
+/// A string of so many bytes as it is written: made once, since a debug build takes tens of milliseconds to escape what is long.
+fn text_of(bytes: usize) -> Box<RawValue> {
+    static MADE: Mutex<BTreeMap<usize, Box<RawValue>>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = || RawValue::from_string(format!("\"{}\"", "x".repeat(bytes))).expect("a string");
+    made.entry(bytes).or_insert_with(text).clone()
+}
+
 /// What an agent serves.
 pub(crate) fn router(seen: &Seen) -> Router {
     let (wait, clean, deaf, shield, block, told) =
@@ -109,7 +119,7 @@ pub(crate) fn router(seen: &Seen) -> Router {
         .method("echo", |_: CallContext, value: Value| async { Ok(value) })
         .method("much", |_: CallContext, params: Value| async move {
             let bytes = params["bytes"].as_u64().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
-            Ok("x".repeat(bytes))
+            Ok(text_of(bytes))
         })
         // What handlers saw so far.
         .method("seen", move |_: CallContext, _: Value| {
@@ -285,6 +295,7 @@ pub(crate) async fn ended(call: Call<Value>) -> String {
 pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.detach_grace = Duration::from_millis(50);
+    limits.lost_stream_grace = Some(Duration::from_millis(50));
     limits.half_close_grace = Duration::from_millis(50);
     limits.flush = Duration::from_millis(200);
     limits

@@ -12,6 +12,9 @@ use crate::{in_time, trial, until};
 
 const ROUNDS: usize = 20;
 const CALLS: usize = 500;
+/// Our client resets 33 streams a second once a burst of 200 is used up, so that ten thousand take five minutes: they are the
+/// nightly run's, which is a release build.
+const STATELESS_ROUNDS: usize = if cfg!(debug_assertions) { 2 } else { ROUNDS };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -22,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let two = WIRES.into_iter().find(|wire| wire.name == "http2-streamable").unwrap();
     let name = "burst::ten_thousand_handlers_are_signalled_over_one_connection::http2-streamable".to_owned();
     trials.push(trial(name, move || signalled(two)));
-    let name = "burst::ten_thousand_cancels_end_no_connection::http2-stateless".to_owned();
+    let name = "burst::many_cancels_end_no_connection::http2-stateless".to_owned();
     trials.push(trial(name, stateless));
     trials
 }
@@ -111,9 +114,9 @@ async fn stateless() {
             "io.modelcontextprotocol/clientCapabilities": {},
         }})
     };
-    let kept = peer.call::<_, Value>("wait", &params(0)).start().unwrap();
+    let kept = peer.call::<_, Value>("wait", &params(0)).no_timeout().start().unwrap();
     seen.until("wait 0 began").await;
-    for _ in 0..ROUNDS {
+    for _ in 0..STATELESS_ROUNDS {
         let calls: Vec<_> =
             (1..=CALLS).map(|n| peer.call::<_, Value>("wait", &params(n)).start().unwrap()).collect();
         until("they run", || seen.alive() == 1 + CALLS).await;

@@ -11,7 +11,7 @@ use crate::rows::{ROWS, Tests};
 use crate::there::{Built, is_function};
 
 /// File, from the root of the repository, and the tests in it: functions, or trials by their names.
-const COVERED: [Tests; 16] = [
+const COVERED: [Tests; 17] = [
     (
         "crates/websocket/src/link/tests.rs",
         &[
@@ -56,11 +56,17 @@ const COVERED: [Tests; 16] = [
         &["a_peer_that_is_gone_ends_the_connection_although_nothing_is_written"],
     ),
     (
+        "crates/http/tests/streamable/lost.rs",
+        &[
+            "a_setting_cancels_requests_whose_stream_is_lost",
+            "in_acp_a_stream_that_stays_lost_is_a_cancel_after_its_grace",
+        ],
+    ),
+    (
         "crates/http/tests/streamable/streams.rs",
         &[
             "a_cut_stream_is_taken_up_after_its_last_event",
             "our_client_comes_back_for_the_answer",
-            "a_stream_that_stays_lost_is_cancelled_after_its_grace",
             "a_newer_reader_displaces_the_one_before",
             "two_streams_of_one_session_carry_their_own_requests",
             "a_cancel_in_another_session_does_nothing",

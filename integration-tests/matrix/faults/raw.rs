@@ -1,7 +1,7 @@
 //! A client of another make: it writes what it likes.
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use rescind::{ExchangeId, FrameKind, Head, Lane, Link, Outbound, Transport, TransportEvent};
+use rescind::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Transport, TransportEvent};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -133,10 +133,10 @@ impl Raw {
 
     pub(crate) async fn say(&mut self, body: &[u8]) {
         if let Self::Frames(link) = self {
-            let head = Head { kind: FrameKind::Notification, id: None, method: None };
+            let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
             let body = body.to_vec().into();
-            let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Bulk, head, last: false };
-            std::future::poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.unwrap();
+            let out = Outbound { body, exchange: ExchangeId::NONE, lane: Lane::Data, head, last: false };
+            std::future::poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await.unwrap();
             return link.tx.as_mut().start_send(out).unwrap();
         }
         let bytes = self.framed(body);

@@ -13,7 +13,7 @@ impl Built {
         Self(run.map(|trial| trial.name().to_owned()).collect())
     }
 
-    /// Whether the name of one begins so. Elsewhere than on Linux some are not built or ignored, as they say themselves.
+    /// Whether the name of one begins so. Elsewhere than on Linux some are not made, as a line of the run says.
     pub(crate) fn has(&self, name: &str) -> bool {
         !cfg!(target_os = "linux") || self.0.iter().any(|built| built.starts_with(name))
     }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rescind::{
-    CloseReason, ExchangeId, Fault, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
-    TransportErrorKind, TransportEvent, Unsupported,
+    CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, Receiver, RejectReason, Sender,
+    TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
 /// The handle of a wire that can be held up and cut. Everything else goes through as it is.
@@ -27,11 +27,14 @@ const WRITING: usize = 1;
 impl Valve {
     /// The link behind a valve that is open.
     pub(crate) fn new(link: Link) -> (Self, Link) {
-        let state =
-            State { rx: Some(link.rx), tx: Some(link.tx), reads: true, writes: true, wakers: [None, None] };
+        let state = State { rx: None, tx: None, reads: true, writes: true, wakers: [None, None] };
         let valve = Self(Arc::new(Mutex::new(state)));
-        let (rx, tx) = (Reading(valve.clone()), Writing(valve.clone()));
-        (valve, Link::new(rx, tx, link.traits, link.meta))
+        let link = link.wrap(|rx, tx| {
+            let mut state = valve.state();
+            (state.rx, state.tx) = (Some(rx), Some(tx));
+            (Reading(valve.clone()), Writing(valve.clone()))
+        });
+        (valve, link)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,11 +152,11 @@ impl Sender for Writing {
         self.with((), |tx| tx.begin_exchange(exchange));
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.with((), |tx| tx.note_fault(exchange, fault));
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.with((), |tx| tx.finish_exchange(exchange, how));
     }
 

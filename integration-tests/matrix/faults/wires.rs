@@ -14,7 +14,7 @@ use rescind::http::{
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
-use rescind::{BoxFuture, Framing, Link, Listener, Transport, memory_listener};
+use rescind::{BoxFuture, Clients, Framing, Link, Listener, Share, Transport, memory_listener};
 
 use crate::in_time;
 use crate::line::Line;
@@ -178,7 +178,9 @@ async fn http(
         .max_frame(setting.max_frame)
         .keep_alive(setting.ping)
         .session_idle(setting.idle);
-    let listener = server.bind("127.0.0.1:0").await.unwrap();
+    let mut listener = server.bind("127.0.0.1:0").await.unwrap();
+    // All that a test opens comes from one address.
+    Pin::new(&mut listener).share_among(&Clients::new(Share::ALL, 64));
     let mut url = listener.endpoint().0;
     let place = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
     let line = match setting.way {

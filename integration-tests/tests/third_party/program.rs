@@ -73,15 +73,14 @@ impl Program {
 
     /// Starts it and connects to it.
     pub(crate) async fn open(self) -> (Link, Running) {
-        let framing = self.dialect().rules().framing;
-        let command = Command::new("node").arg(self.file()).framing(framing);
+        let command = Command::new("node").arg(self.file());
         match self {
             Self::AcpAgent | Self::LspServer | Self::McpServer | Self::Mcp2026Server => {
                 let (link, child) = command.start().expect("the program starts");
                 (link, Running::Stdio(child))
             }
             Self::LspServerOverPipe => {
-                let mut listener = pipe().await.framing(framing);
+                let mut listener = pipe().await;
                 let started = command.arg("--pipe").arg(listener.file()).start();
                 let (stdio, child) = started.expect("the program starts");
                 let accepted = poll_fn(|cx| Pin::new(&mut listener).poll_accept(cx)).await;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rescind_core::{
-    CallContext, Cause, CauseKind, ExchangeId, FrameKind, HandlerError, Head, Lane, Outbound, Peer, Receiver,
-    Registry, RequestId, Router, Sender, SessionId, TransportEvent, dialect, memory_pair,
+    CallContext, Cause, CauseKind, ExchangeId, FrameInfo, FrameKind, HandlerError, Lane, Outbound, Peer,
+    Receiver, Registry, RequestId, Router, Sender, SessionId, TransportEvent, dialect, memory_pair,
 };
 use rescind_threads::pairs;
 use serde_json::{Value, json};
@@ -165,8 +165,8 @@ fn send(tx: &Tx, frame: &Value) {
     let out = Outbound {
         body: frame.to_string().into(),
         exchange: ExchangeId::NONE,
-        lane: Lane::Bulk,
-        head: Head { kind: FrameKind::Request, id: None, method: None },
+        lane: Lane::Data,
+        head: FrameInfo { kind: FrameKind::Request, id: None, method: None },
         last: false,
     };
     let Ok(mut tx) = tx.lock() else { panic!("a sender panicked") };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rescind_core::{
-    CallContext, ExchangeId, FrameKind, HandlerError, Head, Lane, Link, MemoryTransport, Outbound, Peer,
+    CallContext, ExchangeId, FrameInfo, FrameKind, HandlerError, Lane, Link, MemoryTransport, Outbound, Peer,
     Router, Server, ServerLimits, Transport, TransportEvent, dialect, memory_listener,
 };
 use rescind_threads::pairs;
@@ -154,8 +154,8 @@ fn send(link: &mut Link, frame: &Value) {
     let out = Outbound {
         body: frame.to_string().into(),
         exchange: ExchangeId::NONE,
-        lane: Lane::Bulk,
-        head: Head { kind: FrameKind::Request, id: None, method: None },
+        lane: Lane::Data,
+        head: FrameInfo { kind: FrameKind::Request, id: None, method: None },
         last: false,
     };
     // The wire has room for this little; a connection too many is closed.

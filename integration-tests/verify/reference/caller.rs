@@ -32,7 +32,7 @@ pub(super) enum Own {
 pub(super) enum Told {
     NotMade,
     /// It would be the child of a request that is cancelled or has ended.
-    BornCancelled,
+    AlreadyCancelled,
     TakenBack(usize),
     CancelSent(usize),
     /// What the canceller was told.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, Role};
 use rescind_core::plant::Plant;
-use rescind_core::{AfterCancel, AnswerKind, HandlerEnd};
+use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
 
 use super::caller::Own;
 use super::model::{Case, EARLY, Event};
@@ -28,7 +28,7 @@ pub(super) fn all() -> Vec<Kept> {
     let call = |parent, deadline| own(Own::Call(parent, deadline, None));
     let short = Duration::from_millis(500);
     vec![
-        kept(Plant::ValueDropped, ACP, &[Ask(0), Cancel(0), End(0, HandlerEnd::Value)]),
+        kept(Plant::ValueDropped, ACP, &[Ask(0), Cancel(0), End(0, HandlerResult::Value)]),
         kept(Plant::DoubleSignal, ACP, &[Ask(1), Cancel(1), Cancel(1)]),
         kept(Plant::EarlyCancelStays, MCP, &[Cancel(2), Pass(EARLY), Cancel(2)]),
         kept(Plant::AckTwice, ABP, &[Cancel(0)]),

@@ -154,7 +154,7 @@ impl Machine {
                         self.calls.push(OwnCall { key, number, cancel: None });
                     }
                     Err(CallRefused::Disconnected) => return Some(Told::NotMade),
-                    Err(CallRefused::BornCancelled(_)) => return Some(Told::BornCancelled),
+                    Err(CallRefused::AlreadyCancelled(_)) => return Some(Told::AlreadyCancelled),
                     Err(other) => panic!("{other:?}"),
                 }
             }

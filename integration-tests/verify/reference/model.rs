@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rescind_core::dialect::{AckStyle, CancelFrom, CancelledReply, Dialect, EarlyCancel, Role};
-use rescind_core::{AckStatus, CauseKind, HandlerEnd};
+use rescind_core::{AckStatus, CauseKind, HandlerResult};
 
 use super::caller::{Caller, Own, Told};
 
@@ -31,7 +31,7 @@ pub(super) enum Event {
     /// Of any id: one in use, one that was, one still to come.
     Cancel(u8),
     /// The handler of the n-th request says how it ends.
-    End(usize, HandlerEnd),
+    End(usize, HandlerResult),
     /// Its task is gone.
     Gone(usize),
     /// Something about a call of ours.
@@ -80,7 +80,7 @@ impl Seen {
             Self::Unborn(_) | Self::UnbornInSilence(_) | Self::Nothing | Self::Waits => "I8",
             Self::Unheard | Self::Acknowledged(_) => "I7",
             Self::Told(told) => match told {
-                Told::BornCancelled | Told::Cancelled { cause: CauseKind::Parent, .. } => "I5",
+                Told::AlreadyCancelled | Told::Cancelled { cause: CauseKind::Parent, .. } => "I5",
                 Told::TakenBack(_) | Told::CancelSent(_) => "I12",
                 Told::Acked(..) => "I7",
                 Told::Late | Told::Unknown => "I14",
@@ -130,6 +130,8 @@ pub(super) struct Reference {
     pub(super) caller: Caller,
     /// When an id was settled last, and whether as cancelled.
     settled: BTreeMap<u8, (Duration, bool)>,
+    /// The highest id of which that is known no more.
+    forgotten: Option<u8>,
     /// Cancels that came before their requests, and when.
     early: BTreeMap<u8, Duration>,
     pub(super) lost: bool,
@@ -159,6 +161,7 @@ impl Reference {
             asked: Vec::new(),
             caller: Caller::new(!client_alone || case.role == Role::Client, silence, acknowledges),
             settled: BTreeMap::new(),
+            forgotten: None,
             early: BTreeMap::new(),
             lost: false,
             over: Vec::new(),
@@ -209,15 +212,17 @@ impl Reference {
 
     fn became_of(&self, id: u8) -> AckStatus {
         match self.settled.get(&id) {
-            Some((at, cancelled)) if self.now.saturating_sub(*at) < REMEMBERED => {
-                if *cancelled {
-                    AckStatus::Cancelled
-                } else {
-                    AckStatus::AlreadyCompleted
-                }
-            }
-            _ => AckStatus::NotFound,
+            Some((_, true)) => AckStatus::Cancelled,
+            Some((_, false)) => AckStatus::AlreadyCompleted,
+            None => AckStatus::NotFound,
         }
+    }
+
+    fn forget(&mut self) {
+        let is_old = |at: Duration| self.now.saturating_sub(at) >= REMEMBERED;
+        let old = self.settled.iter().filter(|(_, (at, _))| is_old(*at)).map(|(id, _)| *id).max();
+        self.settled.retain(|_, (at, _)| !is_old(*at));
+        self.forgotten = self.forgotten.max(old);
     }
 
     fn cancel(&mut self, id: u8) {
@@ -237,7 +242,9 @@ impl Reference {
             found => {
                 let became = self.became_of(id);
                 let waits = self.early.get(&id).is_some_and(|since| self.now.saturating_sub(*since) < EARLY);
-                let never_was = found.is_none() && became == AckStatus::NotFound;
+                let never_was = found.is_none()
+                    && became == AckStatus::NotFound
+                    && self.forgotten.is_none_or(|highest| id > highest);
                 if self.waits_for_requests && never_was && !waits {
                     self.early.insert(id, self.now);
                     self.seen.push(Seen::Waits);
@@ -269,24 +276,25 @@ impl Reference {
         self.seen.push(Seen::Started(self.asked.len() - 1));
     }
 
-    fn end(&mut self, number: usize, end: HandlerEnd) {
+    fn end(&mut self, number: usize, end: HandlerResult) {
         let asked = self.asked[number];
         if !asked.alive || asked.settled {
             return;
         }
         match (asked.signalled_at, end) {
-            (_, HandlerEnd::Value) | (None, HandlerEnd::Error) => {
+            (_, HandlerResult::Value) | (None, HandlerResult::Error) => {
                 self.answer(number, Seen::Value(number), false);
             }
-            (None, HandlerEnd::Panicked) => self.answer(number, Seen::Failed(number), false),
+            (None, HandlerResult::Panicked) => self.answer(number, Seen::Failed(number), false),
             // A handler that stops by itself is not silenced: its peer did not cancel it.
-            (None, HandlerEnd::Stopped) => self.answer(number, Seen::Cancelled(number), true),
+            (None, HandlerResult::Stopped) => self.answer(number, Seen::Cancelled(number), true),
             (Some(_), _) => self.cancelled(number),
         }
     }
 
     fn pass(&mut self, time: Duration) {
         self.now += time;
+        self.forget();
         for number in 0..self.asked.len() {
             let asked = self.asked[number];
             let is_due = asked.signalled_at.is_some_and(|at| at + GRACE <= self.now);
@@ -320,11 +328,11 @@ impl Reference {
             Event::Cancel(id) => self.cancel(id),
             Event::End(number, end) => self.end(number, end),
             Event::Gone(number) => {
-                self.end(number, HandlerEnd::Panicked);
+                self.end(number, HandlerResult::Panicked);
                 self.asked[number].alive = false;
             }
             Event::Own(Own::Call(Some(parent), ..)) if !self.lost && !self.may_have_children(parent) => {
-                self.seen.push(Seen::Told(Told::BornCancelled));
+                self.seen.push(Seen::Told(Told::AlreadyCancelled));
             }
             Event::Own(own) => self.caller.happen(own, self.now, self.lost, &mut self.seen),
             Event::Lost => self.lose(),

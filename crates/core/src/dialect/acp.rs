@@ -3,7 +3,8 @@
 use super::Dialect;
 use super::jsonrpc::{CancelName, Declaration, JsonRpc, Opening};
 use super::rules::{
-    BASE, CancelledError, CancelledReply, DecidedBy, EarlyCancel, Gate, LostStream, RefusalStyle, Rules,
+    BASE, CancelledError, CancelledReply, CapabilityGate, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
+    Rules,
 };
 use crate::message::ErrorCode;
 
@@ -27,6 +28,11 @@ const REQUEST_CANCELLED: CancelledError =
 /// 000-37, 000-38.
 const CANCELLED: CancelledError = CancelledError { message: "Cancelled", ..REQUEST_CANCELLED };
 
+/// "Prompt Turn", "Cancellation", for the client: it MUST answer all pending permission requests with the outcome `cancelled`.
+const PERMISSION: (&str, &str) = ("session/request_permission", r#"{"outcome":{"outcome":"cancelled"}}"#);
+/// 001-09. The same section, for the agent: it MUST answer a cancelled prompt with this stop reason, whatever its work failed with.
+const CALLED_OFF: &[(&str, &str)] = &[("session/prompt", r#"{"stopReason":"cancelled"}"#), PERMISSION];
+
 static ACP_RULES: Rules = Rules {
     name: "acp",
     // Not stated (003-02); ours, because nothing could be done with a connection whose handshake was cancelled.
@@ -36,6 +42,7 @@ static ACP_RULES: Rules = Rules {
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
     // 001-12: the same error whatever the source.
     local_cancelled: REQUEST_CANCELLED,
+    called_off: CALLED_OFF,
     // 003-13, X-08.
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
@@ -56,6 +63,8 @@ static ACP_V2_RULES: Rules = Rules {
     handshake: Some("initialize"),
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
     local_cancelled: REQUEST_CANCELLED,
+    // Version 2 tells of the end of a prompt's work by an update, and its answer has no stop reason.
+    called_off: &[PERMISSION],
     reserved_prefix: Some("$/"),
     ..BASE
 };
@@ -71,8 +80,10 @@ static ACP_DRAFT_RULES: Rules = Rules {
     handshake: Some("initialize"),
     peer_cancelled: CancelledReply::Error(CANCELLED),
     local_cancelled: CANCELLED,
+    // The proposal is one for version 1.
+    called_off: CALLED_OFF,
     // 000-18 .. 000-25.
-    gate: Gate::Declared,
+    gate: CapabilityGate::Declared,
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
     ..BASE

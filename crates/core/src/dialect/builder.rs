@@ -1,15 +1,17 @@
 //! Dialects of your own, and the built-in ones with a rule changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::codec::Codec;
 use super::jsonrpc::{CancelName, JsonRpc};
 use super::rules::{
-    AckStyle, AnswerAfterCancel, BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel,
-    Gate, LostStream, RefusalStyle, Rules, SettledMemory,
+    AckStyle, AnswerAfterCancel, BASE, CancelFrom, CancelledError, CancelledReply, CapabilityGate, DecidedBy,
+    EarlyCancel, LostStream, RefusalStyle, Rules, ServerLifecycle, SettledMemory,
 };
 use super::{CodecHandle, Dialect};
 use crate::framing::Framing;
+use crate::message::ErrorCode;
 
 /// Makes a [`Dialect`]. It starts as plain JSON-RPC 2.0 with `$/cancelRequest {id}`, an owed answer of -32800,
 /// no handshake and newline framing.
@@ -82,10 +84,14 @@ rules_settable! {
     local_cancelled: CancelledError => rules.local_cancelled = local_cancelled;
     /// [`Rules::server_cancelled`].
     server_cancelled: CancelledError => rules.server_cancelled = Some(server_cancelled);
+    /// [`Rules::lifecycle`].
+    lifecycle: ServerLifecycle => rules.lifecycle = Some(lifecycle);
+    /// [`Rules::errors_after_cancel`].
+    errors_after_cancel: &'static [ErrorCode] => rules.errors_after_cancel = errors_after_cancel;
     /// [`Rules::ack`].
     ack: AckStyle => rules.ack = ack;
     /// [`Rules::gate`].
-    gate: Gate => rules.gate = gate;
+    gate: CapabilityGate => rules.gate = gate;
     /// [`Rules::uncancellable`].
     uncancellable: &'static [&'static str] => rules.uncancellable = uncancellable;
     /// [`Rules::uncancellable_param`].
@@ -94,6 +100,14 @@ rules_settable! {
     peer_may_end: &'static [&'static str] => rules.peer_may_end = peer_may_end;
     /// [`Rules::graceful`]. Each text must be JSON.
     graceful: &'static [(&'static str, &'static str)] => rules.graceful = graceful;
+    /// [`Rules::half_close_at_most`].
+    half_close_at_most: Duration => rules.half_close_at_most = Some(half_close_at_most);
+    /// [`Rules::call_timeout`].
+    call_timeout: Duration => rules.call_timeout = Some(call_timeout);
+    /// [`Rules::max_call_timeout`].
+    max_call_timeout: Duration => rules.max_call_timeout = Some(max_call_timeout);
+    /// [`Rules::called_off`]. Each text must be JSON.
+    called_off: &'static [(&'static str, &'static str)] => rules.called_off = called_off;
     /// [`Rules::reserved_prefix`].
     reserved_prefix: &'static str => rules.reserved_prefix = Some(reserved_prefix);
     /// [`Rules::cancel_from`].

@@ -85,8 +85,20 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
     /// Whether a first frame belongs to this dialect, for [`negotiate`](super::negotiate).
     fn recognises(&self, rules: &Rules, frame: &[u8]) -> bool;
 
-    /// The call of ours whose progress a notification tells, by the token [`CallFrame::progress`] added.
+    /// The call of ours whose progress a notification tells, by the token that [`CallFrame::progress`] or [`CallFrame::partial`] added.
     fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
+        let (_, _) = (method, params);
+        None
+    }
+
+    /// The token under which a notification or a call of a handler of ours reports, where the peer can cancel by it.
+    fn reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
+        let (_, _) = (method, params);
+        None
+    }
+
+    /// The token a notification of the peer cancels by: the request that reported under it is to stop.
+    fn cancelled_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let (_, _) = (method, params);
         None
     }
@@ -113,13 +125,15 @@ pub struct CallFrame<'a> {
     pub timeout: Option<Duration>,
     /// The progress of this call is wanted: the codec adds the call's number as its progress token.
     pub progress: bool,
+    /// Its results are wanted in parts, where the dialect has that (LSP): the codec adds a token for them, made of the call's number.
+    pub partial: bool,
 }
 
 impl<'a> CallFrame<'a> {
-    /// A call without timeout or progress.
+    /// A call without timeout, progress or parts.
     #[must_use]
     pub const fn new(number: CallNumber, seed: u128, method: &'a str, params: Option<&'a RawValue>) -> Self {
-        Self { number, seed, method, params, timeout: None, progress: false }
+        Self { number, seed, method, params, timeout: None, progress: false, partial: false }
     }
 }
 

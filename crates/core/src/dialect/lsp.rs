@@ -2,7 +2,7 @@
 
 use super::Dialect;
 use super::jsonrpc::{CancelName, JsonRpc, Opening, Progress, TokenPlace};
-use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules};
+use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules, ServerLifecycle};
 use crate::framing::Framing;
 use crate::message::ErrorCode;
 
@@ -13,12 +13,24 @@ static RULES: Rules = Rules {
     name: "lsp",
     // Not stated; ours, as ACP.
     handshake: Some("initialize"),
+    // "Initialize Request": before it "for a request the response should be an error with code: -32002", "notifications should be
+    // dropped, except for the exit notification". "Shutdown Request": "if a server receives requests after a shutdown request those
+    // requests should error with InvalidRequest", "result: null". "Exit Notification": "the server should exit with success code 0 if
+    // the shutdown request has been received before; otherwise with error code 1".
+    lifecycle: Some(ServerLifecycle { shutdown: "shutdown", shutdown_result: "null", exit: "exit" }),
     // "Cancellation Support": -32800, or a value.
     peer_cancelled: CancelledReply::Error(error(ErrorCode::REQUEST_CANCELLED)),
     // X-01: -32800 is kept for the client's cancels.
     local_cancelled: error(ErrorCode::REQUEST_FAILED),
     // "ErrorCodes": only for requests that say they may be cancelled by the server.
     server_cancelled: Some(error(ErrorCode::SERVER_CANCELLED)),
+    // "ErrorCodes": of the content that "got modified outside normal conditions", of a server's own cancel, whose data may hold
+    // `retriggerRequest` (`DiagnosticServerCancellationData`), and of a request that "failed but it was syntactically correct".
+    errors_after_cancel: &[
+        ErrorCode::CONTENT_MODIFIED,
+        ErrorCode::SERVER_CANCELLED,
+        ErrorCode::REQUEST_FAILED,
+    ],
     // "$ Notifications and Requests", X-08.
     reserved_prefix: Some("$/"),
     early: EarlyCancel::WhereUnordered,
@@ -34,6 +46,12 @@ static CODEC: JsonRpc = JsonRpc {
         token: TokenPlace::Param("workDoneToken"),
         notification: "$/progress",
         told_under: "token",
+        // "Partial Result Progress": told by the same notification.
+        partial: Some("partialResultToken"),
+        // "Server Initiated Progress".
+        create: Some("window/workDoneProgress/create"),
+        // "Canceling a Work Done Progress".
+        cancel: Some("window/workDoneProgress/cancel"),
     }),
     opening: Opening::NoVersion,
     // DIALECTS: overload is "request failed" here; "ErrorCodes" has one for a server that is not initialized.

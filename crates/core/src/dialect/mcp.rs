@@ -1,5 +1,7 @@
 //! The Model Context Protocol: the revisions with a session, and the one without.
 
+use std::time::Duration;
+
 use super::Dialect;
 use super::jsonrpc::{Batches, CancelName, JsonRpc, Opening, Progress, ReasonPlace, TokenPlace};
 use super::rules::{
@@ -16,8 +18,16 @@ pub const MCP_2026: Dialect = Dialect::from_static(&MCP_2026_RULES, &MCP_2026_CO
 /// 002-06, 002-07.
 const CANCELLED: CancelName = CancelName { method: "notifications/cancelled", key: "requestId" };
 
+/// "Lifecycle", "Shutdown": a client closes the input of its server and waits for it to exit; 2026-07-28 wants it to exit promptly.
+/// What is about to answer still does, and what looks at its cancel ends at once.
+const EXIT: Option<Duration> = Some(Duration::from_millis(250));
+
+/// "Lifecycle", "Timeouts": all requests should have a timeout, and a maximum that no progress moves.
+const CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
+const MAX_CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(600));
+
 /// The member of params of a task-augmented request; such requests are cancelled as tasks (revision 2025-11-25,
-/// "Tasks").
+/// "Tasks"; 2026-07-28 has no such member).
 const TASK: Option<&str> = Some("task");
 
 static MCP_RULES: Rules = Rules {
@@ -37,7 +47,10 @@ static MCP_RULES: Rules = Rules {
     // A common client writes cancels before their requests.
     early: EarlyCancel::Always,
     // "Transports": a disconnect SHOULD NOT be interpreted as a cancel.
-    lost_stream: LostStream::Detach,
+    lost_stream: LostStream::Keep,
+    half_close_at_most: EXIT,
+    call_timeout: CALL_TIMEOUT,
+    max_call_timeout: MAX_CALL_TIMEOUT,
     // an id is never null.
     refusal: RefusalStyle::NoIdMember,
     //
@@ -52,6 +65,9 @@ static MCP_CODEC: JsonRpc = JsonRpc {
         token: TokenPlace::Meta("progressToken"),
         notification: "notifications/progress",
         told_under: "progressToken",
+        partial: None,
+        create: None,
+        cancel: None,
     }),
     opening: Opening::TextVersion,
     uncancellable_param: TASK,
@@ -72,7 +88,7 @@ static MCP_2026_RULES: Rules = Rules {
         message: "Request cancelled",
         says_why: true,
     },
-    uncancellable_param: TASK,
+    // The `task` member of 2025-11-25 is gone: one that comes is ignored, as any unknown member is.
     // "Cancellation": the server's own notification may name a listen request and no other.
     peer_may_end: &["subscriptions/listen"],
     // "Subscriptions": an otherwise empty result; the codec adds what each result and this one must carry.
@@ -81,6 +97,9 @@ static MCP_2026_RULES: Rules = Rules {
     early: EarlyCancel::Always,
     // "Transports": closing the response stream is the cancel.
     lost_stream: LostStream::Cancel,
+    half_close_at_most: EXIT,
+    call_timeout: CALL_TIMEOUT,
+    max_call_timeout: MAX_CALL_TIMEOUT,
     refusal: RefusalStyle::NoIdMember,
     ..BASE
 };
@@ -90,12 +109,14 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
         token: TokenPlace::Meta("progressToken"),
         notification: "notifications/progress",
         told_under: "progressToken",
+        partial: None,
+        create: None,
+        cancel: None,
     }),
     // each result says what it is.
     result_mark: Some(("resultType", "complete")),
     // The schema's result of a listen request repeats the request's id.
     graceful_id: Some("io.modelcontextprotocol/subscriptionId"),
     opening: Opening::MetaVersion("io.modelcontextprotocol/protocolVersion"),
-    uncancellable_param: TASK,
     ..JsonRpc::new(CANCELLED)
 };

@@ -30,8 +30,8 @@ pub use lsp::LSP;
 pub use mcp::{MCP, MCP_2026};
 pub use negotiate::{Negotiation, negotiate};
 pub use rules::{
-    AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, Gate,
-    LostStream, Refusal, RefusalStyle, Rules, SettledMemory,
+    AckStyle, AnswerAfterCancel, CancelFrom, CancelledError, CancelledReply, CapabilityGate, DecidedBy,
+    EarlyCancel, LostStream, Refusal, RefusalStyle, Rules, ServerLifecycle, SettledMemory,
 };
 
 /// Every dialect that comes with the library.

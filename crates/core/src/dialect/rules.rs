@@ -1,5 +1,7 @@
 //! What a dialect demands, as data.
 
+use std::time::Duration;
+
 use crate::framing::Framing;
 use crate::message::{BadMessage, ErrorCode};
 
@@ -13,6 +15,8 @@ pub struct Rules {
     pub handshake: Option<&'static str>,
     /// Requests and cancels before the handshake's answer are refused as "not initialized" (ABP).
     pub session_required: bool,
+    /// How a client begins and ends the session of its server, where the server has to hold it to that (LSP).
+    pub lifecycle: Option<ServerLifecycle>,
     /// Who settles a request the peer cancelled.
     pub decided: DecidedBy,
     /// What the peer gets for a request it cancelled.
@@ -21,10 +25,12 @@ pub struct Rules {
     pub local_cancelled: CancelledError,
     /// The error in place of `local_cancelled` for methods declared as server-cancellable (LSP).
     pub server_cancelled: Option<CancelledError>,
+    /// The errors of a handler that are sent unchanged although its request was cancelled before (LSP).
+    pub errors_after_cancel: &'static [ErrorCode],
     /// Whether cancels are acknowledged.
     pub ack: AckStyle,
     /// Whether a side must declare that it handles cancels.
-    pub gate: Gate,
+    pub gate: CapabilityGate,
     /// Methods no cancel message reaches, beside the handshake.
     pub uncancellable: &'static [&'static str],
     /// A member of params that makes a request uncancellable (MCP: `task`), where its receiver declared that for the method or the
@@ -34,6 +40,9 @@ pub struct Rules {
     pub peer_may_end: &'static [&'static str],
     /// Requests answered with this result, as raw JSON, when they are torn down (MCP 2026: `subscriptions/listen`).
     pub graceful: &'static [(&'static str, &'static str)],
+    /// Requests answered with this result, as raw JSON, when the peer or this side's own code (`CauseKind::Local`) cancels them and
+    /// their handler gives no value in its grace (ACP: `session/prompt`).
+    pub called_off: &'static [(&'static str, &'static str)],
     /// Requests whose method starts so are answered `METHOD_NOT_FOUND` and do nothing.
     pub reserved_prefix: Option<&'static str>,
     /// Who may cancel.
@@ -44,6 +53,13 @@ pub struct Rules {
     pub early: EarlyCancel,
     /// What the loss of a request's own stream means, on wires that have one.
     pub lost_stream: LostStream,
+    /// After the end of input, what runs has at most so long to answer; then it is cancelled. `None`: as long as
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) says. MCP: its servers exit at the end of their input.
+    pub half_close_at_most: Option<Duration>,
+    /// The timeout of a client's calls where neither the call nor its connection sets one. `None`: none. MCP asks for one.
+    pub call_timeout: Option<Duration>,
+    /// The most time such a call has where progress renews its timeout. `None`: no bound. MCP asks for one.
+    pub max_call_timeout: Option<Duration>,
     /// Whether settled keys are remembered to answer "already" (ABP).
     pub settled_memory: SettledMemory,
     /// How an error is written when no id is known.
@@ -52,6 +68,18 @@ pub struct Rules {
     pub batch_revision: Option<&'static str>,
     /// The framing on byte streams unless another is chosen.
     pub framing: Framing,
+}
+
+/// How a client begins and ends the session of its server. Before the handshake's request the server refuses others as "not
+/// initialized" and drops notifications, but for `exit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLifecycle {
+    /// The request after which every other is refused as invalid.
+    pub shutdown: &'static str,
+    /// The result of that request where the server's own code does not serve it, as raw JSON.
+    pub shutdown_result: &'static str,
+    /// The notification that closes the connection and asks for the end of the server's process.
+    pub exit: &'static str,
 }
 
 /// An error with a fixed code and text.
@@ -96,7 +124,7 @@ pub enum AckStyle {
 
 /// Whether a side must declare that it handles cancels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum CapabilityGate {
     /// Cancels are always understood.
     None,
     /// Only after the handshake, and only towards a side that declared it (ACP draft).
@@ -135,8 +163,11 @@ pub enum EarlyCancel {
 /// What the loss of a request's own stream means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostStream {
-    /// The request goes on for a grace and is then cancelled.
+    /// The request goes on for [`Limits::detach_grace`](crate::Limits::detach_grace) and is then cancelled.
     Detach,
+    /// The request goes on until it ends or its session does, unless
+    /// [`Limits::lost_stream_grace`](crate::Limits::lost_stream_grace) says after how long it is cancelled.
+    Keep,
     /// The request is cancelled at once.
     Cancel,
 }
@@ -175,6 +206,8 @@ pub enum Refusal {
     MethodNotFound,
     /// The session is not open yet.
     NotInitialized,
+    /// The client has shut the session down.
+    ShutDown,
     /// The key by which it would be cancelled is already in use (ABP: duplicate `callId`).
     DuplicateKey,
     /// Something failed on this side: a panic, an answer over the frame limit.
@@ -186,21 +219,27 @@ pub(super) const BASE: Rules = Rules {
     name: "json-rpc",
     handshake: None,
     session_required: false,
+    lifecycle: None,
     decided: DecidedBy::Handler,
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
     local_cancelled: REQUEST_CANCELLED,
     server_cancelled: None,
+    errors_after_cancel: &[],
     ack: AckStyle::None,
-    gate: Gate::None,
+    gate: CapabilityGate::None,
     uncancellable: &[],
     uncancellable_param: None,
     peer_may_end: &[],
     graceful: &[],
+    called_off: &[],
     reserved_prefix: None,
     cancel_from: CancelFrom::Both,
     answer_after_cancel: AnswerAfterCancel::Dialect,
     early: EarlyCancel::Never,
     lost_stream: LostStream::Detach,
+    half_close_at_most: None,
+    call_timeout: None,
+    max_call_timeout: None,
     settled_memory: SettledMemory::ForParking,
     refusal: RefusalStyle::NullId,
     batch_revision: None,

@@ -1,31 +1,57 @@
 //! What a server counts over all its connections, so that reconnecting does not reset it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::request::Task;
+use super::seats::Seats;
+use crate::byte_budget::ByteBudget;
+use crate::clients::{Client, Clients, DEFAULT_IPV6_PREFIX, Held, Share};
+use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many handlers may run over all connections of a server.
+/// How many handlers may run over all connections of a server, and how much of that one client may have.
+///
+/// A client is the principal that the transport's auth hook names, else the address its connections come from, else its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerLimits {
     /// Handlers running at once, draining ones included; at it a new request is refused. 4096. A request that waits for a
     /// permit of its connection takes over the place of the one that gives it the permit, so it never comes on top.
     pub running: usize,
-    /// Handlers whose request is settled and that still run; over it new requests are refused. 100.
+    /// Handlers whose request is settled and that still run; over it new requests are refused. 100. Of each client only its share
+    /// is counted: one that has more is refused itself, and others are not.
     pub draining: usize,
-    /// Connections at once. 1024.
+    /// Connections at once. 1024. At it, and at a client's share of it, the oldest connection on which nothing was ever asked
+    /// but the handshake, and nothing is in flight, makes room: it is shut down as an idle one is, and counted
+    /// ([`ServerCounts::displaced`](crate::ServerCounts::displaced)). Where there is none the new one is refused.
     pub sessions: usize,
+    /// Bytes held over all connections: what [`Limits::memory`](crate::Limits::memory) counts for each, and frames and bodies that are being
+    /// read. 256 MiB. At it new requests are refused, and reading of large frames waits.
+    pub memory: usize,
     /// A connection on which no frame came or went for so long, and nothing is in flight, is shut down, which counts as
     /// [`Event::LimitReached`](crate::Event::LimitReached) with `idle`. `None` unless set: a connection that is open is in use, and what keeps a
     /// session without one (HTTP) has a limit of its own. Set it where strangers may hold connections for nothing. What a wire sends by
     /// itself, pings, is no frame; a wire whose one link is all of its clients (stateless HTTP) is left alone.
     pub idle: Option<Duration>,
+    /// The part of `running`, `draining` and `sessions` that one client may hold, whether others are there or not. Default: one
+    /// half. [`Share::ALL`] turns it off: set it where all clients come from one address without principals, as behind a proxy.
+    pub client_share: Share,
+    /// The leading bits of an IPv6 address that make one client. Default: 64, the network of one subscriber.
+    pub ipv6_prefix: u8,
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        Self { running: 4096, draining: 100, sessions: 1024, idle: None }
+        Self {
+            running: 4096,
+            draining: 100,
+            sessions: 1024,
+            memory: 256 << 20,
+            idle: None,
+            client_share: Share::HALF,
+            ipv6_prefix: DEFAULT_IPV6_PREFIX,
+        }
     }
 }
 
@@ -33,40 +59,80 @@ impl Default for ServerLimits {
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) limits: ServerLimits,
+    pub(super) clients: Clients,
     /// Places taken: each handler alive has one, and each request that is about to start.
     alive: AtomicUsize,
     draining: AtomicUsize,
+    /// Of `draining`, what each client has up to its share: more of one client is its own concern.
+    draining_shared: AtomicUsize,
     sessions: AtomicUsize,
+    pub(super) seats: Seats,
 }
 
 impl Admission {
-    pub(super) const fn new(limits: ServerLimits) -> Self {
+    pub(super) fn new(limits: ServerLimits) -> Self {
         Self {
             limits,
+            clients: Clients::with_budget(
+                limits.client_share,
+                limits.ipv6_prefix,
+                ByteBudget::new(limits.memory),
+            ),
             alive: AtomicUsize::new(0),
             draining: AtomicUsize::new(0),
+            draining_shared: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
+            seats: Seats::default(),
         }
     }
 
-    pub(super) const fn unbounded() -> Self {
+    /// Without bounds but those of the bytes that these clients hold. On a connection that is many clients' each has its share of the
+    /// connection's limits.
+    pub(super) fn among(clients: Clients) -> Self {
+        let unbounded = Self::unbounded();
+        let limits = ServerLimits { client_share: clients.share(), ..unbounded.limits };
+        Self { limits, clients, ..unbounded }
+    }
+
+    pub(super) fn unbounded() -> Self {
         Self::new(ServerLimits {
             running: usize::MAX,
             draining: usize::MAX,
             sessions: usize::MAX,
-            idle: None,
+            memory: usize::MAX,
+            client_share: Share::ALL,
+            ..ServerLimits::default()
         })
     }
 
-    /// Lets one more request in and takes a place for its handler; the error names the limit that is reached.
-    pub(super) fn admit(&self) -> Result<(), &'static str> {
+    /// What one client may have of a connection that is many clients'.
+    pub(super) fn limits_of_one(&self, limits: &Limits) -> Option<ClientLimits> {
+        let share = self.limits.client_share;
+        let of_one = || {
+            ClientLimits::new(share.of(limits.running), share.of(limits.blocking), share.of(limits.queued))
+        };
+        (!share.is_all()).then(of_one)
+    }
+
+    /// Lets one more request of this client in and takes a place for its handler; the error names the limit that is reached.
+    pub(super) fn admit(&self, client: &Client) -> Result<(), &'static str> {
         // The limit is a threshold: at it, one more is still let in.
-        if self.draining.load(Ordering::Relaxed) > self.limits.draining {
+        if self.draining_shared.load(Ordering::Relaxed) > self.limits.draining {
             return Err("server_draining");
+        }
+        if client.held(Held::Draining) > self.draining_of_one() {
+            return Err("client_draining");
+        }
+        if !client.take(Held::Running, self.limits.running) {
+            let is_full = self.alive() >= self.limits.running;
+            return Err(if is_full { "server_running" } else { "client_running" });
         }
         let take = |alive: usize| (alive < self.limits.running).then_some(alive + 1);
         let taken = self.alive.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(drop).map_err(|_| "server_running")
+        taken.map(drop).map_err(|_| {
+            client.give_back(Held::Running, 1);
+            "server_running"
+        })
     }
 
     /// A handler starts for which no place was taken.
@@ -78,21 +144,44 @@ impl Admission {
         self.alive.fetch_sub(places, Ordering::Relaxed);
     }
 
-    fn drains(&self) {
+    fn drains(&self, client: &Client) {
         self.draining.fetch_add(1, Ordering::Relaxed);
+        if client.take_anyway(Held::Draining) < self.draining_counted() {
+            self.draining_shared.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    fn drained(&self) {
+    fn drained(&self, client: &Client) {
         self.draining.fetch_sub(1, Ordering::Relaxed);
+        if client.give_back(Held::Draining, 1) <= self.draining_counted() {
+            self.draining_shared.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    const fn draining_of_one(&self) -> usize {
+        self.limits.client_share.of(self.limits.draining)
+    }
+
+    /// How many draining handlers of one client others are refused for.
+    const fn draining_counted(&self) -> usize {
+        if self.limits.client_share.is_all() { usize::MAX } else { self.draining_of_one() }
     }
 
     /// Takes a place for one more connection, if there is one.
-    pub(super) fn open_session(&self) -> bool {
+    pub(super) fn open_session(&self, client: &Arc<Client>) -> bool {
+        if !client.take(Held::Sessions, self.limits.sessions) {
+            return false;
+        }
         let open = |open: usize| (open < self.limits.sessions).then_some(open + 1);
-        self.sessions.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok()
+        let opened = self.sessions.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok();
+        if !opened {
+            client.give_back(Held::Sessions, 1);
+        }
+        opened
     }
 
-    pub(super) fn close_session(&self) {
+    pub(super) fn close_session(&self, client: &Client) {
+        client.give_back(Held::Sessions, 1);
         self.sessions.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -109,47 +198,90 @@ impl Admission {
     }
 }
 
+/// Whose a request is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Whose<'a> {
+    /// As all of its connection are.
+    Connections(&'a Client),
+    /// Its own client's, among others of its connection.
+    Own(&'a Client),
+}
+
 /// Places that a step holds and no handler has: of the request it lets in, and of the handlers that end in it. What starts in
 /// the same step has them, and the rest goes back at its end. So one who waited starts in the place of one who ended, and
 /// nobody else comes in between.
+///
+/// Where a connection is one client, they are places of that client too. Where it is many, a client's own count is changed at
+/// once: one who waited may come on top of its client's share, by one for each step at that moment.
 #[derive(Debug, Default)]
-pub(super) struct Places(usize);
+pub(super) struct Places {
+    held: usize,
+    /// The request that was let in has its client's place still.
+    arriving: bool,
+}
 
 impl Places {
     /// The place of a request that was let in.
-    pub(super) const fn admitted(&mut self) {
-        self.0 += 1;
+    pub(super) const fn admitted(&mut self, whose: Whose<'_>) {
+        self.held += 1;
+        self.arriving = matches!(whose, Whose::Own(_));
     }
 
-    /// A task moves on.
-    pub(super) fn task_moved(&mut self, admission: &Admission, from: Task, to: Task) {
-        match (is_alive(from), is_alive(to)) {
-            (false, true) => match self.0.checked_sub(1) {
-                Some(left) => self.0 = left,
-                None => admission.take_anyway(),
-            },
-            (true, false) => self.0 += 1,
-            (true, true) | (false, false) => {}
-        }
-        match (from == Task::Draining, to == Task::Draining) {
-            (false, true) => admission.drains(),
-            (true, false) => admission.drained(),
-            (true, true) | (false, false) => {}
+    /// The step of the request that was let in is over: where it did not start, its client has its place back.
+    pub(super) fn arrived(&mut self, client: &Client) {
+        if std::mem::take(&mut self.arriving) {
+            client.give_back(Held::Running, 1);
         }
     }
 
-    /// The step is over.
-    pub(super) fn give_back(&mut self, admission: &Admission) {
-        if self.0 > 0 {
-            admission.give_back(std::mem::take(&mut self.0));
+    /// A handler starts; `arrives`: of the request that was let in in this step.
+    pub(super) fn starts(&mut self, admission: &Admission, whose: Whose<'_>, arrives: bool) {
+        match whose {
+            Whose::Own(_) if arrives && std::mem::take(&mut self.arriving) => {}
+            Whose::Own(client) => drop(client.take_anyway(Held::Running)),
+            Whose::Connections(_) => {}
+        }
+        if let Some(left) = self.held.checked_sub(1) {
+            self.held = left;
+            return;
+        }
+        admission.take_anyway();
+        if let Whose::Connections(client) = whose {
+            client.take_anyway(Held::Running);
         }
     }
-}
 
-const fn is_alive(task: Task) -> bool {
-    match task {
-        Task::NotStarted | Task::Ended => false,
-        Task::Running | Task::Draining => true,
+    /// The request of a handler that runs is settled.
+    pub(super) fn drains(
+        admission: &Admission,
+        (Whose::Connections(client) | Whose::Own(client)): Whose<'_>,
+    ) {
+        admission.drains(client);
+    }
+
+    /// The task of a request is gone.
+    pub(super) fn ends(&mut self, admission: &Admission, whose: Whose<'_>, from: Task) {
+        let (Whose::Connections(client) | Whose::Own(client)) = whose;
+        match from {
+            Task::NotStarted | Task::Ended => return,
+            Task::Running => {}
+            Task::Draining => admission.drained(client),
+        }
+        self.held += 1;
+        if let Whose::Own(client) = whose {
+            client.give_back(Held::Running, 1);
+        }
+    }
+
+    /// The step is over; the places were of this client, where its connection has no other.
+    pub(super) fn give_back(&mut self, admission: &Admission, client: Option<&Client>) {
+        if self.held > 0 {
+            let places = std::mem::take(&mut self.held);
+            admission.give_back(places);
+            if let Some(client) = client {
+                client.give_back(Held::Running, places);
+            }
+        }
     }
 }
 
@@ -157,15 +289,24 @@ const fn is_alive(task: Task) -> bool {
 mod tests {
     use super::*;
 
+    fn of(limits: ServerLimits) -> Admission {
+        Admission::new(ServerLimits { client_share: Share::ALL, ..limits })
+    }
+
     fn two() -> Admission {
-        Admission::new(ServerLimits { running: 2, ..ServerLimits::default() })
+        of(ServerLimits { running: 2, ..ServerLimits::default() })
+    }
+
+    fn somebody(admission: &Admission) -> Arc<Client> {
+        admission.clients.client(None, None)
     }
 
     #[test]
     fn requests_that_are_let_in_at_once_have_a_place_each() {
         let admission = two();
+        let client = somebody(&admission);
         // None of them has started: each connection takes its step when it gets the processor.
-        let admitted = [admission.admit(), admission.admit(), admission.admit()];
+        let admitted = [(); 3].map(|()| admission.admit(&client));
         assert_eq!(
             admitted,
             [Ok(()), Ok(()), Err("server_running")],
@@ -176,56 +317,149 @@ mod tests {
     #[test]
     fn one_who_waited_starts_in_the_place_of_one_who_ended() {
         let admission = two();
+        let client = somebody(&admission);
+        let whose = Whose::Connections(&client);
         let (mut here, mut there) = (Places::default(), Places::default());
         for places in [&mut here, &mut there] {
-            assert_eq!(admission.admit(), Ok(()));
-            places.admitted();
-            places.task_moved(&admission, Task::NotStarted, Task::Running);
-            places.give_back(&admission);
+            assert_eq!(admission.admit(&client), Ok(()));
+            places.admitted(whose);
+            places.starts(&admission, whose, true);
+            places.give_back(&admission, Some(&client));
         }
         // Within one step here a handler ends and the next one starts; meanwhile a request comes elsewhere.
-        here.task_moved(&admission, Task::Running, Task::Draining);
-        here.task_moved(&admission, Task::Draining, Task::Ended);
-        assert_eq!(admission.admit(), Err("server_running"), "I10: it took the place of one who waited");
-        here.task_moved(&admission, Task::NotStarted, Task::Running);
-        here.give_back(&admission);
-        assert_eq!(admission.admit(), Err("server_running"));
+        Places::drains(&admission, whose);
+        here.ends(&admission, whose, Task::Draining);
+        assert_eq!(
+            admission.admit(&client),
+            Err("server_running"),
+            "I10: it took the place of one who waited"
+        );
+        here.starts(&admission, whose, false);
+        here.give_back(&admission, Some(&client));
+        assert_eq!(admission.admit(&client), Err("server_running"));
         // With nobody waiting the place is free for all.
-        here.task_moved(&admission, Task::Running, Task::Ended);
-        here.give_back(&admission);
-        assert_eq!(admission.admit(), Ok(()));
+        here.ends(&admission, whose, Task::Running);
+        here.give_back(&admission, Some(&client));
+        assert_eq!((admission.alive(), client.held(Held::Running)), (1, 1));
+        assert_eq!(admission.admit(&client), Ok(()));
     }
 
     #[test]
     fn a_request_that_is_queued_or_refused_keeps_no_place() {
         let admission = two();
+        let client = somebody(&admission);
         let mut places = Places::default();
-        for _ in 0..10 {
-            assert_eq!(admission.admit(), Ok(()));
-            places.admitted();
-            places.give_back(&admission);
+        for whose in [Whose::Connections(&client), Whose::Own(&client)] {
+            for _ in 0..10 {
+                assert_eq!(admission.admit(&client), Ok(()));
+                places.admitted(whose);
+                places.arrived(&client);
+                places.give_back(&admission, matches!(whose, Whose::Connections(_)).then_some(&*client));
+            }
+            assert_eq!((admission.alive(), client.held(Held::Running)), (0, 0), "I3: a place is left");
         }
-        assert_eq!(admission.alive(), 0, "I3: a place is left");
+    }
+
+    #[test]
+    fn requests_of_many_clients_on_one_connection_are_counted_for_each() {
+        let admission = two();
+        let (one, other) = (somebody(&admission), somebody(&admission));
+        let mut places = Places::default();
+        for client in [&one, &other] {
+            assert_eq!(admission.admit(client), Ok(()));
+            places.admitted(Whose::Own(client));
+            places.starts(&admission, Whose::Own(client), true);
+            places.arrived(client);
+            places.give_back(&admission, None);
+        }
+        let held = || (admission.alive(), one.held(Held::Running), other.held(Held::Running));
+        assert_eq!(held(), (2, 1, 1));
+        // One of the one ends, and one of the other that waited starts in its place.
+        places.ends(&admission, Whose::Own(&one), Task::Running);
+        places.starts(&admission, Whose::Own(&other), false);
+        places.give_back(&admission, None);
+        assert_eq!(held(), (2, 0, 2));
+        for _ in 0..2 {
+            places.ends(&admission, Whose::Own(&other), Task::Running);
+        }
+        places.give_back(&admission, None);
+        assert_eq!(held(), (0, 0, 0), "I3: a place is left");
     }
 
     #[test]
     fn draining_handlers_count_until_they_end() {
-        let admission = Admission::new(ServerLimits { draining: 0, ..ServerLimits::default() });
+        let admission = of(ServerLimits { draining: 0, ..ServerLimits::default() });
+        let client = somebody(&admission);
+        let whose = Whose::Connections(&client);
         let mut places = Places::default();
-        places.task_moved(&admission, Task::NotStarted, Task::Running);
-        places.task_moved(&admission, Task::Running, Task::Draining);
-        assert_eq!(admission.admit(), Err("server_draining"));
-        places.task_moved(&admission, Task::Draining, Task::Ended);
-        places.give_back(&admission);
-        let left = (admission.alive(), admission.draining());
-        assert_eq!((admission.admit(), left), (Ok(()), (0, 0)));
+        places.starts(&admission, whose, false);
+        Places::drains(&admission, whose);
+        assert_eq!(admission.admit(&client), Err("server_draining"));
+        places.ends(&admission, whose, Task::Draining);
+        places.give_back(&admission, Some(&client));
+        let left = (admission.alive(), admission.draining(), client.held(Held::Running));
+        assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
+    }
+
+    #[test]
+    fn who_drains_more_than_its_share_is_refused_and_others_are_not() {
+        let admission = Admission::new(ServerLimits { draining: 10, ..ServerLimits::default() });
+        let [deaf, deafer, other] = [(); 3].map(|()| somebody(&admission));
+        let drain = |client: &Client, handlers: usize| {
+            (0..handlers).for_each(|_| Places::drains(&admission, Whose::Connections(client)));
+        };
+        drain(&deaf, 5);
+        assert_eq!(admission.admit(&deaf), Ok(()), "at its share");
+        drain(&deaf, 123);
+        assert_eq!((admission.admit(&deaf), admission.admit(&other)), (Err("client_draining"), Ok(())));
+        drain(&deafer, 128);
+        assert_eq!((admission.admit(&deafer), admission.admit(&other)), (Err("client_draining"), Ok(())));
+        drain(&other, 1);
+        assert_eq!(admission.admit(&other), Err("server_draining"), "I11: all of them together");
+        let mut places = Places::default();
+        let mut end = |client: &Client, handlers: usize| {
+            (0..handlers).for_each(|_| places.ends(&admission, Whose::Own(client), Task::Draining));
+        };
+        for client in [&deaf, &deafer, &other] {
+            client.take_anyway(Held::Running);
+            for _ in 0..128 {
+                client.take_anyway(Held::Running);
+            }
+        }
+        end(&deaf, 123);
+        assert_eq!(admission.draining_shared.load(Ordering::Relaxed), 11);
+        end(&deaf, 5);
+        end(&deafer, 128);
+        end(&other, 1);
+        assert_eq!((admission.draining(), admission.draining_shared.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn no_client_runs_more_than_its_share_whoever_came_first() {
+        let admission = Admission::new(ServerLimits { running: 4, ..ServerLimits::default() });
+        let [first, second, third] = [(); 3].map(|()| somebody(&admission));
+        let admitted = [&first, &first, &first, &second, &second, &second, &third];
+        assert_eq!(
+            admitted.map(|client| admission.admit(client)),
+            [
+                Ok(()),
+                Ok(()),
+                Err("client_running"),
+                Ok(()),
+                Ok(()),
+                Err("server_running"),
+                Err("server_running")
+            ]
+        );
+        assert_eq!(third.held(Held::Running), 0, "one that is refused holds nothing");
     }
 
     #[test]
     fn no_more_connections_are_open_than_may_be() {
-        let admission = Admission::new(ServerLimits { sessions: 2, ..ServerLimits::default() });
-        assert_eq!([(); 3].map(|()| admission.open_session()), [true, true, false]);
-        admission.close_session();
-        assert_eq!([(); 2].map(|()| admission.open_session()), [true, false], "one was closed");
+        let admission = of(ServerLimits { sessions: 2, ..ServerLimits::default() });
+        let client = somebody(&admission);
+        assert_eq!([(); 3].map(|()| admission.open_session(&client)), [true, true, false]);
+        admission.close_session(&client);
+        assert_eq!([(); 2].map(|()| admission.open_session(&client)), [true, false], "one was closed");
     }
 }

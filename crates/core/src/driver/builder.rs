@@ -5,13 +5,17 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::admission::Admission;
-use super::opening::Opening;
+use super::negotiate::Opening;
 use super::peer::Peer;
 use super::router::Router;
-use super::shared::{EventHook, Parts, Shared};
-use super::task::{Driver, SessionPlace};
+use super::seats::SessionPlace;
+use super::shared::{Config, ConnectionInner, EventHook};
+use super::task::ConnectionTask;
+use super::timeouts::{Setting, Timeouts};
+use crate::clients::Clients;
 use crate::dialect::{Dialect, Role};
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
@@ -38,6 +42,7 @@ pub struct PeerBuilder {
     limits: Limits,
     role: Option<Role>,
     declare: Declaration,
+    timeouts: Timeouts,
     registry: Registry,
     session: Option<SessionId>,
     on_event: Option<EventHook>,
@@ -56,6 +61,7 @@ impl PeerBuilder {
             limits: Limits::default(),
             role: None,
             declare: Declaration::Declared,
+            timeouts: Timeouts { call: Setting::Default, max: Setting::Default },
             registry: Registry::new(),
             session: None,
             on_event: None,
@@ -75,7 +81,7 @@ impl PeerBuilder {
         self
     }
 
-    /// Which side this is in its dialect's handshake. Unless it is said, who serves is the server.
+    /// Which side this is in its dialect's handshake. Default: `Server` if a router is set, else `Client`.
     pub const fn role(mut self, role: Role) -> Self {
         self.role = Some(role);
         self
@@ -84,6 +90,23 @@ impl PeerBuilder {
     /// Whether this side declares that it handles cancels. It does by default.
     pub const fn declare_cancellation(mut self, declare: Declaration) -> Self {
         self.declare = declare;
+        self
+    }
+
+    /// The timeout of calls that set none by [`CallBuilder::timeout`](super::CallBuilder::timeout); `None` for no timeout. A call that
+    /// times out is cancelled with the cause `Deadline`: the peer is sent a cancel, except for the handshake. Default: 60 s for
+    /// clients of MCP, but for `subscriptions/listen`; none for servers and in other dialects.
+    ///
+    /// MCP, "Timeouts": implementations should establish timeouts for all sent requests.
+    pub fn call_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeouts.call = Setting::of(timeout.into());
+        self
+    }
+
+    /// The most time a call has whose timeout begins anew with progress; `None` for no bound. A longer timeout of the call itself is
+    /// kept. Default: 10 minutes for clients of MCP; none for servers and in other dialects.
+    pub fn max_call_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeouts.max = Setting::of(timeout.into());
         self
     }
 
@@ -114,12 +137,22 @@ impl PeerBuilder {
         self
     }
 
+    /// The clients among which this connection counts, for a program that accepts connections without a [`Server`](crate::Server) and bounds
+    /// the bytes that all of them hold. Give the same to the listener
+    /// ([`Listener::share_among`](crate::Listener::share_among)). Where the connection is many clients' (stateless HTTP) each has its share
+    /// of [`Limits::running`], [`blocking`](Limits::blocking) and [`queued`](Limits::queued). The limits over several connections, such as those
+    /// of sessions and draining handlers, are a `Server`'s alone.
+    pub fn clients(mut self, clients: &Clients) -> Self {
+        self.admission = Some(Arc::new(Admission::among(clients.clone())));
+        self
+    }
+
     pub(super) fn admission(mut self, admission: &Arc<Admission>) -> Self {
         self.admission = Some(Arc::clone(admission));
         self
     }
 
-    /// Opens the wire and the connection on it.
+    /// Opens the wire and the connection on it. A stream of bytes that was not told its framing takes the dialect's.
     ///
     /// # Errors
     /// [`ConnectionError::Transport`] if the wire cannot be opened, else as for [`attach`](Self::attach), or, where
@@ -170,6 +203,11 @@ impl PeerBuilder {
             [] => return Err(ApiMisuse::NoDialect.into()),
             [dialect] => dialect.clone(),
             offered => {
+                let mut framings = offered.iter().map(|dialect| dialect.rules().framing);
+                // Where they differ, the peer's first byte tells.
+                if let Some(framing) = framings.next().filter(|first| framings.all(|next| next == *first)) {
+                    link.default_framing(framing);
+                }
                 let mut opening = Opening::new(offered);
                 let (dialect, first) = poll_fn(|cx| opening.poll(&mut link, cx)).await?;
                 pending.push_back(first);
@@ -187,31 +225,49 @@ impl PeerBuilder {
         place: Option<SessionPlace>,
     ) -> Result<Peer, ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
+        link.default_framing(dialect.rules().framing);
         let serves = self.router.as_ref().is_some_and(|router| !router.serves_nothing());
         let role = self.role.unwrap_or(if serves { Role::Server } else { Role::Client });
         let handles_cancels = self.declare == Declaration::Declared;
         let mut config = SessionConfig::new(dialect.clone(), role);
-        config.limits = self.limits;
+        let limits = self.limits;
+        let admission = self.admission.unwrap_or_else(|| Arc::new(Admission::unbounded()));
+        config.client_limits = admission.limits_of_one(&limits).filter(|_| link.traits.exchange_scoped);
+        config.limits = limits.clone();
         config.ordered = link.traits.ordered;
         config.exchange_scoped = link.traits.exchange_scoped;
         config.handles_cancels = handles_cancels;
-        let parts = Parts {
+        let client = match &place {
+            Some(place) => Arc::clone(place.client()),
+            None => admission.clients.client(link.meta.principal.as_ref(), link.meta.address),
+        };
+        // A link that is all clients of its listener has no bound of its own: each of them has one.
+        let memory = if link.traits.exchange_scoped { usize::MAX } else { limits.memory.max(limits.frame) };
+        link.budget.set_limit(memory);
+        link.budget.set_parent(client.budget());
+        let parts = Config {
             dialect,
             role,
             registry: self.registry,
             session_id: self.session.unwrap_or_else(next_session),
-            admission: self.admission.unwrap_or_else(|| Arc::new(Admission::unbounded())),
+            admission,
+            client,
             runtime: runtime.clone(),
             traits: link.traits,
             meta: link.meta.clone(),
+            budget: link.budget.clone(),
             handles_cancels,
+            timeouts: self.timeouts,
             serves,
             on_event: self.on_event,
         };
-        let shared = Arc::new(Shared::new(parts, Session::new(config)));
+        let shared = Arc::new(ConnectionInner::new(parts, Session::new(config)));
+        if let Some(place) = &place {
+            place.opened(&shared);
+        }
         let peer = Peer::new(&shared);
         let router = self.router.unwrap_or_default();
-        runtime.spawn(Driver::new(shared, router, link, pending, place));
+        runtime.spawn(ConnectionTask::new(shared, router, link, pending, place));
         Ok(peer)
     }
 }

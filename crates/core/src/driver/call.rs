@@ -11,13 +11,12 @@ use serde::de::DeserializeOwned;
 
 use super::calls::Settled;
 use super::canceller::Canceller;
-use super::incoming::{Inbox, Notification, Notifications};
-use super::matchers::Matcher;
-use super::shared::Shared;
-use super::slots::Ticket;
+use super::notifications::{Inbox, Notification, Notifications};
+use super::shared::ConnectionInner;
+use super::slots::SlotKey;
+use super::subscriptions::Matcher;
 use crate::cause::Outcome;
 use crate::error::CallError;
-use crate::message::{ErrorCode, ErrorObject};
 
 /// A call under way: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
 ///
@@ -28,7 +27,7 @@ use crate::message::{ErrorCode, ErrorObject};
 /// and does not wait for the peer. That works outside a runtime and after the connection is gone: it takes a lock.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<R> {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionInner>,
     method: Arc<str>,
     state: State,
     inbox: Option<Arc<Inbox>>,
@@ -36,7 +35,7 @@ pub struct Call<R> {
 }
 
 enum State {
-    Open(Ticket),
+    Open(SlotKey),
     /// Settled before it began.
     Settled(Settled),
     /// Its answer was given away.
@@ -45,19 +44,19 @@ enum State {
 
 impl<R> Call<R> {
     pub(super) fn started(
-        shared: &Arc<Shared>,
+        shared: &Arc<ConnectionInner>,
         method: Arc<str>,
-        ticket: Ticket,
+        ticket: SlotKey,
         inbox: Option<Arc<Inbox>>,
     ) -> Self {
         Self::new(shared, method, State::Open(ticket), inbox)
     }
 
-    pub(super) fn settled(shared: &Arc<Shared>, method: Arc<str>, settled: Settled) -> Self {
+    pub(super) fn settled(shared: &Arc<ConnectionInner>, method: Arc<str>, settled: Settled) -> Self {
         Self::new(shared, method, State::Settled(settled), None)
     }
 
-    fn new(shared: &Arc<Shared>, method: Arc<str>, state: State, inbox: Option<Arc<Inbox>>) -> Self {
+    fn new(shared: &Arc<ConnectionInner>, method: Arc<str>, state: State, inbox: Option<Arc<Inbox>>) -> Self {
         shared.hold();
         Self { shared: Arc::clone(shared), method, state, inbox, answer: PhantomData }
     }
@@ -133,7 +132,7 @@ impl<R> Call<R> {
         }
     }
 
-    const fn ticket(&self) -> Option<Ticket> {
+    const fn ticket(&self) -> Option<SlotKey> {
         match self.state {
             State::Open(ticket) => Some(ticket),
             State::Settled(_) | State::Done => None,
@@ -166,7 +165,7 @@ impl<R> Call<R> {
 }
 
 impl<R: DeserializeOwned> Call<R> {
-    /// How the call ended. A value that is not of the type asked for is [`Outcome::Failed`] with `INTERNAL_ERROR`.
+    /// How the call ended. A value that is not of the type asked for is [`Outcome::Unreadable`].
     ///
     /// # Cancel safety
     /// Dropping the future drops the call, which cancels it.
@@ -175,12 +174,10 @@ impl<R: DeserializeOwned> Call<R> {
             Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
                 Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
                 Ok(value) => Outcome::Completed(value),
-                Err(error) => Outcome::Failed(ErrorObject::new(
-                    ErrorCode::INTERNAL_ERROR,
-                    format!("the answer to `{}` is not of the type asked for: {error}", self.method),
-                )),
+                Err(error) => Outcome::Unreadable { what: not_of_the_type(&error) },
             },
             Settled::Error(error) => Outcome::Failed(error),
+            Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },
             Settled::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
             Settled::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
         }
@@ -193,9 +190,12 @@ impl<R: DeserializeOwned> Future for Call<R> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_settled(cx).map(|settled| match settled {
             Settled::Value { value, .. } => serde_json::from_slice(&value).map_err(|error| {
-                CallError::Answer { method: self.method.to_string(), what: error.to_string() }
+                CallError::Answer { method: self.method.to_string(), what: not_of_the_type(&error) }
             }),
             Settled::Error(error) => Err(CallError::Failed(error)),
+            Settled::Malformed(what) => {
+                Err(CallError::Answer { method: self.method.to_string(), what: what.to_owned() })
+            }
             Settled::Cancelled(cancelled) => Err(CallError::Cancelled(cancelled)),
             Settled::Disconnected { may_have_run } => Err(CallError::Disconnected { may_have_run }),
         })
@@ -215,6 +215,10 @@ impl<R> fmt::Debug for Call<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call").field("method", &self.method).finish_non_exhaustive()
     }
+}
+
+fn not_of_the_type(error: &serde_json::Error) -> String {
+    format!("it is not of the type asked for: {error}")
 }
 
 fn closed_inbox() -> Arc<Inbox> {

@@ -18,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 use super::call::Call;
 use super::calls::{Extras, Settled, StagedCall, Started};
 use super::context::CallContext;
-use super::foreign::ForeignParent;
-use super::incoming::{Inbox, Notification};
+use super::cross_connection::ForeignParent;
 use super::log::CallSpan;
-use super::matchers::{Belongs, Matcher};
+use super::notifications::{Inbox, Notification};
 use super::notify::Frame;
-use super::shared::{Shared, now};
+use super::shared::{ConnectionInner, now};
+use super::subscriptions::{Belongs, Matcher};
+use super::timeouts::{CallTime, Setting};
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
 use crate::error::CallError;
@@ -33,33 +34,39 @@ use crate::message::Exempt;
 /// A call that has not begun. [`start`](Self::start) begins it; awaiting the builder starts the call and waits for it.
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionInner>,
     frame: Result<Frame, CallError>,
     parent: Option<CallContext>,
-    timeout: Option<Duration>,
+    time: CallTime,
     tokens: Vec<CancellationToken>,
     detached: bool,
     after_cancel: Option<AfterCancel>,
     progress: bool,
+    partial: bool,
     belongs: Option<Belongs>,
     answer: PhantomData<fn() -> R>,
 }
 
 impl<R> CallBuilder<R> {
-    pub(super) fn new<P: Serialize + ?Sized>(shared: &Arc<Shared>, method: Arc<str>, params: &P) -> Self {
+    pub(super) fn new<P: Serialize + ?Sized>(
+        shared: &Arc<ConnectionInner>,
+        method: Arc<str>,
+        params: &P,
+    ) -> Self {
         Self::of_frame(shared, Frame::new(shared, method, params))
     }
 
-    pub(super) fn of_frame(shared: &Arc<Shared>, frame: Result<Frame, CallError>) -> Self {
+    pub(super) fn of_frame(shared: &Arc<ConnectionInner>, frame: Result<Frame, CallError>) -> Self {
         Self {
             shared: Arc::clone(shared),
             frame,
             parent: None,
-            timeout: None,
+            time: CallTime::default(),
             tokens: Vec::new(),
             detached: false,
             after_cancel: None,
             progress: false,
+            partial: false,
             belongs: None,
             answer: PhantomData,
         }
@@ -72,9 +79,30 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// Cancels the call by itself after so long.
+    /// Cancels the call by itself after so long, in place of the connection's
+    /// [`call_timeout`](super::PeerBuilder::call_timeout).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.time.timeout = Setting::After(timeout);
+        self
+    }
+
+    /// The call has no timeout, whatever its connection's is.
+    pub const fn no_timeout(mut self) -> Self {
+        self.time.timeout = Setting::Never;
+        self
+    }
+
+    /// Asks for [`progress`](Self::progress) and begins the timeout anew with each progress notification, up to
+    /// [`max_timeout`](Self::max_timeout) or the connection's [`max_call_timeout`](super::PeerBuilder::max_call_timeout).
+    pub const fn reset_timeout_on_progress(mut self) -> Self {
+        self.time.is_renewed = true;
+        self.progress = true;
+        self
+    }
+
+    /// Cancels the call by itself after so long, however much progress comes.
+    pub const fn max_timeout(mut self, timeout: Duration) -> Self {
+        self.time.max = Setting::After(timeout);
         self
     }
 
@@ -99,6 +127,14 @@ impl<R> CallBuilder<R> {
     /// Asks for progress: the call carries a token, and [`Call::notifications`] yields what comes under it.
     pub const fn progress(mut self) -> Self {
         self.progress = true;
+        self
+    }
+
+    /// Asks for the results in parts, in a dialect that has that (LSP's `partialResultToken`): the call carries a token of its own for
+    /// them, and [`Call::notifications`] yields what comes under it, beside what [`progress`](Self::progress) asks for. A token the
+    /// params hold already stays, and belongs to nobody here.
+    pub const fn partial_results(mut self) -> Self {
+        self.partial = true;
         self
     }
 
@@ -151,7 +187,9 @@ impl<R> CallBuilder<R> {
             return born(Cause::new(CauseKind::Caller));
         }
         let mut spec = CallSpec::new(&method);
-        spec.deadline = self.timeout.and_then(|timeout| now().checked_add(timeout));
+        let rules = self.shared.dialect.rules();
+        let time = self.time.begin(now(), self.shared.timeouts, rules, self.shared.role, &method);
+        spec.deadline = time.deadline;
         spec.exempt = exempt;
         spec.after_cancel = self.after_cancel;
         let parent = self.parent.take().filter(|_| !self.detached);
@@ -162,24 +200,30 @@ impl<R> CallBuilder<R> {
             } else {
                 foreign = match ForeignParent::adopt(parent.request()) {
                     Ok(adopted) => Some(adopted),
-                    Err(CallRefused::BornCancelled(cause)) => return refuse_child(parent, cause, born),
+                    Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
                     Err(refused) => return refused_call(&self.shared, &method, refused),
                 };
             }
         }
         let child = foreign.as_ref().map(ForeignParent::child);
+        let mut token = spec
+            .parent
+            .and_then(|_| self.shared.dialect.codec().reported_token(&method, frame.params.as_deref()));
         let staged = Box::new(StagedCall {
             method: Arc::clone(&method),
             params: frame.params,
-            timeout: self.timeout,
+            timeout: time.timeout,
             progress: self.progress,
+            partial: self.partial,
         });
-        let inbox = (self.progress || self.belongs.is_some()).then(|| Inbox::new(self.progress));
+        let reads = self.progress || self.partial;
+        let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
         let span = open_span(&self.shared, &method);
         let mut extras = (foreign.is_some() || inbox.is_some() || span.is_some()).then(|| {
             Box::new(Extras {
                 parent: foreign,
                 inbox: inbox.clone(),
+                renewal: time.renewal,
                 span: span.clone(),
                 ..Extras::default()
             })
@@ -190,7 +234,10 @@ impl<R> CallBuilder<R> {
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
             }
-            core.progress_readers += usize::from(self.progress);
+            core.progress_readers += usize::from(reads);
+            if let (Some(parent), Some(token)) = (spec.parent, token.take()) {
+                core.report_under(parent, token);
+            }
             if let (Some(inbox), Some(belongs)) = (&inbox, belongs.take()) {
                 late = core.match_for(started.ticket, Matcher { inbox: Arc::clone(inbox), belongs });
             }
@@ -215,7 +262,7 @@ impl<R> CallBuilder<R> {
                 }
                 Ok(call)
             }
-            Err(CallRefused::BornCancelled(cause)) => match &parent {
+            Err(CallRefused::AlreadyCancelled(cause)) => match &parent {
                 Some(parent) => refuse_child(parent, cause, born),
                 None => born(cause),
             },
@@ -225,7 +272,7 @@ impl<R> CallBuilder<R> {
 }
 
 fn refused_call<R>(
-    shared: &Arc<Shared>,
+    shared: &Arc<ConnectionInner>,
     method: &Arc<str>,
     refused: CallRefused,
 ) -> Result<Call<R>, CallError> {
@@ -233,7 +280,7 @@ fn refused_call<R>(
         CallRefused::TooMany => {
             return Err(CallError::TooMany { limit: shared.lock().session.limits().calls });
         }
-        CallRefused::BornCancelled(cause) => Settled::Cancelled(Cancelled::new(cause, true)),
+        CallRefused::AlreadyCancelled(cause) => Settled::Cancelled(Cancelled::new(cause, true)),
         CallRefused::Disconnected => Settled::Disconnected { may_have_run: false },
     };
     Ok(Call::settled(shared, Arc::clone(method), settled))
@@ -252,7 +299,7 @@ fn refuse_child<R>(
 }
 
 /// Whether the params name something that puts the call out of a cancel's reach.
-fn exempt_of(shared: &Shared, frame: &Frame) -> Exempt {
+fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> Exempt {
     let Some(member) = shared.dialect.rules().uncancellable_param else { return Exempt::No };
     let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return Exempt::No };
     // Most params do not hold the word at all, and then need no reading.
@@ -266,11 +313,11 @@ fn exempt_of(shared: &Shared, frame: &Frame) -> Exempt {
 }
 
 /// The span of a call, if anyone wants it. It is a child of the span the call is started in.
-fn open_span(shared: &Shared, method: &str) -> CallSpan {
+fn open_span(shared: &ConnectionInner, method: &str) -> CallSpan {
     let span = tracing::info_span!(
         "rescind.call",
         rpc.system.name = shared.rpc_system(),
-        rpc.method = method,
+        rpc.method = %crate::shown::Shown::name(method),
         jsonrpc.request.id = tracing::field::Empty,
         cancel.source = tracing::field::Empty,
         cancel.outcome = tracing::field::Empty,
@@ -279,7 +326,7 @@ fn open_span(shared: &Shared, method: &str) -> CallSpan {
 }
 
 /// Adds our declaration to our half of the handshake, and reads what that half then says.
-fn declare(shared: &Shared, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
+fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
     let codec = shared.dialect.codec();
     let params = frame.params.as_mut()?;
     if let Some(declared) = codec.declare(HandshakePart::Params, params, shared.handles_cancels) {

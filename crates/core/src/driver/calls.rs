@@ -8,19 +8,20 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tracing::Level;
 
-use super::deferred::Deferred;
-use super::foreign::ForeignParent;
+use super::cross_connection::ForeignParent;
+use super::effects::Deferred;
 use super::handler::part_of;
-use super::incoming::Inbox;
 use super::log::{CallSpan, Entry, end_of_call};
-use super::matchers::{Matcher, Place};
+use super::notifications::Inbox;
 use super::outbox::Bulk;
-use super::shared::{Core, Shared};
-use super::slots::Ticket;
+use super::shared::{ConnectionInner, Core};
+use super::slots::SlotKey;
+use super::subscriptions::{Matcher, Place};
+use super::timeouts::Renewal;
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
-use crate::message::{AnswerBody, ErrorCode, ErrorObject};
+use crate::message::{AnswerBody, ErrorObject};
 use crate::plant::{self, Plant};
 use crate::sync::AbortHandle;
 use crate::sync::atomic::Ordering;
@@ -55,6 +56,8 @@ pub(super) struct Extras {
     pub(super) acknowledged: Option<bool>,
     pub(super) ack_waker: Option<Waker>,
     pub(super) inbox: Option<Arc<Inbox>>,
+    /// How progress moves its deadline.
+    pub(super) renewal: Option<Renewal>,
     /// Its readers among those who are asked whose a notification is.
     pub(super) readers: Vec<Place>,
     pub(super) span: CallSpan,
@@ -64,7 +67,7 @@ pub(super) struct Extras {
 
 /// A call that was staged.
 pub(super) struct Started {
-    pub(super) ticket: Ticket,
+    pub(super) ticket: SlotKey,
     pub(super) number: CallNumber,
     /// Its method, as other calls share it.
     pub(super) method: Arc<str>,
@@ -76,6 +79,7 @@ pub(super) struct StagedCall {
     pub(super) params: Option<Box<RawValue>>,
     pub(super) timeout: Option<Duration>,
     pub(super) progress: bool,
+    pub(super) partial: bool,
 }
 
 /// What an answer says.
@@ -84,6 +88,7 @@ pub(super) enum Said {
     Value(Bytes),
     Cancelled,
     Error(ErrorObject),
+    Malformed(&'static str),
 }
 
 impl Said {
@@ -93,10 +98,7 @@ impl Said {
             AnswerBody::Value(value) => Self::Value(part_of(frame, value)),
             AnswerBody::Cancelled => Self::Cancelled,
             AnswerBody::Error(error) => Self::Error(error),
-            AnswerBody::Malformed(what) => Self::Error(ErrorObject::new(
-                ErrorCode::INTERNAL_ERROR,
-                format!("the peer's answer is malformed: {what}"),
-            )),
+            AnswerBody::Malformed(what) => Self::Malformed(what),
         }
     }
 }
@@ -106,6 +108,7 @@ impl Said {
 pub(super) enum Settled {
     Value { value: Bytes, after_cancel: bool },
     Error(ErrorObject),
+    Malformed(&'static str),
     Cancelled(Cancelled),
     Disconnected { may_have_run: bool },
 }
@@ -152,7 +155,7 @@ impl Core {
     /// Stages a call, which takes `extras`; a call that is refused leaves them.
     pub(super) fn start_call(
         &mut self,
-        shared: &Shared,
+        shared: &ConnectionInner,
         now: Instant,
         spec: &CallSpec<'_>,
         mut frame: Box<StagedCall>,
@@ -187,8 +190,13 @@ impl Core {
 
     /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
     /// exchange of its parent.
-    fn exchange_of_call(&self, shared: &Shared, spec: &CallSpec<'_>, number: CallNumber) -> ExchangeId {
-        if shared.traits.exchanges_abortable {
+    fn exchange_of_call(
+        &self,
+        shared: &ConnectionInner,
+        spec: &CallSpec<'_>,
+        number: CallNumber,
+    ) -> ExchangeId {
+        if shared.traits.opens_exchanges {
             return ExchangeId::of_call(number);
         }
         let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
@@ -198,7 +206,7 @@ impl Core {
     pub(super) fn cancel_call(
         &mut self,
         now: Instant,
-        ticket: Ticket,
+        ticket: SlotKey,
         cause: Cause,
         after: Option<AfterCancel>,
     ) -> CancelResult {
@@ -210,21 +218,21 @@ impl Core {
     }
 
     /// A call's handle is dropped.
-    pub(super) fn drop_call(&mut self, now: Instant, ticket: Ticket, deferred: &mut Deferred) {
+    pub(super) fn drop_call(&mut self, now: Instant, ticket: SlotKey, deferred: &mut Deferred) {
         let after = Some(AfterCancel::ReturnNow);
         let _ = self.cancel_call(now, ticket, Cause::new(CauseKind::Dropped), after);
         self.let_go(ticket, deferred);
     }
 
     /// A call's handle will ask no more.
-    pub(super) fn let_go(&mut self, ticket: Ticket, deferred: &mut Deferred) {
+    pub(super) fn let_go(&mut self, ticket: SlotKey, deferred: &mut Deferred) {
         let Some(entry) = self.calls.get_mut(ticket) else { return };
         entry.held = false;
         deferred.wakers.extend(entry.waker.take());
         self.free_call(ticket);
     }
 
-    pub(super) fn free_call(&mut self, ticket: Ticket) {
+    pub(super) fn free_call(&mut self, ticket: SlotKey) {
         if self.calls.get(ticket).is_some_and(CallEntry::is_done) {
             self.calls.remove(ticket);
         }
@@ -237,7 +245,7 @@ impl Core {
             Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
         };
         let Some((ticket, entry)) = self.entry_of(call) else { return };
-        let is_error = matches!(said, Some(Said::Error(_)));
+        let is_error = matches!(said, Some(Said::Error(_) | Said::Malformed(_)));
         let (outcome, source) = end_of_call(&settlement, is_error);
         let forgotten =
             plant::is(Plant::ForgottenCallers) && matches!(settlement, Settlement::Disconnected { .. });
@@ -252,6 +260,7 @@ impl Core {
                 Settled::Value { value, after_cancel: cancelled.is_some() }
             }
             (Settlement::Answered { .. }, Some(Said::Error(error))) => Settled::Error(error),
+            (Settlement::Answered { .. }, Some(Said::Malformed(what))) => Settled::Malformed(what),
             (Settlement::Answered { .. }, Some(Said::Cancelled) | None) => {
                 Settled::Error(ErrorObject::internal())
             }
@@ -287,7 +296,7 @@ impl Core {
     /// One reader more for a call. One that comes too late is given back, to be dropped without the lock (D2): nothing
     /// belongs to a call that has ended.
     #[must_use]
-    pub(super) fn match_for(&mut self, ticket: Ticket, matcher: Matcher) -> Option<Matcher> {
+    pub(super) fn match_for(&mut self, ticket: SlotKey, matcher: Matcher) -> Option<Matcher> {
         match self.calls.get_mut(ticket) {
             Some(entry) if !entry.ended => {
                 entry.extras().readers.push(self.matchers.add(matcher));
@@ -298,7 +307,7 @@ impl Core {
     }
 }
 
-impl Shared {
+impl ConnectionInner {
     /// One handle more keeps the connection open.
     pub(super) fn hold(&self) {
         self.handles.fetch_add(1, Ordering::Relaxed);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::shared::Shared;
-use super::slots::Ticket;
+use super::shared::ConnectionInner;
+use super::slots::SlotKey;
 use crate::cause::{Cause, CauseKind};
 use crate::machine::CancelResult;
 
@@ -15,13 +15,13 @@ use crate::machine::CancelResult;
 /// ended (004-31).
 #[derive(Clone)]
 pub struct Canceller {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionInner>,
     /// `None`: the call was settled before it began.
-    ticket: Option<Ticket>,
+    ticket: Option<SlotKey>,
 }
 
 impl Canceller {
-    pub(super) fn new(shared: &Arc<Shared>, ticket: Option<Ticket>) -> Self {
+    pub(super) fn new(shared: &Arc<ConnectionInner>, ticket: Option<SlotKey>) -> Self {
         Self { shared: Arc::clone(shared), ticket }
     }
 

@@ -60,7 +60,7 @@ impl CallContext {
         self.0.cause().map_or(Ok(()), |cause| Err(Stopped(cause.clone())))
     }
 
-    /// A handler's last words after its cancel: the peer gets the dialect's cancelled answer.
+    /// Returns the dialect's cancelled error, which is what the peer is answered.
     ///
     /// # Errors
     /// Always; the type of the value is the handler's own.

@@ -17,11 +17,11 @@ use serde::de::DeserializeOwned;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::context::CallContext;
-use super::guard::Guard;
 use super::outbox::Answer;
+use super::task_guard::Guard;
 use crate::cause::Cause;
 use crate::error::CallError;
-use crate::machine::{HandlerEnd, Work};
+use crate::machine::{HandlerResult, Work};
 use crate::message::ErrorObject;
 use crate::sync::{AbortHandle, Handle};
 
@@ -71,13 +71,13 @@ impl HandlerError {
         }
     }
 
-    fn into_answer(self) -> (HandlerEnd, Answer) {
+    fn into_answer(self) -> (HandlerResult, Answer) {
         match self.0 {
-            Repr::Stopped(_) => (HandlerEnd::Stopped, Answer::Error(ErrorObject::internal())),
-            Repr::Answered(error) => (HandlerEnd::Error, Answer::Error(error)),
+            Repr::Stopped(_) => (HandlerResult::Stopped, Answer::Error(ErrorObject::internal())),
+            Repr::Answered(error) => (HandlerResult::Error, Answer::Error(error)),
             Repr::Other(error) => {
-                tracing::debug!(error = %crate::cause::Escaped(&error.to_string()), "a handler failed");
-                (HandlerEnd::Error, Answer::Error(ErrorObject::internal()))
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "a handler failed");
+                (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
             }
         }
     }
@@ -159,7 +159,7 @@ pin_project! {
     enum Stage<F, Fut> {
         Begin { function: Arc<F>, params: Option<Bytes> },
         User { #[pin] future: Fut },
-        Offer { end: HandlerEnd, answer: Option<Answer> },
+        Offer { end: HandlerResult, answer: Option<Answer> },
         Done,
     }
 }
@@ -191,7 +191,7 @@ where
                             Err(panic) => ended(guard, Err(panic)),
                         }
                     }
-                    Err(error) => (HandlerEnd::Error, Answer::Error(error)),
+                    Err(error) => (HandlerResult::Error, Answer::Error(error)),
                 },
                 StageProjection::User { mut future } => {
                     let work = AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of));
@@ -218,7 +218,10 @@ where
     }
 }
 
-fn ended(guard: &Guard, ended: Result<(HandlerEnd, Answer), Box<dyn Any + Send>>) -> (HandlerEnd, Answer) {
+fn ended(
+    guard: &Guard,
+    ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>,
+) -> (HandlerResult, Answer) {
     let ended = end_of(ended);
     guard.close_span(ended.0);
     ended
@@ -265,7 +268,7 @@ where
                             let end = guard.enter(|| catch_unwind(work));
                             ended(&guard, end)
                         }
-                        Err(error) => (HandlerEnd::Error, Answer::Error(error)),
+                        Err(error) => (HandlerResult::Error, Answer::Error(error)),
                     };
                     (guard, end)
                 });
@@ -279,24 +282,24 @@ where
     }
 }
 
-fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerEnd, Answer) {
+fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, Answer) {
     match result {
         Ok(value) => match to_raw_value(&value) {
-            Ok(value) => (HandlerEnd::Value, Answer::Value(value)),
+            Ok(value) => (HandlerResult::Value, Answer::Value(value)),
             Err(error) => {
-                tracing::warn!(%error, "a handler's value cannot be written as JSON");
-                (HandlerEnd::Error, Answer::Error(ErrorObject::internal()))
+                tracing::warn!(error = %crate::shown::Shown::text(&error), "a handler's value cannot be written as JSON");
+                (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
             }
         },
         Err(error) => error.into_answer(),
     }
 }
 
-fn end_of(ended: Result<(HandlerEnd, Answer), Box<dyn Any + Send>>) -> (HandlerEnd, Answer) {
+fn end_of(ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>) -> (HandlerResult, Answer) {
     ended.unwrap_or_else(|panic| {
         // The payload is the user's own value, and dropping it may panic as well.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
-        (HandlerEnd::Panicked, Answer::Error(ErrorObject::internal()))
+        (HandlerResult::Panicked, Answer::Error(ErrorObject::internal()))
     })
 }
 

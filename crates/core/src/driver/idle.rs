@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-use super::task::Driver;
+use super::task::ConnectionTask;
 
 /// Since when nobody has used a connection.
 pub(super) struct Idle {
@@ -31,7 +31,7 @@ impl Idle {
     }
 }
 
-impl Driver {
+impl ConnectionTask {
     /// Shuts the connection down if nobody has used it for too long: no frame came or went, and nothing is in flight either
     /// way. `true`: it does.
     pub(super) fn poll_idle(&mut self, cx: &mut Context<'_>) -> bool {

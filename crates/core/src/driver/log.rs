@@ -5,18 +5,19 @@ use std::sync::Arc;
 use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
-use super::deferred::Deferred;
+use super::effects::Deferred;
 use super::request::Request;
-use crate::cause::CauseKind;
+use crate::cause::{Cause, CauseKind};
 use crate::id::CallNumber;
 use crate::machine::{Event, ReplyBody, Settlement};
+use crate::shown::Shown;
 
 /// The span of a call. A clone of a [`tracing::Span`] asks the subscriber, which may not be done under the lock.
 pub(super) type CallSpan = Option<Arc<tracing::Span>>;
 
 /// Something for the log.
 pub(super) enum Entry {
-    RequestCancelled { request: Arc<Request>, source: CauseKind },
+    RequestCancelled { request: Arc<Request>, cause: Cause },
     RequestAnswered { request: Arc<Request>, outcome: &'static str },
     HandlerEndedBadly { request: Arc<Request>, event: &'static str },
     CallCancelled { call: CallNumber, span: CallSpan, source: CauseKind },
@@ -41,21 +42,23 @@ impl Entry {
     /// Tells the subscriber.
     pub(super) fn tell(self) {
         match self {
-            Self::RequestCancelled { request, source } => tracing::debug!(
-                rpc.method = %request.method,
-                jsonrpc.request.id = %request.id,
-                cancel.source = source.name(),
+            // 002-11: the reason of a cancel should be logged.
+            Self::RequestCancelled { request, cause } => tracing::debug!(
+                rpc.method = %Shown::name(&request.method),
+                jsonrpc.request.id = %Shown::name(&request.id),
+                cancel.source = cause.kind().name(),
+                cancel.reason = cause.reason().map(|reason| tracing::field::display(Shown::text(reason))),
                 "a request is cancelled"
             ),
             Self::RequestAnswered { request, outcome } => tracing::trace!(
-                rpc.method = %request.method,
-                jsonrpc.request.id = %request.id,
+                rpc.method = %Shown::name(&request.method),
+                jsonrpc.request.id = %Shown::name(&request.id),
                 cancel.outcome = outcome,
                 "a request is answered"
             ),
             Self::HandlerEndedBadly { request, event } => tracing::debug!(
-                rpc.method = %request.method,
-                jsonrpc.request.id = %request.id,
+                rpc.method = %Shown::name(&request.method),
+                jsonrpc.request.id = %Shown::name(&request.id),
                 event,
                 "a handler did not end in good order"
             ),
@@ -78,7 +81,7 @@ impl Entry {
             }
             Self::LimitReached(limit) => tracing::debug!(limit, "a limit was reached"),
             Self::NotificationDropped(method) => {
-                tracing::debug!(rpc.method = %method, "a notification was dropped: too many wait");
+                tracing::debug!(rpc.method = %Shown::name(&method), "a notification was dropped: too many wait");
             }
             Self::Unresponsive => {
                 tracing::debug!("the peer did not answer a cancelled call within the wait limit");
@@ -103,7 +106,7 @@ pub(super) fn end_of_call(settlement: &Settlement, is_error: bool) -> (&'static 
     match settlement {
         Settlement::Answered { cancelled } => {
             let outcome = if is_error { "failed" } else { "completed" };
-            (outcome, cancelled.as_ref().map(crate::cause::Cause::kind))
+            (outcome, cancelled.as_ref().map(Cause::kind))
         }
         Settlement::Cancelled { cause, confirmed: true } => ("cancelled", Some(cause.kind())),
         Settlement::Cancelled { cause, confirmed: false } => ("unconfirmed", Some(cause.kind())),
@@ -117,12 +120,14 @@ pub(super) const fn name(event: &Event) -> &'static str {
         Event::UnknownCancel => "unknown_cancel",
         Event::MalformedCancel => "malformed_cancel",
         Event::IgnoredCancel => "ignored_cancel",
+        Event::EarlyNotification => "early_notification",
         Event::ParkedCancel => "parked_cancel",
         Event::LateAnswer => "late_answer",
         Event::UnknownAnswer => "unknown_answer",
         Event::LimitReached(_) => "limit_reached",
         Event::DuplicateId => "duplicate_id",
         Event::BadFrame => "bad_frame",
+        Event::IgnoredToken => "ignored_token",
         Event::Unresponsive(_) => "unresponsive",
         Event::HandlerPanicked(_) => "panicked",
         Event::ErrorAfterCancel(_) => "error_after_cancel",
@@ -143,12 +148,14 @@ mod tests {
             Event::UnknownCancel,
             Event::MalformedCancel,
             Event::IgnoredCancel,
+            Event::EarlyNotification,
             Event::ParkedCancel,
             Event::LateAnswer,
             Event::UnknownAnswer,
             Event::LimitReached("calls"),
             Event::DuplicateId,
             Event::BadFrame,
+            Event::IgnoredToken,
             Event::Unresponsive(call),
             Event::ErrorAfterCancel(request),
             Event::Aborted(request),

@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::outbox::{Bulk, Notification};
 use super::request::Request;
-use super::shared::Shared;
+use super::shared::ConnectionInner;
 use crate::error::CallError;
 use crate::id::ExchangeId;
 
@@ -22,7 +22,7 @@ pub(super) struct Frame {
 impl Frame {
     /// Params that are `null` are left out.
     pub(super) fn new<P: Serialize + ?Sized>(
-        shared: &Shared,
+        shared: &ConnectionInner,
         method: Arc<str>,
         params: &P,
     ) -> Result<Self, CallError> {
@@ -34,7 +34,7 @@ impl Frame {
 
     /// Refuses what no message or no frame could hold.
     pub(super) fn checked(
-        shared: &Shared,
+        shared: &ConnectionInner,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     ) -> Result<Self, CallError> {
@@ -52,7 +52,7 @@ impl Frame {
     }
 }
 
-impl Shared {
+impl ConnectionInner {
     /// Queues a notification once there is room for it.
     pub(super) async fn notify(
         self: &Arc<Self>,
@@ -82,6 +82,9 @@ impl Shared {
         owner: Option<&Arc<Request>>,
         waits: Option<(&mut Context<'_>, &mut Option<u64>)>,
     ) -> Poll<Result<(), CallError>> {
+        let token = owner
+            .and(frame.as_ref())
+            .and_then(|frame| self.dialect.codec().reported_token(&frame.method, frame.params.as_deref()));
         let mut replaced = None;
         let queued = self.step(|core, _, _| {
             match owner {
@@ -96,15 +99,21 @@ impl Shared {
             let Some(Frame { method, params }) = frame.take() else { return Poll::Ready(Ok(())) };
             let exchange = owner.map_or(ExchangeId::NONE, |owner| owner.exchange());
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
-            if !core.outbox.has_room(core.session.limits(), notification.weight()) {
+            let weight = notification.weight();
+            // Into an empty outbox one always goes: a task that waits is woken by what is written here, not by what others give back.
+            let fits = core.outbox.takes_any() || self.budget.has_room(weight);
+            if !fits || !core.outbox.has_room(core.session.limits(), weight) {
                 *frame = Some(Frame { method: notification.method, params: notification.params });
                 if let Some((cx, place)) = waits {
                     replaced = core.notifiers.wait(place, owner.map(|owner| owner.key), cx.waker());
                 }
                 return Poll::Pending;
             }
+            if let (Some(owner), Some(token)) = (owner, token) {
+                core.report_under(owner.key, token);
+            }
             if let Some(slot) = owner.and_then(|owner| core.inbound.get_mut(owner.key.0)) {
-                slot.frames += 1;
+                slot.add_frame();
             }
             core.outbox.push_bulk(Bulk::Notification(notification));
             Poll::Ready(Ok(()))
@@ -116,7 +125,7 @@ impl Shared {
 
 /// Gives its place among those who wait for room up, however the waiting ends.
 struct Waits<'a> {
-    shared: &'a Shared,
+    shared: &'a ConnectionInner,
     place: Option<u64>,
 }
 

@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::slots::Ticket;
+use super::slots::SlotKey;
 use crate::cause::Cause;
 use crate::dialect::Refusal;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::machine::{AckStatus, Limits, Reply};
 use crate::message::ErrorObject;
 use crate::plant::{self, Plant};
-use crate::transport::{Finish, Lane};
+use crate::transport::{ExchangeEnd, Lane};
 
 /// About what an envelope weighs beside the body in it, in bytes.
 const ENVELOPE: usize = 128;
@@ -58,7 +58,7 @@ impl Answer {
 #[derive(Debug)]
 pub(super) enum Control {
     /// The cancel of a call, whose details stand in its slot.
-    Cancel(Ticket),
+    Cancel(SlotKey),
     Refuse {
         to: Option<(RequestId, u8)>,
         exchange: ExchangeId,
@@ -81,9 +81,9 @@ pub(super) enum Control {
     /// The handler of the request on this exchange was started, in a later step than the one that took it in.
     Begin(ExchangeId),
     /// The end of an exchange without a frame.
-    Finish {
+    ExchangeEnd {
         exchange: ExchangeId,
-        how: Finish,
+        how: ExchangeEnd,
     },
 }
 
@@ -91,7 +91,7 @@ pub(super) enum Control {
 #[derive(Debug)]
 pub(super) enum Bulk {
     /// A staged call, whose frame stands in its slot.
-    Call(Ticket),
+    Call(SlotKey),
     Answer {
         reply: Reply,
         answer: Option<Answer>,
@@ -135,7 +135,7 @@ struct Load {
 #[derive(Debug)]
 pub(super) struct Outbox {
     control: VecDeque<Control>,
-    cancels: VecDeque<Ticket>,
+    cancels: VecDeque<SlotKey>,
     /// Cancels that overtook the frame of bulk that is next.
     in_a_row: usize,
     bulk: VecDeque<Bulk>,
@@ -166,8 +166,13 @@ impl Outbox {
 
     /// Whether a value or a notification of this weight may be queued. One is let into an empty outbox at any weight.
     pub(super) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
-        self.room.frames == 0
+        self.takes_any()
             || (self.room.frames < limits.outbox_frames && self.room.bytes + weight <= limits.outbox_bytes)
+    }
+
+    /// Whether no value and no notification waits.
+    pub(super) const fn takes_any(&self) -> bool {
+        self.room.frames == 0
     }
 
     /// Whether so much has been written that those who wait for room may try again.
@@ -225,7 +230,7 @@ impl Outbox {
 
     /// The lane the next frame goes by.
     pub(super) fn next_lane(&self) -> Option<Lane> {
-        let bulk = (!self.bulk.is_empty()).then_some(Lane::Bulk);
+        let bulk = (!self.bulk.is_empty()).then_some(Lane::Data);
         let row_is_over = self.in_a_row >= ROW && bulk.is_some();
         if !self.control.is_empty() || (!self.cancels.is_empty() && !row_is_over) {
             return Some(Lane::Control);
@@ -268,13 +273,13 @@ impl Outbox {
     }
 
     /// A staged call was taken back; `is_staged` tells which of the others still are.
-    pub(super) fn took_back(&mut self, is_staged: impl Fn(Ticket) -> bool) {
+    pub(super) fn took_back(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         self.empty += 1;
         self.sweep(is_staged);
     }
 
     /// Lets go of empty places ahead of the next frame of bulk: none of them has a turn, or waits for the wire's room.
-    pub(super) fn skip_empty(&mut self, is_staged: impl Fn(Ticket) -> bool) {
+    pub(super) fn skip_empty(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         while self.empty > 0 {
             match self.bulk.front() {
                 Some(Bulk::Dropped) => {}
@@ -292,7 +297,7 @@ impl Outbox {
         self.empty = self.empty.saturating_sub(1);
     }
 
-    fn sweep(&mut self, is_staged: impl Fn(Ticket) -> bool) {
+    fn sweep(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         if self.empty < 64 || self.empty * 2 < self.bulk.len() {
             return;
         }
@@ -357,7 +362,7 @@ fn charge_of_control(frame: &Control) -> Charge {
         Control::Ack { ack, key, .. } => {
             Charge::Reserve(ENVELOPE + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
         }
-        Control::Finish { .. } | Control::Begin(_) => Charge::Reserve(16),
+        Control::ExchangeEnd { .. } | Control::Begin(_) => Charge::Reserve(16),
     }
 }
 

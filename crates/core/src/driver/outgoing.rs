@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::calls::StagedCall;
-use super::deferred::Deferred;
+use super::effects::Deferred;
 use super::outbox::{Answer, Bulk, Control, Notification};
 use super::shared::Core;
 use crate::cause::Cause;
@@ -32,7 +32,7 @@ impl Core {
     pub(super) fn take(&mut self, lane: Lane, now: Instant, deferred: &mut Deferred) -> Option<Outgoing> {
         let taken = match lane {
             Lane::Control => self.take_control(now),
-            Lane::Bulk => self.take_bulk(now),
+            Lane::Data => self.take_bulk(now),
         };
         self.give_room(deferred);
         taken
@@ -80,7 +80,7 @@ impl Core {
             Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
             Bulk::Notification(frame) => {
                 if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
-                    slot.frames = slot.frames.saturating_sub(1);
+                    slot.remove_frame();
                 }
                 Some(Outgoing::Notification(frame))
             }

@@ -8,14 +8,14 @@ use serde::Serialize;
 
 use super::builder::PeerBuilder;
 use super::call_builder::CallBuilder;
-use super::load::Load;
 use super::notify::Frame;
-use super::shared::Shared;
+use super::queue_stats::Load;
+use super::shared::ConnectionInner;
 use crate::dialect::Dialect;
 use crate::error::{CallError, ConnectionError};
 use crate::machine::Stats;
 use crate::registry::{Registry, SessionId};
-use crate::transport::Meta;
+use crate::transport::PeerInfo;
 
 /// The other side of a connection. Clones are the same connection.
 ///
@@ -35,7 +35,7 @@ use crate::transport::Meta;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Peer(Arc<Shared>);
+pub struct Peer(Arc<ConnectionInner>);
 
 impl Peer {
     /// Begins a connection in this dialect.
@@ -43,13 +43,13 @@ impl Peer {
         PeerBuilder::new(dialect)
     }
 
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(shared: &Arc<ConnectionInner>) -> Self {
         shared.hold();
         Self(Arc::clone(shared))
     }
 
     #[cfg(any(feature = "tower", test))]
-    pub(super) const fn shared(&self) -> &Arc<Shared> {
+    pub(super) const fn shared(&self) -> &Arc<ConnectionInner> {
         &self.0
     }
 
@@ -108,6 +108,16 @@ impl Peer {
         }
     }
 
+    /// The exit code the peer asks of this process, once it has told it to end (LSP's `exit`, which closes the connection): 0 after
+    /// `shutdown`, else 1. `None`: it has not; a connection that just ends asks nothing of its process.
+    ///
+    /// LSP 3.18, "Exit Notification": "The server should exit with success code 0 if the shutdown request has been received before;
+    /// otherwise with error code 1."
+    #[must_use]
+    pub fn exit_code(&self) -> Option<u8> {
+        self.0.lock().session.exit_code()
+    }
+
     /// Whether the connection has closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -145,6 +155,7 @@ impl Peer {
         Load {
             outbox_frames: core.outbox.frames(),
             outbox_bytes: core.outbox.bytes(),
+            memory: core.bytes_held(),
             notifications_waiting: core.notices.len(),
             notifications_dropped: core.notices.dropped,
         }
@@ -170,7 +181,7 @@ impl Peer {
 
     /// What the wire knows of the peer.
     #[must_use]
-    pub fn meta(&self) -> &Meta {
+    pub fn meta(&self) -> &PeerInfo {
         &self.0.meta
     }
 }

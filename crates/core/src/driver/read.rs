@@ -3,30 +3,34 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
+use super::admission::Whose;
 use super::calls::Said;
 use super::handler::part_of;
-use super::incoming::Notification;
-use super::matchers::{Matcher, Readers};
-use super::notices::Notice;
+use super::memory::{bytes_of_request, unpinned};
+use super::notification_queue::Notice;
+use super::notifications::Notification;
 use super::outbox::Control;
 use super::request::{Arrived, InboundSlot, Request, Waiting};
-use super::task::Driver;
+use super::subscriptions::{Matcher, Readers};
+use super::task::ConnectionTask;
+use crate::byte_budget::{ByteBudget, MEMORY};
+use crate::clients::Client;
 use crate::dialect::HandshakePart;
-use crate::id::{CallNumber, ExchangeId, Scope};
+use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::machine::{AnswerKind, Arrival, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
-use crate::transport::{Finish, Inbound, TransportEvent};
+use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
-impl Driver {
+impl ConnectionTask {
     /// Takes in one frame.
     pub(super) fn recv(&mut self, inbound: &Inbound) {
         let shared = Arc::clone(&self.shared);
         match shared.dialect.codec().decode(&inbound.body) {
             Incoming::Request(request) => self.recv_request(inbound, request),
             Incoming::Notification { method, params } => {
-                let params = params.map(|params| part_of(&inbound.body, params));
-                self.recv_notification(&method, params, inbound.exchange);
+                self.recv_notification(inbound, &method, params);
                 self.accept(inbound.exchange);
             }
             Incoming::Answer { call, body } => {
@@ -39,7 +43,7 @@ impl Driver {
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
-                tracing::debug!(%error, "the peer could not read a frame");
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "the peer could not read a frame");
                 self.accept(inbound.exchange);
             }
             Incoming::Batch(members) => {
@@ -85,7 +89,7 @@ impl Driver {
                 shared.step(|core, now, _| core.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
-                tracing::debug!(%error, "an exchange failed");
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
                 shared.step(|core, now, _| core.session.recv_exchange_failed(now, number, sent));
             }
@@ -94,7 +98,7 @@ impl Driver {
 
     fn recv_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
         let shared = &self.shared;
-        let routed = self.own.router.route(&request.method);
+        let mount = self.own.router.route(&request.method);
         let codec = shared.dialect.codec();
         let said = (shared.dialect.rules().handshake == Some(&*request.method))
             .then_some(request.params)
@@ -102,40 +106,75 @@ impl Driver {
             .map(|params| codec.read_handshake(HandshakePart::Params, params));
         let waiting = Waiting {
             params: request.params.map(|params| part_of(&inbound.body, params)),
-            handler: routed.handler,
+            handler: mount.handler,
         };
-        let progress_token = request.progress_token.map(ToOwned::to_owned);
+        let progress_token = request.usable_token().map(ToOwned::to_owned);
+        let ignores_token = progress_token.is_none() && request.progress_token.is_some();
         let id = request.id.clone();
+        let client = self.client_of(inbound);
+        let bytes = bytes_of_request(inbound);
+        let budget = client.as_ref().map_or(&shared.budget, |client| client.budget());
+        let admission = if budget.has_room(bytes as usize) {
+            shared.admission.admit(client.as_ref().unwrap_or(&shared.client))
+        } else {
+            Err(MEMORY)
+        };
+        let mut origin = self.origin(inbound);
+        origin.client = client.as_ref().map(|client| ClientNumber(client.number()));
         let arrival = Arrival {
             id: request.id,
             cancel_key: request.cancel_key,
-            method: &routed.method,
+            method: &mount.method,
             exempt: request.exempt,
             tag: request.tag,
-            origin: self.origin(inbound),
-            server_cancellable: routed.server_cancellable,
+            origin,
+            server_cancellable: mount.server_cancellable,
             work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
-            admission: shared.admission.admit(),
+            admission,
         };
+        let is_handshake = shared.dialect.rules().handshake == Some(&*mount.method);
         let begun = shared.step(|core, now, deferred| {
             if arrival.admission.is_ok() {
-                core.places.admitted();
+                core.places.admitted(match &client {
+                    Some(client) => Whose::Own(client),
+                    None => Whose::Connections(&shared.client),
+                });
             }
-            let Some(key) = core.session.recv_request(now, arrival) else { return ExchangeId::NONE };
+            if ignores_token {
+                core.session.recv_ignored_token();
+            }
+            let Some(key) = core.session.recv_request(now, arrival) else {
+                if let Some(client) = &client {
+                    core.places.arrived(client);
+                }
+                return ExchangeId::NONE;
+            };
+            if let Some(place) = self.own.place.as_ref().filter(|_| !is_handshake) {
+                place.is_used();
+            }
             if let Some(said) = &said {
                 core.session.handshake(HandshakePart::Params, said);
             }
             let exchange = inbound.exchange;
-            let method = Arc::clone(&routed.method);
+            let method = Arc::clone(&mount.method);
             let after = core.notices.last_open();
-            let arrived = Arrived { key, id, method, exchange, progress_token, after };
-            let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)));
+            let arrived =
+                Arrived { key, id, method, exchange, progress_token, after, client: client.clone(), bytes };
+            // Of many clients' requests each counts for its own.
+            let bytes = if client.is_some() { 0 } else { bytes };
+            let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)), bytes);
+            core.memory.request_came(bytes);
             core.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
             core.arriving = Some((key, waiting));
             core.apply(shared, now, deferred);
-            if let (Some((_, waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0)) {
+            if let (Some((_, mut waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0))
+            {
+                waiting.params = waiting.params.map(unpinned);
                 slot.extras().waiting = Some(waiting);
+            }
+            if let Some(client) = &client {
+                core.places.arrived(client);
             }
             std::mem::replace(&mut core.begun, ExchangeId::NONE)
         });
@@ -184,8 +223,32 @@ impl Driver {
         self.shared.step(|core, now, _| core.session.recv_bad(now, why, exchange));
     }
 
+    /// A notification is heard, unless it came too early; one that cancels by a progress token reaches the request it is about.
+    fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
+        let shared = &self.shared;
+        let has_lifecycle = shared.dialect.rules().lifecycle.is_some();
+        if has_lifecycle && !shared.step(|core, _, _| core.session.hears_notification(method)) {
+            return;
+        }
+        let reached = shared.dialect.codec().cancelled_token(method, params).is_some_and(|token| {
+            let origin = self.origin(inbound);
+            shared.step(|core, now, _| {
+                let Some(request) = core.reported.request(&token) else { return false };
+                core.session.recv_cancel_by_token(now, request, &origin);
+                true
+            })
+        });
+        if !reached {
+            let params = params.map(|params| part_of(&inbound.body, params));
+            self.give_notification(method, params, inbound.exchange);
+        }
+        if has_lifecycle {
+            shared.step(|core, now, _| core.session.recv_notification(now, method));
+        }
+    }
+
     /// A notification goes to the call whose token, matcher or exchange it fits, else to the router.
-    fn recv_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
+    fn give_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
         let shared = &self.shared;
         let (reads_progress, matchers) = {
             let core = shared.lock();
@@ -194,7 +257,7 @@ impl Driver {
         if reads_progress && self.recv_progress(method, params.as_ref()) {
             return;
         }
-        if matchers.is_some_and(|readers| read_by(&readers, method, params.as_ref())) {
+        if matchers.is_some_and(|readers| read_by(&readers, method, params.as_ref(), &shared.budget)) {
             return;
         }
         if let (true, Some(call)) = (reads_progress, exchange.call()) {
@@ -211,7 +274,17 @@ impl Driver {
     fn recv_progress(&self, method: &str, params: Option<&Bytes>) -> bool {
         let raw = params.and_then(|params| serde_json::from_slice(params).ok());
         let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
-        self.recv_for(number, method, params)
+        let is_read = self.recv_for(number, method, params);
+        if is_read {
+            self.shared.step(|core, now, _| {
+                let Some(call) = core.session.call_of(number) else { return };
+                let renewal = core.entry_of(call).and_then(|(_, entry)| entry.extras.as_ref()?.renewal);
+                if let Some(deadline) = renewal.and_then(|renewal| renewal.deadline(now)) {
+                    core.session.local_renew(now, call, deadline);
+                }
+            });
+        }
+        is_read
     }
 
     fn recv_for(&self, number: CallNumber, method: &str, params: Option<&Bytes>) -> bool {
@@ -222,7 +295,7 @@ impl Driver {
         };
         // The inbox of a call that asked for no progress is its matcher's alone.
         let Some(inbox) = inbox.filter(|inbox| inbox.reads_progress) else { return false };
-        inbox.push(Notification::new(Arc::from(method), params.cloned()));
+        inbox.push(Notification::new(Arc::from(method), params.cloned()), &self.shared.budget);
         true
     }
 
@@ -230,22 +303,28 @@ impl Driver {
     fn accept(&self, exchange: ExchangeId) {
         if exchange.is_peers() {
             self.shared.step(|core, _, _| {
-                core.outbox.push_control(Control::Finish { exchange, how: Finish::Accepted });
+                core.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
             });
         }
+    }
+
+    /// Whose a request is, where the connection is many clients'.
+    fn client_of(&self, inbound: &Inbound) -> Option<Arc<Client>> {
+        let clients = &self.shared.admission.clients;
+        self.shared.exchange_scoped.then(|| clients.client(inbound.principal.as_ref(), inbound.address))
     }
 
     fn origin(&self, inbound: &Inbound) -> Origin {
         let scope =
             if self.shared.exchange_scoped { Scope::Exchange(inbound.exchange) } else { Scope::Session };
         let principal = inbound.principal.clone().or_else(|| self.shared.meta.principal.clone());
-        Origin { scope, exchange: inbound.exchange, principal }
+        Origin { scope, exchange: inbound.exchange, principal, client: None }
     }
 }
 
 /// Gives a notification to the first reader it belongs to. The readers' own code runs here, without the lock; one that
 /// panics has no part in it.
-fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>) -> bool {
+fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>, budget: &ByteBudget) -> bool {
     let notification = Notification::new(Arc::from(method), params.cloned());
     let belongs = |reader: &&Matcher| {
         let asked = std::panic::AssertUnwindSafe(|| (reader.belongs)(&notification));
@@ -253,7 +332,7 @@ fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>) -> bool {
     };
     match readers.values().find(belongs) {
         Some(reader) => {
-            reader.inbox.push(notification);
+            reader.inbox.push(notification, budget);
             true
         }
         None => false,

@@ -12,9 +12,12 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::Whose;
 use super::handler::Handler;
-use super::shared::Shared;
+use super::shared::ConnectionInner;
+use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
+use crate::clients::Client;
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::registry::SessionId;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
@@ -24,7 +27,7 @@ use crate::sync::{AbortHandle, Mutex, MutexGuard};
 ///
 /// One is held for each request in flight, so what few requests need is boxed, and made when it is needed.
 pub(super) struct Request {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ConnectionInner>,
     pub(super) key: InboundKey,
     pub(super) id: RequestId,
     pub(super) method: Arc<str>,
@@ -52,6 +55,10 @@ struct Apart {
     scope: Option<SessionId>,
     /// The notification it came after, among those that were not done with then; 0: there was none.
     after: u64,
+    /// Whose it is, where its connection is many clients'.
+    client: Option<Arc<Client>>,
+    /// Its bytes, where they count for its client and not for its connection.
+    _held: Option<HeldBytes>,
 }
 
 /// What few requests get on their way.
@@ -76,22 +83,32 @@ pub(super) struct Arrived {
     pub(super) progress_token: Option<Box<RawValue>>,
     /// The last notification that is not done with; 0: there is none.
     pub(super) after: u64,
+    /// Whose it is, where its connection is many clients'.
+    pub(super) client: Option<Arc<Client>>,
+    /// What its frame takes.
+    pub(super) bytes: u32,
 }
 
 impl Request {
-    pub(super) fn new(shared: &Arc<Shared>, arrived: Arrived) -> Self {
-        let Arrived { key, id, method, exchange, progress_token, after } = arrived;
+    pub(super) fn new(shared: &Arc<ConnectionInner>, arrived: Arrived) -> Self {
+        let Arrived { key, id, method, exchange, progress_token, after, client, bytes } = arrived;
         let scope = shared
             .exchange_scoped
             .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), exchange.0)));
-        let is_apart =
-            exchange != ExchangeId::NONE || progress_token.is_some() || scope.is_some() || after > 0;
+        let is_apart = exchange != ExchangeId::NONE
+            || progress_token.is_some()
+            || scope.is_some()
+            || after > 0
+            || client.is_some();
         Self {
             shared: Arc::clone(shared),
             key,
             id,
             method,
-            apart: is_apart.then(|| Box::new(Apart { exchange, progress_token, scope, after })),
+            apart: is_apart.then(|| {
+                let held = client.as_ref().map(|client| client.budget().hold(bytes as usize));
+                Box::new(Apart { exchange, progress_token, scope, after, client, _held: held })
+            }),
             late: OnceLock::new(),
             signal: Notify::new(),
             abort: OnceLock::new(),
@@ -109,6 +126,13 @@ impl Request {
 
     pub(super) fn progress_token(&self) -> Option<&RawValue> {
         self.apart.as_ref()?.progress_token.as_deref()
+    }
+
+    pub(super) fn whose(&self) -> Whose<'_> {
+        match self.apart.as_ref().and_then(|apart| apart.client.as_deref()) {
+            Some(client) => Whose::Own(client),
+            None => Whose::Connections(&self.shared.client),
+        }
     }
 
     pub(super) fn came_after(&self) -> u64 {
@@ -285,10 +309,12 @@ pub(super) struct InboundSlot {
     pub(super) request: Arc<Request>,
     /// What few requests have.
     pub(super) extras: Option<Box<InboundExtras>>,
-    /// Frames of it that wait in the outbox.
-    pub(super) frames: u32,
-    /// Nobody serves its method.
-    pub(super) unserved: bool,
+    /// Bytes it holds: its frame, or its answer where that waits for room and is larger.
+    pub(super) bytes: u32,
+    /// Frames of it that wait in the outbox. At the most a `u16` holds it stays there.
+    frames: u16,
+    /// Whether it is answered without a handler.
+    pub(super) unserved: Unserved,
     /// Its task runs, and whether its request is settled.
     pub(super) task: Task,
 }
@@ -300,13 +326,31 @@ pub(super) struct InboundExtras {
     pub(super) waiting: Option<Waiting>,
     /// Its handler waits for room in the outbox.
     pub(super) waits_for_room: Option<Waker>,
+    /// The progress tokens it reports under, by which the peer may cancel it.
+    pub(super) tokens: Vec<RequestId>,
     /// Tasks that end with it.
     pub(super) watches: Vec<AbortHandle>,
 }
 
 impl InboundSlot {
-    pub(super) fn new(request: Arc<Request>) -> Self {
-        Self { request, extras: None, frames: 0, unserved: false, task: Task::NotStarted }
+    pub(super) fn new(request: Arc<Request>, bytes: u32) -> Self {
+        Self { request, extras: None, bytes, frames: 0, unserved: Unserved::No, task: Task::NotStarted }
+    }
+
+    pub(super) fn add_frame(&mut self) {
+        self.frames = self.frames.saturating_add(1);
+    }
+
+    pub(super) fn remove_frame(&mut self) {
+        // One that was at its most may have been over it: it is not known any more when the last is gone.
+        if self.frames < u16::MAX {
+            self.frames = self.frames.saturating_sub(1);
+        }
+    }
+
+    /// Whether frames of it wait in the outbox. From then on none do.
+    pub(super) fn take_frames(&mut self) -> bool {
+        std::mem::take(&mut self.frames) > 0
     }
 
     pub(super) fn extras(&mut self) -> &mut InboundExtras {
@@ -318,6 +362,16 @@ impl InboundSlot {
 pub(super) struct Waiting {
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub(super) params: Option<bytes::Bytes>,
+}
+
+/// Whether a request is answered without a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unserved {
+    No,
+    /// As nobody serves its method.
+    NotFound,
+    /// By the result the dialect has for it.
+    Shutdown,
 }
 
 /// Where the task of a request stands, for the counts a server keeps over all its connections.

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::context::CallContext;
 use super::handler::{AsyncHandler, BlockingHandler, Handler, HandlerError, read_params};
-use super::notices::NotificationPlace;
+use super::notification_queue::NotificationPlace;
 use super::peer::Peer;
 use crate::transport::BoxFuture;
 
@@ -255,7 +255,7 @@ where
 
     fn handle(&self, told: Told, params: Option<Bytes>) -> BoxFuture<'static, ()> {
         let Ok(params) = read_params::<P>(params) else {
-            tracing::debug!(rpc.method = %told.method, "a notification's params do not fit its handler");
+            tracing::debug!(rpc.method = %crate::shown::Shown::name(&told.method), "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));
         };
         Box::pin((self.function)(told, params))

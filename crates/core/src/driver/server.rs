@@ -1,16 +1,16 @@
 //! Many connections from one listener.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 
 use super::admission::{Admission, ServerLimits};
 use super::builder::PeerBuilder;
 use super::peer::Peer;
 use super::router::Router;
 use super::server_counts::ServerCounts;
-use super::task::SessionPlace;
 use crate::dialect::{Dialect, Role};
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits};
@@ -67,37 +67,52 @@ impl Server {
         while let Some(accepted) = poll_fn(|cx| self.listener.as_mut().poll_accept(cx)).await {
             match accepted {
                 Ok(link) => self.accept(link, &runtime),
-                Err(error) => tracing::debug!(%error, "a connection could not be accepted"),
+                Err(error) => {
+                    tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection could not be accepted");
+                }
             }
         }
         Ok(())
     }
 
     fn accept(&self, link: Link, runtime: &Handle) {
-        if !self.admission.open_session() {
-            tracing::debug!(limit = self.admission.limits.sessions, "a connection was refused");
-            runtime.spawn(refuse(link));
-            return;
-        }
-        let place = SessionPlace(Arc::clone(&self.admission));
+        let client = self.admission.clients.client(link.meta.principal.as_ref(), link.meta.address);
+        let place = match self.admission.seat(&client, link.traits.exchange_scoped) {
+            Ok(place) => place,
+            Err(why) => {
+                tracing::debug!(limit = self.admission.limits.sessions, why, "a connection was refused");
+                runtime.spawn(refuse(link, why));
+                return;
+            }
+        };
+        let seat = Arc::clone(place.seat());
         let peers = self.peers.clone().admission(&self.admission);
         let on_peer = self.on_peer.clone();
         runtime.spawn(async move {
-            match peers.negotiate_at(link, Some(place)).await {
-                Ok(peer) => {
+            let mut opening = pin!(peers.negotiate_at(link, Some(place)));
+            let mut left = pin!(seat.left());
+            let opened = poll_fn(|cx| match opening.as_mut().poll(cx) {
+                Poll::Ready(opened) => Poll::Ready(Some(opened)),
+                Poll::Pending => left.as_mut().poll(cx).map(|()| None),
+            });
+            match opened.await {
+                Some(Ok(peer)) => {
                     if let Some(on_peer) = on_peer {
                         on_peer(peer);
                     }
                 }
-                Err(error) => tracing::debug!(%error, "a connection did not open"),
+                Some(Err(error)) => {
+                    tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection did not open");
+                }
+                None => tracing::debug!("a connection without a message made room for another"),
             }
         });
     }
 }
 
 /// Tells a connection that is one too many, and closes it.
-async fn refuse(mut link: Link) {
-    let why = CloseReason::Violation("too many connections".to_owned());
+async fn refuse(mut link: Link, why: &str) {
+    let why = CloseReason::Violation(why.to_owned());
     let close = poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx));
     let _ = tokio::time::timeout(Limits::default().flush, close).await;
 }
@@ -155,12 +170,10 @@ impl ServerBuilder {
 
     /// Accepts from this listener.
     pub fn listen(self, listener: impl Listener) -> Server {
-        Server {
-            listener: Box::pin(listener),
-            peers: self.peers,
-            admission: Arc::new(Admission::new(self.limits)),
-            on_peer: self.on_peer,
-        }
+        let admission = Arc::new(Admission::new(self.limits));
+        let mut listener: Pin<Box<dyn Listener>> = Box::pin(listener);
+        listener.as_mut().share_among(&admission.clients);
+        Server { listener, peers: self.peers, admission, on_peer: self.on_peer }
     }
 }
 

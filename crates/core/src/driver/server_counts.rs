@@ -29,11 +29,30 @@ impl ServerCounts {
         self.0.draining()
     }
 
+    /// Bytes held over all connections, and by the listener for frames that are being read. New requests are refused at
+    /// [`ServerLimits::memory`](crate::ServerLimits::memory).
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.0.clients.budget().used()
+    }
+
     /// Connections that are open, or being opened. The next one is refused at
     /// [`ServerLimits::sessions`](crate::ServerLimits::sessions).
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.0.sessions()
+    }
+
+    /// Connections on which nothing was ever asked and that were closed to make room for others, since the server was made.
+    #[must_use]
+    pub fn displaced(&self) -> usize {
+        self.0.seats.displaced()
+    }
+
+    /// Clients, identified by a principal or an address, that hold anything. Zero when nobody is connected.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.0.clients.len()
     }
 }
 
@@ -43,6 +62,7 @@ impl fmt::Debug for ServerCounts {
             .field("running", &self.running())
             .field("draining", &self.draining())
             .field("sessions", &self.sessions())
+            .field("memory", &self.memory())
             .finish()
     }
 }

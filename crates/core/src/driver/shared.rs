@@ -2,7 +2,7 @@
 //!
 //! # Locks
 //! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
-//!   step, in [`Shared::step`], and never across an await.
+//!   step, in [`ConnectionInner::step`], and never across an await.
 //! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
 //!   tokens, inboxes, hooks and the log are put into [`Deferred`] and done after it is released. A codec may be asked to read
 //!   a handshake under it; codecs keep no state.
@@ -25,15 +25,20 @@ use tokio::sync::Notify;
 
 use super::admission::{Admission, Places};
 use super::calls::{CallEntry, Said};
-use super::deferred::Deferred;
-use super::foreign::ForeignCall;
-use super::matchers::Matchers;
-use super::methods::Methods;
-use super::notices::Notices;
-use super::notifiers::Notifiers;
+use super::cross_connection::ForeignCall;
+use super::effects::Deferred;
+use super::interner::Methods;
+use super::memory::Memory;
+use super::notification_queue::Notices;
 use super::outbox::{Answer, Outbox};
+use super::reported::Reported;
 use super::request::{InboundSlot, Waiting};
-use super::slots::{SideTable, Slots, Ticket};
+use super::send_waiters::Notifiers;
+use super::slots::{SideTable, SlotKey, Slots};
+use super::subscriptions::Matchers;
+use super::timeouts::Timeouts;
+use crate::byte_budget::ByteBudget;
+use crate::clients::Client;
 use crate::dialect::{Dialect, Role};
 use crate::error::ConnectionError;
 use crate::id::{ExchangeId, InboundKey, OutboundKey};
@@ -41,26 +46,31 @@ use crate::machine::{CloseCause, Event, Session};
 use crate::registry::{Registry, SessionId};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Handle, Mutex, MutexGuard};
-use crate::transport::{LinkTraits, Meta};
+use crate::transport::{Capabilities, PeerInfo};
 
 /// A hook for a connection's events.
 pub(super) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// One connection, as all its handles see it.
-pub(super) struct Shared {
+pub(super) struct ConnectionInner {
     core: Mutex<Core>,
     pub(super) dialect: Dialect,
     pub(super) role: Role,
     pub(super) registry: Registry,
     pub(super) session_id: SessionId,
     pub(super) admission: Arc<Admission>,
+    /// Whose connection it is. Where it is many clients' at once, each request has its own.
+    pub(super) client: Arc<Client>,
     pub(super) runtime: Handle,
-    pub(super) traits: LinkTraits,
-    pub(super) meta: Meta,
+    pub(super) traits: Capabilities,
+    pub(super) meta: PeerInfo,
+    /// What this connection may hold.
+    pub(super) budget: ByteBudget,
     pub(super) seed: u128,
     pub(super) max_frame: usize,
     pub(super) exchange_scoped: bool,
     pub(super) handles_cancels: bool,
+    pub(super) timeouts: Timeouts,
     pub(super) serves: bool,
     pub(super) on_event: Option<EventHook>,
     /// Handles that keep the connection open.
@@ -76,16 +86,19 @@ pub(super) struct Shared {
 }
 
 /// What a connection is made of, beside its machine.
-pub(super) struct Parts {
+pub(super) struct Config {
     pub(super) dialect: Dialect,
     pub(super) role: Role,
     pub(super) registry: Registry,
     pub(super) session_id: SessionId,
     pub(super) admission: Arc<Admission>,
+    pub(super) client: Arc<Client>,
     pub(super) runtime: Handle,
-    pub(super) traits: LinkTraits,
-    pub(super) meta: Meta,
+    pub(super) traits: Capabilities,
+    pub(super) meta: PeerInfo,
+    pub(super) budget: ByteBudget,
     pub(super) handles_cancels: bool,
+    pub(super) timeouts: Timeouts,
     pub(super) serves: bool,
     pub(super) on_event: Option<EventHook>,
 }
@@ -94,6 +107,7 @@ pub(super) struct Parts {
 pub(super) struct Core {
     pub(super) session: Session,
     pub(super) outbox: Outbox,
+    pub(super) memory: Memory,
     pub(super) inbound: SideTable<InboundSlot>,
     /// Requests whose handlers wait for room in the outbox, in the order in which they began to.
     pub(super) waiting_for_room: Vec<InboundKey>,
@@ -101,7 +115,7 @@ pub(super) struct Core {
     pub(super) notifiers: Notifiers,
     pub(super) calls: Slots<CallEntry>,
     pub(super) methods: Methods,
-    pub(super) outbound: SideTable<Ticket>,
+    pub(super) outbound: SideTable<SlotKey>,
     /// The request that is being taken in in this step, and what starts it.
     pub(super) arriving: Option<(InboundKey, Waiting)>,
     /// The exchange of the request that is taken in in this step, if its handler starts in it: the driver tells the wire
@@ -116,6 +130,7 @@ pub(super) struct Core {
     /// Calls whose progress somebody reads.
     pub(super) progress_readers: usize,
     pub(super) notices: Notices,
+    pub(super) reported: Reported,
     pub(super) foreign: HashMap<u64, Option<ForeignCall>>,
     pub(super) next_foreign: u64,
     pub(super) close: Option<CloseCause>,
@@ -128,13 +143,14 @@ pub(super) struct Core {
     pub(super) dirty: bool,
 }
 
-impl Shared {
-    pub(super) fn new(parts: Parts, session: Session) -> Self {
+impl ConnectionInner {
+    pub(super) fn new(parts: Config, session: Session) -> Self {
         let max_frame = session.limits().frame.min(parts.traits.max_frame);
         Self {
             core: Mutex::new(Core {
                 session,
                 outbox: Outbox::new(),
+                memory: Memory::new(&parts.budget),
                 inbound: SideTable::new(),
                 waiting_for_room: Vec::new(),
                 notifiers: Notifiers::default(),
@@ -149,6 +165,7 @@ impl Shared {
                 places: Places::default(),
                 progress_readers: 0,
                 notices: Notices::default(),
+                reported: Reported::default(),
                 foreign: HashMap::new(),
                 next_foreign: 1,
                 close: None,
@@ -162,13 +179,16 @@ impl Shared {
             registry: parts.registry,
             session_id: parts.session_id,
             admission: parts.admission,
+            client: parts.client,
             runtime: parts.runtime,
             traits: parts.traits,
             meta: parts.meta,
+            budget: parts.budget,
             seed: draw_seed(),
             max_frame,
             exchange_scoped: parts.traits.exchange_scoped,
             handles_cancels: parts.handles_cancels,
+            timeouts: parts.timeouts,
             serves: parts.serves,
             on_event: parts.on_event,
             handles: AtomicUsize::new(0),
@@ -193,14 +213,16 @@ impl Shared {
     pub(super) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core, Instant, &mut Deferred) -> R) -> R {
         let now = now();
         let mut deferred = Deferred::default();
-        let result = {
+        let (result, given_back) = {
             let mut core = self.lock();
             let result = act(&mut core, now, &mut deferred);
             core.apply(self, now, &mut deferred);
-            core.places.give_back(&self.admission);
+            core.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
+            let given_back = core.count_memory();
             core.call_driver(self, &mut deferred);
-            result
+            (result, given_back)
         };
+        self.budget.remove(given_back);
         deferred.run(self);
         result
     }
@@ -208,7 +230,7 @@ impl Shared {
 
 impl Core {
     /// Wakes the driver if what happened needs it.
-    fn call_driver(&mut self, shared: &Shared, deferred: &mut Deferred) {
+    fn call_driver(&mut self, shared: &ConnectionInner, deferred: &mut Deferred) {
         let earlier = match (self.session.next_timeout(), self.armed) {
             (Some(next), Some(armed)) => next < armed,
             (Some(_), None) => true,
@@ -228,7 +250,7 @@ impl Core {
         }
     }
 
-    pub(super) fn entry_of(&mut self, call: OutboundKey) -> Option<(Ticket, &mut CallEntry)> {
+    pub(super) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {
         let ticket = *self.outbound.get(call.0)?;
         self.calls.get_mut(ticket).map(|entry| (ticket, entry))
     }
@@ -263,7 +285,7 @@ impl Core {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ConnectionInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Connection")
             .field("session", &self.session_id)

@@ -1,7 +1,7 @@
 //! Tables of the driver, beside the machine's own.
 
+use crate::chunked_vec::Pages;
 use crate::id::CallKey;
-use crate::pages::Pages;
 
 /// What the driver keeps for the machine's slots, by the machine's keys. An old key finds nothing (I14).
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl<T> SideTable<T> {
 
 /// A place in [`Slots`] and how often it was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Ticket {
+pub(super) struct SlotKey {
     place: u32,
     generation: u32,
 }
@@ -76,30 +76,30 @@ impl<T> Slots<T> {
         Self { places: Pages::new(), free: Vec::new() }
     }
 
-    pub(super) fn insert(&mut self, value: T) -> Ticket {
+    pub(super) fn insert(&mut self, value: T) -> SlotKey {
         if let Some(place) = self.free.pop() {
             if let Some((generation, content)) = self.places.get_mut(place as usize) {
                 *content = Some(value);
-                return Ticket { place, generation: *generation };
+                return SlotKey { place, generation: *generation };
             }
         }
         // Bounded by the limit on calls and the handles a program keeps.
         let place = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
         self.places.push((0, Some(value)));
-        Ticket { place, generation: 0 }
+        SlotKey { place, generation: 0 }
     }
 
-    pub(super) fn get(&self, ticket: Ticket) -> Option<&T> {
+    pub(super) fn get(&self, ticket: SlotKey) -> Option<&T> {
         let (generation, content) = self.places.get(ticket.place as usize)?;
         content.as_ref().filter(|_| *generation == ticket.generation)
     }
 
-    pub(super) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, ticket: SlotKey) -> Option<&mut T> {
         let (generation, content) = self.places.get_mut(ticket.place as usize)?;
         content.as_mut().filter(|_| *generation == ticket.generation)
     }
 
-    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<T> {
+    pub(super) fn remove(&mut self, ticket: SlotKey) -> Option<T> {
         self.get(ticket)?;
         let (generation, content) = self.places.get_mut(ticket.place as usize)?;
         *generation = generation.wrapping_add(1);

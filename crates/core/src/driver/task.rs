@@ -24,10 +24,11 @@ use std::time::Instant;
 
 use tokio::time::Sleep;
 
-use super::admission::Admission;
 use super::idle::Idle;
 use super::router::Router;
-use super::shared::{Shared, now};
+use super::seats::SessionPlace;
+use super::shared::{ConnectionInner, now};
+use crate::byte_budget::HeldBytes;
 use crate::error::{ConnectionError, ProtocolViolation};
 use crate::machine::{CloseCause, Lost};
 use crate::sync::atomic::Ordering;
@@ -41,8 +42,8 @@ const BATCH: usize = 16;
 const ROUNDS: usize = 16;
 
 /// The driver of one connection.
-pub(super) struct Driver {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ConnectionTask {
+    pub(super) shared: Arc<ConnectionInner>,
     /// What is the driver's alone.
     pub(super) own: Box<Own>,
     pub(super) rx: Option<Pin<Box<dyn Receiver>>>,
@@ -52,6 +53,10 @@ pub(super) struct Driver {
     /// What frames are encoded in.
     pub(super) scratch: Vec<u8>,
     pub(super) unflushed: bool,
+    /// Bytes handed to the transport since it was last flushed.
+    pub(super) written: usize,
+    /// The same in the budget, where it is more than a little.
+    pub(super) written_held: HeldBytes,
     /// A frame came or went since it was last looked whether the connection is in use.
     pub(super) moved: bool,
     /// Where a server sets a time for connections that nobody uses.
@@ -67,7 +72,7 @@ pub(super) struct Own {
     /// What handlers hold is let go with the connection, even if that is a handle of it.
     pub(super) router: Arc<Router>,
     /// The connection's place among those of its server.
-    _place: Option<SessionPlace>,
+    pub(super) place: Option<SessionPlace>,
 }
 
 enum Phase {
@@ -93,18 +98,9 @@ enum Due {
     More,
 }
 
-/// A connection's place among those of its server, given back when its driver ends.
-pub(super) struct SessionPlace(pub(super) Arc<Admission>);
-
-impl Drop for SessionPlace {
-    fn drop(&mut self) {
-        self.0.close_session();
-    }
-}
-
-impl Driver {
+impl ConnectionTask {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ConnectionInner>,
         router: Arc<Router>,
         link: Link,
         pending: VecDeque<Inbound>,
@@ -112,14 +108,17 @@ impl Driver {
     ) -> Self {
         // A link without a session is all clients of its listener at once.
         let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
+        let written_held = shared.budget.hold(0);
         Self {
             shared,
-            own: Box::new(Own { router, _place: place }),
+            own: Box::new(Own { router, place }),
             rx: Some(link.rx),
             tx: Some(link.tx),
             pending,
             scratch: Vec::new(),
             unflushed: false,
+            written: 0,
+            written_held,
             moved: false,
             idle,
             phase: Phase::Open,
@@ -142,26 +141,20 @@ impl Driver {
                     Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
                     Poll::Ready(Some(Ok(event))) => self.recv_event(event),
                     Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
-                        tracing::debug!(%error, "a message could not be read");
+                        tracing::debug!(error = %crate::shown::Shown::text(&error), "a message could not be read");
                     }
                     Poll::Ready(Some(Err(error))) => {
-                        let lost = self.lost_policy();
-                        self.end(lost, Err(error.into()));
+                        self.end(Lost::CancelNow, Err(error.into()));
                         return false;
                     }
                     Poll::Ready(None) => {
-                        let lost = self.lost_policy();
-                        self.end(lost, Ok(()));
+                        self.end(Lost::CancelNow, Ok(()));
                         return false;
                     }
                 }
             }
         }
         true
-    }
-
-    fn lost_policy(&self) -> Lost {
-        if self.shared.traits.resumable { Lost::Detach } else { Lost::CancelNow }
     }
 
     /// Begins to close, if the machine or the outbox wants it.
@@ -231,6 +224,7 @@ impl Driver {
     pub(super) fn end(&mut self, lost: Lost, result: Result<(), ConnectionError>) {
         self.rx = None;
         self.tx = None;
+        self.flushed();
         self.pending.clear();
         self.phase = Phase::Lost;
         self.lose(lost);
@@ -293,7 +287,7 @@ impl Driver {
     }
 }
 
-impl Future for Driver {
+impl Future for ConnectionTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -331,7 +325,7 @@ impl Future for Driver {
     }
 }
 
-impl Drop for Driver {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         if !matches!(self.phase, Phase::Lost) {
             let error = TransportError::new(TransportErrorKind::Closed, "its driver was dropped");
@@ -343,7 +337,7 @@ impl Drop for Driver {
 impl Inbound {
     /// A member of a batch, which came as the batch came.
     pub(super) fn member(&self, body: bytes::Bytes) -> Self {
-        Self { body, exchange: self.exchange, principal: self.principal.clone() }
+        Self { body, exchange: self.exchange, principal: self.principal.clone(), address: self.address }
     }
 }
 

@@ -7,17 +7,19 @@ use bytes::Bytes;
 
 use super::outbox::{Answer, Control, ROW};
 use super::outgoing::Outgoing;
-use super::shared::Shared;
-use super::task::Driver;
+use super::shared::ConnectionInner;
+use super::task::ConnectionTask;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
-use crate::transport::{Fault, Finish, FrameKind, Head, Lane, Outbound, TransportError};
+use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
 
 /// Over this a frame's buffer is given away and not copied.
 const COPY: usize = 16 * 1024;
+/// What the transport holds unflushed is counted from so many bytes on.
+const COUNTED: usize = 16 * 1024;
 
-impl Driver {
+impl ConnectionTask {
     /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: there is more to write
     /// at once. After a row of cancels the others have another round to go on, so that the wire holds few of them: whatever
     /// else goes by it waits behind those it holds.
@@ -38,7 +40,7 @@ impl Driver {
                 cancels_wait = true;
                 break;
             }
-            if urgent && lane == Lane::Bulk {
+            if urgent && lane == Lane::Data {
                 // What it overtook would else fill the wire's buffer before any of it is on its way.
                 urgent = false;
                 self.flush(cx)?;
@@ -47,7 +49,7 @@ impl Driver {
                 let mut core = self.shared.lock();
                 core.outbox.blocked = true;
                 // In a wire with one order, more cancels ahead of it would have it wait for as long as there are any.
-                let may_pass = lane == Lane::Bulk && !self.shared.traits.ordered;
+                let may_pass = lane == Lane::Data && !self.shared.traits.ordered;
                 cancels_wait = may_pass && core.outbox.pass_turn();
                 break;
             }
@@ -71,12 +73,20 @@ impl Driver {
     fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
         match &mut self.tx {
             Some(tx) if self.unflushed => match tx.as_mut().poll_flush(cx)? {
-                Poll::Ready(()) => self.unflushed = false,
+                Poll::Ready(()) => self.flushed(),
                 Poll::Pending => {}
             },
             Some(_) | None => {}
         }
         Ok(())
+    }
+
+    /// The transport holds nothing of what it was given.
+    pub(super) fn flushed(&mut self) {
+        self.unflushed = false;
+        if std::mem::take(&mut self.written) > COUNTED {
+            self.written_held.resize(0);
+        }
     }
 
     /// Whether the wire takes a frame of this lane. A full wire is flushed and asked again.
@@ -88,8 +98,9 @@ impl Driver {
         if !self.unflushed || tx.as_mut().poll_flush(cx)?.is_pending() {
             return Ok(false);
         }
-        self.unflushed = false;
-        Ok(tx.as_mut().poll_ready(lane, cx)?.is_ready())
+        let ready = tx.as_mut().poll_ready(lane, cx)?.is_ready();
+        self.flushed();
+        Ok(ready)
     }
 
     fn send(&mut self, outgoing: Outgoing) -> Result<(), TransportError> {
@@ -98,16 +109,17 @@ impl Driver {
         match outgoing {
             Outgoing::Call { key, number, exchange, call } => {
                 let mut frame = CallFrame::new(number, shared.seed, &call.method, call.params.as_deref());
+                frame.partial = call.partial;
                 frame.timeout = call.timeout;
                 frame.progress = call.progress;
                 shared.dialect.codec().encode_request(shared.dialect.rules(), &mut self.scratch, &frame);
-                let head = Head {
+                let head = FrameInfo {
                     kind: FrameKind::Request,
                     id: id_of(number),
                     method: Some(Arc::clone(&call.method)),
                 };
                 let sent = self.scratch.len() <= shared.max_frame
-                    && self.start_send(Lane::Bulk, exchange, head, Last::No)?;
+                    && self.start_send(Lane::Data, exchange, head, Last::No)?;
                 if !sent {
                     shared.step(|core, now, _| core.session.recv_call_failed(now, key, false));
                 }
@@ -124,7 +136,7 @@ impl Driver {
                 // I12: on the peer's exchange the cancel goes where its request went; our own has carried the
                 // request, and the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
-                let head = Head { kind: FrameKind::Cancel, id: id_of(number), method: None };
+                let head = FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None };
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
             }
             Outgoing::Control(control) => self.send_control(&shared, control),
@@ -136,8 +148,8 @@ impl Driver {
                     &frame.method,
                     frame.params.as_deref(),
                 );
-                let head = Head { kind: FrameKind::Notification, id: None, method: Some(frame.method) };
-                self.start_send(Lane::Bulk, frame.exchange, head, Last::No).map(drop)
+                let head = FrameInfo { kind: FrameKind::Notification, id: None, method: Some(frame.method) };
+                self.start_send(Lane::Data, frame.exchange, head, Last::No).map(drop)
             }
         }
     }
@@ -151,7 +163,7 @@ impl Driver {
         tx.as_mut().abort_exchange(exchange).is_ok()
     }
 
-    fn send_control(&mut self, shared: &Shared, control: Control) -> Result<(), TransportError> {
+    fn send_control(&mut self, shared: &ConnectionInner, control: Control) -> Result<(), TransportError> {
         let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
         let out = &mut self.scratch;
         let mut fault = None;
@@ -163,7 +175,7 @@ impl Driver {
                 fault = Some(fault_of(why));
                 let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
                 let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
-                (written, exchange, to.map(|(id, _)| id.clone()), Finish::Refused)
+                (written, exchange, to.map(|(id, _)| id.clone()), ExchangeEnd::Refused)
             }
             Control::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
                 let to = ReplyTo { id: &id, tag, server_cancellable };
@@ -171,27 +183,27 @@ impl Driver {
                     Some(result) => codec.encode_graceful(rules, out, &to, result),
                     None => codec.encode_cancelled(rules, out, &to, &cause),
                 }
-                (true, exchange, Some(id), Finish::Refused)
+                (true, exchange, Some(id), ExchangeEnd::Refused)
             }
             Control::Ack { ack, key, exchange, status } => {
                 let written = codec.encode_ack(rules, out, &ack, key.as_ref(), status);
-                (written, exchange, Some(ack), Finish::Accepted)
+                (written, exchange, Some(ack), ExchangeEnd::Accepted)
             }
-            Control::Finish { exchange, how } => (false, exchange, None, how),
+            Control::ExchangeEnd { exchange, how } => (false, exchange, None, how),
             Control::Begin(exchange) => {
                 self.begin_exchange(exchange);
                 return Ok(());
             }
         };
         self.note_fault(exchange, fault.filter(|_| written));
-        let head = Head { kind: FrameKind::Answer, id, method: None };
+        let head = FrameInfo { kind: FrameKind::Answer, id, method: None };
         if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
             self.finish_exchange(exchange, otherwise);
         }
         Ok(())
     }
 
-    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<Fault>) {
+    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<RejectReason>) {
         if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
             tx.as_mut().note_fault(exchange, fault);
         }
@@ -206,7 +218,7 @@ impl Driver {
     }
 
     /// Ends an exchange of the peer without a frame.
-    fn finish_exchange(&mut self, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(&mut self, exchange: ExchangeId, how: ExchangeEnd) {
         if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
             tx.as_mut().finish_exchange(exchange, how);
             self.unflushed = true;
@@ -215,7 +227,7 @@ impl Driver {
 
     fn send_answer(
         &mut self,
-        shared: &Shared,
+        shared: &ConnectionInner,
         reply: &Reply,
         answer: Option<&Answer>,
     ) -> Result<(), TransportError> {
@@ -227,7 +239,7 @@ impl Driver {
             (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
                 Some(fault_of(*why))
             }
-            (ReplyBody::Handler, None) => Some(Fault::Internal),
+            (ReplyBody::Handler, None) => Some(RejectReason::Internal),
             (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
             | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
         };
@@ -256,13 +268,13 @@ impl Driver {
         if self.scratch.len() > shared.max_frame {
             self.scratch.clear();
             written = refuse(&mut self.scratch, Refusal::Internal);
-            fault = Some(Fault::Internal);
+            fault = Some(RejectReason::Internal);
         }
         self.note_fault(reply.exchange, fault.filter(|_| written));
-        let head = |id: &RequestId| Head { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
-        if !written || !self.start_send(Lane::Bulk, reply.exchange, head(&reply.id), Last::Yes)? {
-            self.finish_exchange(reply.exchange, Finish::Refused);
-            tracing::warn!(jsonrpc.request.id = %reply.id, "an answer could not be written");
+        let head = |id: &RequestId| FrameInfo { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
+        if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
+            self.finish_exchange(reply.exchange, ExchangeEnd::Refused);
+            tracing::warn!(jsonrpc.request.id = %crate::shown::Shown::name(&reply.id), "an answer could not be written");
         }
         Ok(())
     }
@@ -272,7 +284,7 @@ impl Driver {
         &mut self,
         lane: Lane,
         exchange: ExchangeId,
-        head: Head,
+        head: FrameInfo,
         last: Last,
     ) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
@@ -282,6 +294,10 @@ impl Driver {
             Bytes::from(std::mem::take(&mut self.scratch))
         };
         (self.unflushed, self.moved) = (true, true);
+        self.written += body.len();
+        if self.written > COUNTED {
+            self.written_held.resize(self.written);
+        }
         // An exchange of ours carries the one message that opened it: an answer to what came on it has to find
         // another way, and nothing but the peer's answer ends it.
         let exchange = match head.kind {
@@ -294,7 +310,7 @@ impl Driver {
         match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
             Ok(()) => Ok(true),
             Err(error) if error.exchange.is_some() => {
-                tracing::debug!(%error, "a frame was refused by the wire");
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "a frame was refused by the wire");
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -309,14 +325,14 @@ enum Last {
     No,
 }
 
-const fn fault_of(why: Refusal) -> Fault {
+const fn fault_of(why: Refusal) -> RejectReason {
     match why {
-        Refusal::Bad(_) => Fault::BadMessage,
-        Refusal::DuplicateId | Refusal::DuplicateKey => Fault::DuplicateId,
-        Refusal::Overloaded(_) => Fault::Overloaded,
-        Refusal::MethodNotFound => Fault::MethodNotFound,
-        Refusal::NotInitialized => Fault::NotInitialized,
-        Refusal::Internal => Fault::Internal,
+        Refusal::Bad(_) => RejectReason::BadMessage,
+        Refusal::DuplicateId | Refusal::DuplicateKey => RejectReason::DuplicateId,
+        Refusal::Overloaded(_) => RejectReason::Overloaded,
+        Refusal::MethodNotFound => RejectReason::MethodNotFound,
+        Refusal::NotInitialized | Refusal::ShutDown => RejectReason::NotInitialized,
+        Refusal::Internal => RejectReason::Internal,
     }
 }
 

@@ -132,6 +132,20 @@ impl ContentLength {
         out.extend_from_slice(body);
     }
 
+    /// Bytes of a frame that has begun and is not whole. Asked after `next_frame` gave `None`.
+    #[must_use]
+    pub fn partial(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Drops the body that has begun, and what is still to come of it. `false`: none has begun.
+    pub fn skip_frame(&mut self) -> bool {
+        let Place::Body { length } = self.place else { return false };
+        self.place = Place::Skipping { remaining: length.saturating_sub(self.buffer.len()) };
+        self.buffer = BytesMut::new();
+        true
+    }
+
     fn fail(&mut self) {
         self.place = Place::Failed;
         self.buffer = BytesMut::new();

@@ -70,6 +70,23 @@ impl Decoder {
         }
     }
 
+    /// Bytes of a frame that has begun and is not whole. Asked after `next_frame` gave `None`.
+    #[must_use]
+    pub fn partial(&self) -> usize {
+        match self {
+            Self::Newline(decoder) => decoder.partial(),
+            Self::ContentLength(decoder) => decoder.partial(),
+        }
+    }
+
+    /// Drops the frame that has begun, and what is still to come of it. `false`: none has begun, or its end is not known.
+    pub fn skip_frame(&mut self) -> bool {
+        match self {
+            Self::Newline(decoder) => decoder.skip_frame(),
+            Self::ContentLength(decoder) => decoder.skip_frame(),
+        }
+    }
+
     /// No frame can be found any more; all further input is dropped.
     #[must_use]
     pub const fn is_failed(&self) -> bool {

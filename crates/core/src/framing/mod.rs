@@ -26,6 +26,9 @@ pub enum BadFrame {
         /// The limit, in bytes.
         limit: usize,
     },
+    /// There was no memory left for the rest of the frame; it was dropped.
+    #[error("the limit `memory` is reached; the frame was dropped")]
+    MemoryFull,
     /// A `Content-Length` header is missing, double, negative, too large or no number.
     #[error("the Content-Length header is missing or unusable")]
     BadLength,
@@ -54,7 +57,7 @@ impl BadFrame {
     #[must_use]
     pub const fn is_recoverable(self) -> bool {
         match self {
-            Self::TooLarge { .. } | Self::BadCharset => true,
+            Self::TooLarge { .. } | Self::MemoryFull | Self::BadCharset => true,
             Self::BadLength
             | Self::BadHeader
             | Self::Truncated
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_frame_can_be_stepped_over_where_its_end_is_known() {
-        for bad in [BadFrame::TooLarge { limit: 1 }, BadFrame::BadCharset] {
+        for bad in [BadFrame::TooLarge { limit: 1 }, BadFrame::MemoryFull, BadFrame::BadCharset] {
             assert!(bad.is_recoverable(), "{bad}");
         }
         for bad in [BadFrame::BadLength, BadFrame::BadHeader, BadFrame::Truncated, BadFrame::Broken] {

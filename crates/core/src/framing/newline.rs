@@ -109,6 +109,22 @@ impl Newline {
         out.extend_from_slice(b"\n");
     }
 
+    /// Bytes of a line that has begun and is not whole. Asked after `next_frame` gave `None`.
+    #[must_use]
+    pub fn partial(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Drops the line that has begun, up to the next `\n`. `false`: none has begun.
+    pub fn skip_frame(&mut self) -> bool {
+        if self.place != Place::Line || self.buffer.is_empty() {
+            return false;
+        }
+        self.place = Place::Dropping;
+        self.forget();
+        true
+    }
+
     /// Drops a byte order mark once; `false`: it cannot be told yet whether one comes.
     fn is_past_start(&mut self) -> bool {
         if self.place == Place::Start {

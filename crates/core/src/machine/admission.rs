@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::Session;
 use super::input::Arrival;
 use super::lifecycle;
-use super::memory::{Name, Settled};
 use super::output::{Event, Output};
-use super::request::{Reach, State};
+use super::request::{Cancellability, State};
+use super::settled_cache::{Name, Settled};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::id::{ExchangeId, Principal};
@@ -62,8 +62,11 @@ impl Session {
         if rules.reserved_prefix.is_some_and(|prefix| arrival.method.starts_with(prefix)) {
             return refused(Refusal::MethodNotFound);
         }
-        if rules.session_required && self.reach_of(arrival) != Reach::Handshake && !self.agreement.is_over() {
+        if self.reach_of(arrival) != Cancellability::Handshake && !self.serves() {
             return refused(Refusal::NotInitialized);
+        }
+        if self.leaving.shut_down {
+            return refused(Refusal::ShutDown);
         }
         if self.lifecycle.refuses_requests() {
             return Err(NotAdmitted::Cancelled(Cause::new(CauseKind::Shutdown)));
@@ -76,9 +79,18 @@ impl Session {
             return refused(Refusal::Overloaded(limit));
         }
         let limits = &self.config.limits;
-        if !self.permits.has_room(limits, arrival.work) && self.queue.len() >= limits.queued {
-            self.tell(Event::LimitReached("queued"));
-            return refused(Refusal::Overloaded("queued"));
+        if !self.has_room(arrival.origin.client, arrival.work) {
+            let full = if self.queue.len() >= limits.queued {
+                Some("queued")
+            } else if self.shares.may_wait(arrival.origin.client) {
+                None
+            } else {
+                Some("client_queued")
+            };
+            if let Some(limit) = full {
+                self.tell(Event::LimitReached(limit));
+                return refused(Refusal::Overloaded(limit));
+            }
         }
         Ok(())
     }
@@ -88,8 +100,8 @@ impl Session {
     fn take_early(&mut self, now: Instant, arrival: &Arrival<'_>, name: Option<&Name>) -> Option<Cause> {
         let cause = self.parked.take(now, name?, arrival.origin.principal.as_ref())?;
         match self.reach_of(arrival) {
-            Reach::All => Some(cause),
-            Reach::NoMessage | Reach::Handshake => {
+            Cancellability::All => Some(cause),
+            Cancellability::NoMessage | Cancellability::Handshake => {
                 self.tell(Event::IgnoredCancel);
                 None
             }
@@ -97,16 +109,16 @@ impl Session {
     }
 
     /// What can cancel a request.
-    pub(super) fn reach_of(&self, arrival: &Arrival<'_>) -> Reach {
+    pub(super) fn reach_of(&self, arrival: &Arrival<'_>) -> Cancellability {
         let rules = self.rules();
         if rules.handshake == Some(arrival.method) && !plant::is(Plant::HandshakeCancelled) {
-            Reach::Handshake
+            Cancellability::Handshake
         } else if (arrival.exempt == Exempt::FromCancelMessages && self.agreement.exempts(arrival.method))
             || rules.uncancellable.contains(&arrival.method)
         {
-            Reach::NoMessage
+            Cancellability::NoMessage
         } else {
-            Reach::All
+            Cancellability::All
         }
     }
 
@@ -128,7 +140,8 @@ impl Session {
                 let silent =
                     cause.kind() == CauseKind::Peer && self.rules().peer_cancelled == CancelledReply::Silence;
                 if !silent {
-                    let graceful = self.graceful(arrival.method).filter(|_| cause.kind() != CauseKind::Peer);
+                    let graceful =
+                        self.fixed_result(arrival.method).and_then(|fixed| fixed.for_cause(cause.kind()));
                     let Arrival { id, tag, server_cancellable, .. } = arrival;
                     self.push(Output::RefuseCancelled {
                         id,
@@ -139,7 +152,7 @@ impl Session {
                         cause,
                     });
                 } else if exchange != ExchangeId::NONE {
-                    self.push(Output::Finish { exchange, silent: true });
+                    self.push(Output::ExchangeEnd { exchange, silent: true });
                 }
             }
         }

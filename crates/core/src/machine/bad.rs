@@ -44,8 +44,14 @@ impl Session {
         self.tell(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
         if !is_lost && (exchange.is_peers() || self.bucket.take(now)) {
-            self.push(Output::Refuse { to: None, exchange, why: Refusal::Bad(why) });
+            let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
+            self.push(Output::Refuse { to: None, exchange, why });
         }
+    }
+
+    /// The request that comes next carries a progress token that is none, by its type or length.
+    pub fn recv_ignored_token(&mut self) {
+        self.tell(Event::IgnoredToken);
     }
 
     /// A request of which no more than its id can be read. It is refused under that, as any request is that is not let

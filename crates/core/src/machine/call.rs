@@ -6,7 +6,7 @@ use super::input::AfterCancel;
 use super::timers::Timer;
 use crate::cause::Cause;
 use crate::id::{CallNumber, InboundKey, OutboundKey};
-use crate::spares::Spares;
+use crate::pool::Spares;
 
 /// A call of ours. One stands for each in flight, so it is small.
 #[derive(Debug)]

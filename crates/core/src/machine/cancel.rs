@@ -1,11 +1,11 @@
 //! Cancels of requests the peer asks of us: the peer's, and this side's own.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::input::Origin;
-use super::memory::{Name, Settled};
 use super::output::{AckStatus, Event, Output, ReplyBody};
-use super::request::{Reach, Request, State};
+use super::request::{Cancellability, Request, State};
+use super::settled_cache::{Name, Settled};
 use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
@@ -32,7 +32,7 @@ impl Session {
     ) {
         let ack = ack.map(|ack| (ack, origin.exchange));
         if ack.is_none() && origin.exchange.is_peers() {
-            self.push(Output::Finish { exchange: origin.exchange, silent: false });
+            self.push(Output::ExchangeEnd { exchange: origin.exchange, silent: false });
         }
         let Some(id) = key else {
             self.tell(Event::MalformedCancel);
@@ -40,7 +40,7 @@ impl Session {
             return;
         };
         let rules = self.rules();
-        let session_missing = rules.session_required && !self.agreement.is_over();
+        let session_missing = !self.serves();
         if session_missing {
             self.tell(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), AckStatus::NotInitialized);
@@ -66,12 +66,24 @@ impl Session {
         self.advance(now);
     }
 
+    /// The peer cancels a request of its by the token under which that reported progress: a cancel of the peer like any other.
+    pub fn recv_cancel_by_token(&mut self, now: Instant, key: InboundKey, origin: &Origin) {
+        let named = self.requests.get(key.0).filter(|request| {
+            request.origin().scope == origin.scope && request.principal() == origin.principal.as_ref()
+        });
+        match named.map(|request| request.id.clone()) {
+            Some(id) => self.recv_known_cancel(now, key, id, Cause::new(CauseKind::Peer), None),
+            None => self.tell(Event::UnknownCancel),
+        }
+        self.advance(now);
+    }
+
     /// This side cancels a request it serves, with the dialect's answer for that. `true`: the request was open and
     /// had not been cancelled. The handshake is cancelled by shutdown and disconnect only (I9).
     pub fn local_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause) -> bool {
         let Some(request) = self.requests.get(key.0) else { return false };
         let ends_all = matches!(cause.kind(), CauseKind::Shutdown | CauseKind::Disconnected);
-        if request.reach == Reach::Handshake && !ends_all {
+        if request.reach == Cancellability::Handshake && !ends_all {
             return false;
         }
         let accepted = matches!(request.state, State::Queued | State::Running);
@@ -88,20 +100,27 @@ impl Session {
         for key in self.requests_on(exchange) {
             match self.rules().lost_stream {
                 LostStream::Cancel => {
-                    let spared =
-                        self.requests.get(key.0).is_none_or(|request| request.reach == Reach::Handshake);
+                    let spared = self
+                        .requests
+                        .get(key.0)
+                        .is_none_or(|request| request.reach == Cancellability::Handshake);
                     if !spared && matches!(self.state_of(key), Some(State::Queued | State::Running)) {
                         self.accept_cancel(now, key, Cause::new(CauseKind::Peer), None);
                     }
                 }
-                LostStream::Detach => self.start_detach(now, key),
+                LostStream::Detach => self.start_detach(now, key, self.config.limits.detach_grace),
+                LostStream::Keep => {
+                    if let Some(grace) = self.config.limits.lost_stream_grace {
+                        self.start_detach(now, key, grace);
+                    }
+                }
             }
         }
         self.advance(now);
     }
 
-    fn start_detach(&mut self, now: Instant, key: InboundKey) {
-        let until = later(now, self.config.limits.detach_grace);
+    fn start_detach(&mut self, now: Instant, key: InboundKey, grace: Duration) {
+        let until = later(now, grace);
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if request.extras().alarms.detach.is_none() && request.state.is_open() {
             request.extras_mut(&mut self.request_extras).alarms.detach = Some(until);
@@ -150,7 +169,7 @@ impl Session {
         ack: OwedAck,
     ) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        if request.reach != Reach::All {
+        if request.reach != Cancellability::All {
             self.tell(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), AckStatus::NotCancellable);
             return;
@@ -202,7 +221,7 @@ impl Session {
         let settled = self.memory.recall(now, &name, origin.principal.as_ref());
         let in_use = self.request_named(name.0, &name.1).is_some() || self.cancel_keys.contains_key(&name);
         let is_late = in_use || self.memory.knows(now, &name);
-        let may_park = self.parks_early_cancels() && !is_late && self.may_be_early(now, &id);
+        let may_park = self.parks_early_cancels() && !is_late && !self.memory.forgotten(now).may_hold(&id);
         if may_park && self.parked.park(now, (name, origin.principal.clone()), cause) {
             self.tell(Event::ParkedCancel);
             self.acknowledge(ack, Some(id), AckStatus::Cancelled);
@@ -210,13 +229,6 @@ impl Session {
         }
         self.tell(Event::UnknownCancel);
         self.acknowledge_settled(ack, id, settled);
-    }
-
-    /// Where settled ids had to be forgotten before their time, only one above them all can be one still to come.
-    fn may_be_early(&self, now: Instant, id: &RequestId) -> bool {
-        self.memory.forgotten(now).is_none_or(|forgotten| {
-            id.as_number().is_some_and(|number| forgotten.highest.is_none_or(|highest| number > highest))
-        })
     }
 
     /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).
@@ -245,7 +257,7 @@ impl Session {
         let named = request.cancel_id().cloned();
         if request.state == State::Queued {
             let work = request.work;
-            self.queue.remove(work, key);
+            self.leave_queue(key, work);
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
             return;

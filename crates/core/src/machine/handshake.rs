@@ -1,6 +1,6 @@
 //! The capability gate, and what else a handshake settles.
 
-use crate::dialect::{Gate, Handshake, HandshakePart, Role, Rules};
+use crate::dialect::{CapabilityGate, Handshake, HandshakePart, Role, Rules};
 
 /// What both sides have said so far.
 #[derive(Clone, Debug)]
@@ -66,16 +66,16 @@ impl Agreement {
     /// Cancels of the peer are handled.
     pub(super) fn hears_cancels(&self, rules: &Rules) -> bool {
         match rules.gate {
-            Gate::None => true,
-            Gate::Declared => self.is_over() && self.ours,
+            CapabilityGate::None => true,
+            CapabilityGate::Declared => self.is_over() && self.ours,
         }
     }
 
     /// A cancel may be sent to the peer.
     pub(super) fn may_send_cancels(&self, rules: &Rules) -> bool {
         match rules.gate {
-            Gate::None => true,
-            Gate::Declared => self.is_over() && self.peers,
+            CapabilityGate::None => true,
+            CapabilityGate::Declared => self.is_over() && self.peers,
         }
     }
 

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use super::input::{Arrival, HandlerEnd, Work};
-use super::memory::Settled;
+use super::input::{Arrival, HandlerResult, Work};
 use super::output::{Event, Output, Reply, ReplyBody};
-use super::request::{Alarms, Request, State};
+use super::request::{Alarms, Fixed, Request, State};
+use super::settled_cache::Settled;
 use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
-use crate::id::{ExchangeId, InboundKey, RequestId, Scope};
+use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId, Scope};
 use crate::plant::{self, Plant};
 
 impl Session {
@@ -22,7 +22,8 @@ impl Session {
             self.refuse(now, arrival, refusal);
             return None;
         }
-        let work = arrival.work;
+        self.note_request(arrival.method);
+        let (work, client) = (arrival.work, arrival.origin.client);
         let exchange = arrival.origin.exchange;
         let request = self.make_request(arrival);
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };
@@ -35,11 +36,12 @@ impl Session {
         if exchange != ExchangeId::NONE {
             self.exchanges.insert((exchange, key));
         }
-        if self.permits.has_room(&self.config.limits, work) {
+        if self.has_room(client, work) {
             self.start(key);
         } else {
             let until = later(now, self.config.limits.queue_time);
             self.queue.push(work, key);
+            self.shares.waits(client);
             self.timers.set(until, Timer::Queue(key));
             if let Some(request) = self.requests.get_mut(key.0) {
                 request.extras_mut(&mut self.request_extras).alarms.queue = Some(until);
@@ -63,37 +65,37 @@ impl Session {
 
     /// Offers the end of a handler. The outputs of this step say what is written, if anything: nothing, when the
     /// request was settled before.
-    pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerEnd) {
+    pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerResult) {
         let Some(request) = self.requests.get(key.0) else { return };
         let cancelled = request.cause().cloned();
         match (request.state, end) {
-            (State::Draining { .. }, HandlerEnd::Value) if plant::is(Plant::AnswerAfterSilence) => {
+            (State::Draining { .. }, HandlerResult::Value) if plant::is(Plant::AnswerAfterSilence) => {
                 self.write_answer(key, ReplyBody::Handler);
             }
             (State::Queued | State::Draining { .. } | State::Ended, _) => {}
-            (State::Held | State::Cancelling, HandlerEnd::Value) if plant::is(Plant::ValueDropped) => {
+            (State::Held | State::Cancelling, HandlerResult::Value) if plant::is(Plant::ValueDropped) => {
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::Running, HandlerEnd::Value | HandlerEnd::Error)
-            | (State::Held | State::Cancelling, HandlerEnd::Value) => {
+            (State::Running, HandlerResult::Value | HandlerResult::Error)
+            | (State::Held | State::Cancelling, HandlerResult::Value) => {
                 self.settle(now, key, ReplyBody::Handler);
             }
-            (State::Running, HandlerEnd::Stopped) => {
+            (State::Running, HandlerResult::Stopped) => {
                 let cause = Cause::new(CauseKind::Local);
                 self.settle(now, key, ReplyBody::Cancelled(cause));
             }
-            (State::Held | State::Cancelling, HandlerEnd::Error) => {
+            (State::Held | State::Cancelling, HandlerResult::Error) => {
                 self.tell(Event::ErrorAfterCancel(key));
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::Held | State::Cancelling, HandlerEnd::Stopped) => {
+            (State::Held | State::Cancelling, HandlerResult::Stopped) => {
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::Running, HandlerEnd::Panicked) => {
+            (State::Running, HandlerResult::Panicked) => {
                 self.tell(Event::HandlerPanicked(key));
                 self.settle(now, key, ReplyBody::Refused(Refusal::Internal));
             }
-            (State::Held | State::Cancelling, HandlerEnd::Panicked) => {
+            (State::Held | State::Cancelling, HandlerResult::Panicked) => {
                 self.tell(Event::HandlerPanicked(key));
                 self.settle_cancelled(now, key, cancelled);
             }
@@ -111,7 +113,7 @@ impl Session {
         match request.state {
             State::Queued | State::Ended => return,
             State::Running | State::Held | State::Cancelling => {
-                self.local_answer(now, key, HandlerEnd::Panicked);
+                self.local_answer(now, key, HandlerResult::Panicked);
             }
             State::Draining { .. } => {}
         }
@@ -122,10 +124,11 @@ impl Session {
         request.state = State::Ended;
         self.stats.finished += 1;
         self.stats.cancelled += u64::from(request.cause().is_some());
-        let work = request.work;
+        let (work, client) = (request.work, request.client());
         if !plant::is(Plant::EarlyRefund) {
             self.permits.give_back(work);
         }
+        self.shares.ends(client, work);
         self.release(key);
         self.start_next();
         self.advance(now);
@@ -133,8 +136,8 @@ impl Session {
 
     fn make_request(&mut self, arrival: Arrival<'_>) -> Request {
         let reach = self.reach_of(&arrival);
-        let graceful = self.graceful(arrival.method);
-        Request::new(arrival, reach, graceful, &mut self.request_extras)
+        let fixed = self.fixed_result(arrival.method);
+        Request::new(arrival, reach, fixed, &mut self.request_extras)
     }
 
     /// The request that has this id now, in its space.
@@ -155,9 +158,13 @@ impl Session {
         Some((InboundKey(key), request))
     }
 
-    /// The fixed result for requests of this method that this side tears down in good order.
-    pub(super) fn graceful(&self, method: &str) -> Option<&'static str> {
-        self.rules().graceful.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
+    /// The fixed result that requests of this method have in place of the cancelled answer.
+    pub(super) fn fixed_result(&self, method: &str) -> Option<Fixed> {
+        let find = |results: &'static [(&'static str, &'static str)]| {
+            results.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
+        };
+        let rules = self.rules();
+        find(rules.graceful).map(Fixed::TornDown).or_else(|| find(rules.called_off).map(Fixed::CalledOff))
     }
 
     fn start(&mut self, key: InboundKey) {
@@ -165,24 +172,41 @@ impl Session {
         request.state = State::Running;
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.queue), Timer::Queue(key));
         self.permits.take(request.work);
+        self.shares.starts(request.client(), request.work);
         self.stats.started += 1;
         self.push(Output::Start(key));
+    }
+
+    /// Whether one more may run, of the connection and of its client.
+    pub(super) fn has_room(&self, client: Option<ClientNumber>, work: Work) -> bool {
+        self.permits.has_room(&self.config.limits, work) && self.shares.has_room(client, work)
     }
 
     fn start_next(&mut self) {
         for work in [Work::Blocking, Work::Task] {
             while self.permits.has_room(&self.config.limits, work) {
-                let Some(key) = self.queue.pop(work) else { break };
+                let (requests, shares) = (&self.requests, &self.shares);
+                let client = |key: InboundKey| requests.get(key.0).and_then(Request::client);
+                let Some(key) = self.queue.pop(work, |key| shares.has_room(client(key), work)) else { break };
+                let client = client(key);
+                self.shares.waited(client);
                 self.start(key);
             }
         }
+    }
+
+    /// Takes a request that waits out of its line.
+    pub(super) fn leave_queue(&mut self, key: InboundKey, work: Work) {
+        let client = self.requests.get(key.0).and_then(Request::client);
+        self.queue.remove(work, key);
+        self.shares.waited(client);
     }
 
     pub(super) fn queue_time_over(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         request.take_alarm(|alarms| &mut alarms.queue);
         let work = request.work;
-        self.queue.remove(work, key);
+        self.leave_queue(key, work);
         self.tell(Event::LimitReached("queue_time"));
         let body = ReplyBody::Refused(Refusal::Overloaded("queue_time"));
         self.settle_queued(now, key, body, Settled::Completed);
@@ -235,17 +259,15 @@ impl Session {
         let Some(request) = self.requests.get(key.0) else { return };
         let exchange = request.origin().exchange;
         let body = match body {
-            ReplyBody::Cancelled(cause) if cause.kind() == CauseKind::Peer => {
-                if self.rules().peer_cancelled == CancelledReply::Silence {
+            ReplyBody::Cancelled(cause) => {
+                let by_peer = cause.kind() == CauseKind::Peer;
+                if by_peer && self.rules().peer_cancelled == CancelledReply::Silence {
                     self.push(Output::Silence { key, exchange });
                     return;
                 }
-                ReplyBody::Cancelled(cause)
+                let fixed = request.extras().fixed.and_then(|fixed| fixed.for_cause(cause.kind()));
+                fixed.map_or(ReplyBody::Cancelled(cause), ReplyBody::Graceful)
             }
-            ReplyBody::Cancelled(cause) => match request.extras().graceful {
-                Some(result) => ReplyBody::Graceful(result),
-                None => ReplyBody::Cancelled(cause),
-            },
             ReplyBody::Handler | ReplyBody::Graceful(_) | ReplyBody::Refused(_) => body,
         };
         let reply = Reply {

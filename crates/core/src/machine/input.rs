@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::cause::{Cause, CauseKind};
-use crate::id::{ExchangeId, InboundKey, Principal, RequestId, Scope};
+use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId, Scope};
 use crate::message::{CancelKey, Exempt};
 
 /// Where a message came from.
@@ -15,11 +15,14 @@ pub struct Origin {
     pub exchange: ExchangeId,
     /// Who sent it.
     pub principal: Option<Principal>,
+    /// Whose it is, where the connection is many clients'.
+    pub client: Option<ClientNumber>,
 }
 
 impl Origin {
     /// A message on a byte stream without an auth hook.
-    pub const STREAM: Self = Self { scope: Scope::Session, exchange: ExchangeId::NONE, principal: None };
+    pub const STREAM: Self =
+        Self { scope: Scope::Session, exchange: ExchangeId::NONE, principal: None, client: None };
 }
 
 /// A request of the peer, without its params.
@@ -56,7 +59,7 @@ pub enum Work {
 
 /// How a handler ended, as far as the machine cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HandlerEnd {
+pub enum HandlerResult {
     /// With a value.
     Value,
     /// With an error of its own.
@@ -142,13 +145,13 @@ pub enum CallRefused {
     /// [`Limits::calls`](crate::Limits::calls) calls are in flight.
     TooMany,
     /// It would start cancelled: its parent is, or this side shuts down. Nothing is sent.
-    BornCancelled(Cause),
+    AlreadyCancelled(Cause),
     /// The connection is gone.
     Disconnected,
 }
 
 impl From<CauseKind> for CallRefused {
     fn from(kind: CauseKind) -> Self {
-        Self::BornCancelled(Cause::new(kind))
+        Self::AlreadyCancelled(Cause::new(kind))
     }
 }

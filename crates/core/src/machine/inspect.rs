@@ -7,8 +7,8 @@ use super::Session;
 use super::call::Call;
 use super::input::AfterCancel;
 use super::lifecycle;
-use super::memory::Settled;
 use super::request::State;
+use super::settled_cache::Settled;
 use super::timers::Timer;
 use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
@@ -24,6 +24,8 @@ pub struct Inspection {
     pub standing: Standing,
     /// Its own timer, the end of a shutdown's drain, whether shields are ignored and values are waited for.
     pub lifecycle: (Option<Duration>, Option<Duration>, bool, bool),
+    /// The client has begun the session, has shut it down, and the exit code that is owed.
+    pub leaving: (bool, bool, Option<u8>),
     /// The capabilities agreed so far, and whether the handshake is over.
     pub agreement: (bool, bool, bool),
     /// Every request that has a slot, in the order of their slots.
@@ -42,8 +44,8 @@ pub struct Inspection {
     pub parked: Vec<(Scope, RequestId, Option<Principal>, Duration)>,
     /// Settled keys that are remembered, eldest first.
     pub remembered: Vec<Remembered>,
-    /// That settled keys were forgotten before their time: the highest that is a number, and how long that counts.
-    pub forgotten: Option<(Option<i64>, Duration)>,
+    /// Of the settled keys that are not remembered any more: the highest number, and whether a string was among them.
+    pub forgotten: (Option<i64>, bool),
     /// The requests whose children a cascade walks, in order.
     pub cascades: Vec<InboundKey>,
     /// The children on other connections.
@@ -244,9 +246,11 @@ impl Session {
         cancel_keys.sort_unstable();
         let mut cancels: Vec<_> = self.cancels.iter().map(|(number, key)| (*number, *key)).collect();
         cancels.sort_unstable();
+        let forgotten = self.memory.inspect_forgotten(now);
         Inspection {
             standing: self.lifecycle.state().into(),
             lifecycle: (due.map(until), drained_by.map(until), ignores_shields, waits),
+            leaving: (self.leaving.begun, self.leaving.shut_down, self.leaving.exit),
             agreement: self.agreement.inspect(),
             requests: self.requests.iter().map(|(key, _)| self.view(InboundKey(key))).collect(),
             calls: self.calls.iter().map(|(key, call)| call.view(OutboundKey(key), until)).collect(),
@@ -270,9 +274,7 @@ impl Session {
                     (*scope, id.clone(), known, age(at).min(self.config.limits.remembered_time))
                 })
                 .collect(),
-            forgotten: now
-                .and_then(|now| self.memory.forgotten(now))
-                .map(|forgotten| (forgotten.highest, until(forgotten.until))),
+            forgotten: (forgotten.highest, forgotten.strings),
             cascades: self.tree.inspect().collect(),
             foreign: self.tree.inspect_foreign().collect(),
             exchanges: self.exchanges.iter().copied().collect(),
@@ -306,11 +308,11 @@ impl Session {
             principal: request.principal().cloned(),
             state: request.state.into(),
             cause: request.cause().map(crate::cause::Cause::kind),
-            cancellable: request.reach == super::request::Reach::All,
+            cancellable: request.reach == super::request::Cancellability::All,
             shields: extras.shields,
             held_acks: extras.held_acks.len(),
             aborted: request.aborted,
-            graceful: extras.graceful.is_some(),
+            graceful: extras.fixed.is_some(),
             children: self.children_of(extras.first_child),
             ..nothing
         }
@@ -329,7 +331,6 @@ impl Hash for Session {
         let (_, drained_by, ..) = self.lifecycle.inspect();
         let known = self.parked.inspect().map(|(_, at)| at).chain(self.memory.inspect().map(|(.., at)| at));
         let from = self.next_timeout().or_else(|| known.max()).or(drained_by);
-        // Without any of them there is nothing that was forgotten either: that counts for as long as what is remembered.
         self.inspect_from(from).hash(state);
     }
 }

@@ -97,14 +97,16 @@ impl Lifecycle {
 
 impl Session {
     /// The input has ended; the output is still open. What runs has
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) to answer, then it is cancelled. No answer can
-    /// come any more, so our own calls are settled.
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) to answer, or less where the dialect says so, then it is
+    /// cancelled. No answer can come any more, so our own calls are settled.
     pub fn recv_half_close(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open => {
                 self.lifecycle.state = State::HalfClosed;
                 self.lifecycle.then = Then::CancelAll;
-                self.schedule(later(now, self.config.limits.half_close_grace));
+                let limit = self.config.limits.half_close_grace;
+                let grace = self.rules().half_close_at_most.map_or(limit, |most| most.min(limit));
+                self.schedule(later(now, grace));
             }
             State::Shutdown(_) => {}
             State::HalfClosed | State::Closed | State::Lost => return,

@@ -10,6 +10,9 @@ pub struct Limits {
     pub running: usize,
     /// Blocking handlers running at once. 128.
     pub blocking: usize,
+    /// Bytes held for the connection: requests that wait or run, what waits to be written, notifications that wait for their handler. 32 MiB,
+    /// and never less than one frame. At it new requests are refused.
+    pub memory: usize,
     /// Requests waiting for a permit. 1024.
     pub queued: usize,
     /// How long a request waits for a permit. 30 s.
@@ -35,16 +38,22 @@ pub struct Limits {
     pub parked: usize,
     /// How long an early cancel waits. 30 s.
     pub parked_time: Duration,
-    /// Settled ids remembered. 1024.
+    /// Settled ids remembered. 1024. An early cancel waits only for an integer id above every forgotten integer id, and for a
+    /// string id only while none was forgotten.
     pub remembered: usize,
     /// How long a settled id is remembered. 60 s.
     pub remembered_time: Duration,
     /// From the signal to the abort of a handler. 2 s. Shutdown's grace too.
     pub cancel_grace: Duration,
     /// From the end of input to the cancel of what still runs. 30 s.
+    /// A dialect may allow less ([`Rules::half_close_at_most`](crate::dialect::Rules::half_close_at_most)).
     pub half_close_grace: Duration,
-    /// From the loss of a resumable stream to the cancel. 30 s.
+    /// From the loss of a request's stream to the cancel, in dialects in which the loss is a cancel after a grace (ACP and LSP over
+    /// HTTP). 30 s.
     pub detach_grace: Duration,
+    /// From the loss of a request's stream to the cancel, in dialects in which the loss is no cancel (MCP 2025 over HTTP). Default:
+    /// `None`, the request runs until it ends or its session does.
+    pub lost_stream_grace: Option<Duration>,
     /// How long a shutdown waits for handlers to end by themselves. 10 s.
     pub drain_deadline: Duration,
     /// How long a cancelled call waits for the peer's answer. 5 s.
@@ -62,6 +71,7 @@ impl Default for Limits {
         Self {
             running: 1024,
             blocking: 128,
+            memory: 32 << 20,
             queued: 1024,
             queue_time: Duration::from_secs(30),
             frame: 16 << 20,
@@ -79,6 +89,7 @@ impl Default for Limits {
             cancel_grace: Duration::from_secs(2),
             half_close_grace: Duration::from_secs(30),
             detach_grace: Duration::from_secs(30),
+            lost_stream_grace: None,
             drain_deadline: Duration::from_secs(10),
             peer_wait: Duration::from_secs(5),
             shield: Duration::from_secs(30),

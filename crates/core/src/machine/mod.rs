@@ -33,24 +33,26 @@ mod admission;
 mod bad;
 mod call;
 mod cancel;
+mod cancel_tree;
+mod early_cancels;
 mod handshake;
 mod inbound;
 mod input;
 #[cfg(feature = "verify")]
 pub mod inspect;
+mod leaving;
 mod lifecycle;
 mod limits;
-mod memory;
 mod outbound;
 mod output;
-mod parked;
 mod queue;
 mod request;
+mod settled_cache;
+mod shares;
 mod shield;
 mod stats;
 mod table;
 mod timers;
-mod tree;
 
 #[cfg(test)]
 mod tests;
@@ -59,15 +61,16 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
+use crate::hash_index::Index;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
-use crate::index::Index;
-use crate::spares::Spares;
+use crate::pool::Spares;
 
 pub use input::{
-    AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, HandlerEnd, Lost, Origin, Work,
+    AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, HandlerResult, Lost, Origin, Work,
 };
 pub use limits::Limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
+pub use shares::ClientLimits;
 pub use stats::Stats;
 
 /// Timers done in one step: a thousand requests cancelled at once have their grace end at once, and others have their turn between.
@@ -87,6 +90,8 @@ pub struct SessionConfig {
     pub ordered: bool,
     /// The exchange is the space of ids.
     pub exchange_scoped: bool,
+    /// What one client may have, where the connection is many clients'. `None`: as much as all.
+    pub client_limits: Option<ClientLimits>,
     /// Where a dialect asks for a declaration: we declare that we handle cancels.
     pub handles_cancels: bool,
 }
@@ -101,6 +106,7 @@ impl SessionConfig {
             limits: Limits::default(),
             ordered: true,
             exchange_scoped: false,
+            client_limits: None,
             handles_cancels: true,
         }
     }
@@ -113,18 +119,20 @@ pub struct Session {
     config: SessionConfig,
     agreement: handshake::Agreement,
     lifecycle: lifecycle::Lifecycle,
+    leaving: leaving::Leaving,
     requests: table::Table<request::Request>,
     /// Every request whose handler has not ended, by its id.
     ids: Index,
     request_extras: Spares<request::Extras>,
     /// The same by the key a cancel names, where that is not the id.
-    cancel_keys: HashMap<memory::Name, InboundKey>,
+    cancel_keys: HashMap<settled_cache::Name, InboundKey>,
     /// The requests that came on each exchange, on wires that have exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: queue::Queue,
     permits: queue::Permits,
-    memory: memory::Memory,
-    parked: parked::Parked,
+    shares: shares::Shares,
+    memory: settled_cache::Memory,
+    parked: early_cancels::Parked,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
     calls: table::Table<call::Call>,
@@ -136,7 +144,7 @@ pub struct Session {
     /// Every cancel of ours whose acknowledgement may still come, by its number.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
-    tree: tree::Cascades,
+    tree: cancel_tree::Cascades,
     timers: timers::Timers,
     bucket: bad::Bucket,
     outputs: VecDeque<Output>,
@@ -151,6 +159,7 @@ impl Session {
         Self {
             agreement: handshake::Agreement::new(config.role, config.handles_cancels),
             lifecycle: lifecycle::Lifecycle::new(),
+            leaving: leaving::Leaving::default(),
             requests: table::Table::new(),
             ids: Index::default(),
             request_extras: Spares::new(),
@@ -158,8 +167,9 @@ impl Session {
             exchanges: BTreeSet::new(),
             queue: queue::Queue::default(),
             permits: queue::Permits::default(),
-            memory: memory::Memory::new(limits.remembered, limits.remembered_time),
-            parked: parked::Parked::new(limits.parked, limits.parked_time),
+            shares: shares::Shares::new(config.client_limits),
+            memory: settled_cache::Memory::new(limits.remembered, limits.remembered_time),
+            parked: early_cancels::Parked::new(limits.parked, limits.parked_time),
             held_acks: 0,
             calls: table::Table::new(),
             open_calls: 0,
@@ -167,7 +177,7 @@ impl Session {
             call_extras: Spares::new(),
             cancels: HashMap::new(),
             next_number: 1,
-            tree: tree::Cascades::default(),
+            tree: cancel_tree::Cascades::default(),
             timers: timers::Timers::default(),
             bucket: bad::Bucket::default(),
             outputs: VecDeque::new(),
@@ -179,6 +189,7 @@ impl Session {
     /// Takes in one half of the handshake: the peer's when it was read, ours when it was accepted. The result ends
     /// the exchange (000-20), opens the session and picks the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
+        self.leaving.begun = true;
         self.agreement.hear(self.config.dialect.rules(), part, said);
     }
 
@@ -221,6 +232,12 @@ impl Session {
     #[must_use]
     pub const fn dialect(&self) -> &Dialect {
         &self.config.dialect
+    }
+
+    /// About how many bytes it takes for ids that are settled and for early cancels: what requests and calls take comes on top.
+    #[must_use]
+    pub fn bytes_remembered(&self) -> usize {
+        self.memory.bytes() + self.parked.bytes()
     }
 
     /// The bounds.

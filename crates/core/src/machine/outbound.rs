@@ -61,6 +61,18 @@ impl Session {
         Ok((call, number))
     }
 
+    /// Moves the deadline of a call that has neither an answer nor a cancel: its peer has told of progress.
+    pub fn local_renew(&mut self, now: Instant, call: OutboundKey, deadline: Instant) {
+        let Some(open) = self.calls.get_mut(call.0) else { return };
+        match open.state {
+            State::Staged | State::Written => {}
+            State::Cancelling | State::Leaving => return,
+        }
+        let deadline = deadline.max(now);
+        self.timers.clear(open.alarm.replace(deadline), Timer::Deadline(call));
+        self.timers.set(deadline, Timer::Deadline(call));
+    }
+
     /// The number of a call that the machine still knows.
     #[must_use]
     pub fn call_number(&self, call: OutboundKey) -> Option<CallNumber> {

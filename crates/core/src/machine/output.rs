@@ -55,7 +55,7 @@ pub enum Output {
         cause: Cause,
     },
     /// End an exchange that is owed nothing: a cancel or notification was accepted, or silence is the answer.
-    Finish {
+    ExchangeEnd {
         /// The exchange.
         exchange: ExchangeId,
         /// Silence was owed to a request, rather than nothing to a notification.
@@ -192,6 +192,8 @@ pub enum Event {
     MalformedCancel,
     /// A cancel was ignored: not declared, not allowed from that side, or for a request it cannot reach.
     IgnoredCancel,
+    /// A notification came before the session was open, and was dropped.
+    EarlyNotification,
     /// A cancel waits for its request.
     ParkedCancel,
     /// An answer came for a call that had ended.
@@ -204,6 +206,8 @@ pub enum Event {
     DuplicateId,
     /// A frame was no message.
     BadFrame,
+    /// A request's progress token is neither a string nor an integer, or has more than 256 bytes: the request has none.
+    IgnoredToken,
     /// The peer did not answer a cancelled call within the wait limit.
     Unresponsive(OutboundKey),
     /// A handler panicked.

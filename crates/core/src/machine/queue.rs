@@ -46,8 +46,8 @@ impl Permits {
     }
 }
 
-/// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up. A line with
-/// anyone in it finds no room: who ends makes room and gives it to the next in one step.
+/// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up. Nobody in a line finds
+/// room, of the connection or of its client: who ends makes room and gives it to the next in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     tasks: VecDeque<InboundKey>,
@@ -63,8 +63,11 @@ impl Queue {
         self.line(work).push_back(key);
     }
 
-    pub(super) fn pop(&mut self, work: Work) -> Option<InboundKey> {
-        self.line(work).pop_front()
+    /// The first of those who may start. All others in front of it wait for permits of their own clients.
+    pub(super) fn pop(&mut self, work: Work, may_start: impl Fn(InboundKey) -> bool) -> Option<InboundKey> {
+        let line = self.line(work);
+        let first = line.iter().position(|waiting| may_start(*waiting))?;
+        line.remove(first)
     }
 
     pub(super) fn remove(&mut self, work: Work, key: InboundKey) {

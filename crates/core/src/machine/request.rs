@@ -5,11 +5,11 @@
 use std::time::Instant;
 
 use super::input::{Arrival, Origin, Work};
-use super::memory::Name;
-use crate::cause::Cause;
-use crate::id::{ExchangeId, OutboundKey, Principal, RequestId, Scope};
+use super::settled_cache::Name;
+use crate::cause::{Cause, CauseKind};
+use crate::id::{ClientNumber, ExchangeId, OutboundKey, Principal, RequestId, Scope};
 use crate::message::CancelKey;
-use crate::spares::Spares;
+use crate::pool::Spares;
 
 /// A request of the peer.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Request {
     key: Key,
     pub(super) tag: u8,
     pub(super) server_cancellable: bool,
-    pub(super) reach: Reach,
+    pub(super) reach: Cancellability,
     pub(super) work: Work,
     pub(super) state: State,
     /// Its task was told to end.
@@ -35,8 +35,8 @@ pub(super) struct Request {
 pub(super) struct Extras {
     /// What a cancel names it by, if that is not its id.
     name: Option<RequestId>,
-    /// The fixed result for a request torn down in good order.
-    pub(super) graceful: Option<&'static str>,
+    /// The fixed result that may stand in place of the cancelled answer.
+    pub(super) fixed: Option<Fixed>,
     /// The first accepted cancel. Set in `Held` and `Cancelling`, and in `Draining` if a cancel settled it.
     pub(super) cause: Option<Cause>,
     /// Acknowledgements that wait for the end of a shield.
@@ -51,10 +51,40 @@ pub(super) struct Extras {
     pub(super) is_walked: bool,
 }
 
+/// A result that its method has in place of the cancelled answer, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fixed {
+    /// Whenever this side tears the request down.
+    TornDown(&'static str),
+    /// Where the peer or this side's own code cancels it.
+    CalledOff(&'static str),
+}
+
+impl Fixed {
+    pub(super) const fn for_cause(self, cause: CauseKind) -> Option<&'static str> {
+        let (result, is_called_off) = match self {
+            Self::TornDown(result) => (result, false),
+            Self::CalledOff(result) => (result, true),
+        };
+        let applies = match cause {
+            CauseKind::Local => true,
+            CauseKind::Peer => is_called_off,
+            CauseKind::Caller
+            | CauseKind::Dropped
+            | CauseKind::Deadline
+            | CauseKind::Parent
+            | CauseKind::Disconnected
+            | CauseKind::Shutdown
+            | CauseKind::Limit => !is_called_off,
+        };
+        if applies { Some(result) } else { None }
+    }
+}
+
 /// What a request without extras has.
 static NO_EXTRAS: Extras = Extras {
     name: None,
-    graceful: None,
+    fixed: None,
     cause: None,
     held_acks: Vec::new(),
     shields: 0,
@@ -115,7 +145,7 @@ impl State {
 
 /// What can cancel a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum Cancellability {
     /// Anything.
     All,
     /// Anything but a cancel message (MCP: task-augmented requests).
@@ -128,8 +158,8 @@ impl Request {
     /// A request that waits for its start.
     pub(super) fn new(
         arrival: Arrival<'_>,
-        reach: Reach,
-        graceful: Option<&'static str>,
+        reach: Cancellability,
+        fixed: Option<Fixed>,
         spares: &mut Spares<Extras>,
     ) -> Self {
         let (key, name) = match arrival.cancel_key {
@@ -137,8 +167,11 @@ impl Request {
             CancelKey::Named(name) => (Key::Named, Some(name)),
             CancelKey::None => (Key::Nothing, None),
         };
-        let Origin { scope, exchange, principal } = &arrival.origin;
-        let is_stream = *scope == Scope::Session && *exchange == ExchangeId::NONE && principal.is_none();
+        let Origin { scope, exchange, principal, client } = &arrival.origin;
+        let is_stream = *scope == Scope::Session
+            && *exchange == ExchangeId::NONE
+            && principal.is_none()
+            && client.is_none();
         let mut request = Self {
             id: arrival.id,
             origin: (!is_stream).then(|| Box::new(arrival.origin)),
@@ -151,15 +184,19 @@ impl Request {
             state: State::Queued,
             aborted: false,
         };
-        if name.is_some() || graceful.is_some() {
+        if name.is_some() || fixed.is_some() {
             let extras = request.extras_mut(spares);
-            (extras.name, extras.graceful) = (name, graceful);
+            (extras.name, extras.fixed) = (name, fixed);
         }
         request
     }
 
     pub(super) fn origin(&self) -> &Origin {
         self.origin.as_deref().unwrap_or(&STREAM)
+    }
+
+    pub(super) fn client(&self) -> Option<ClientNumber> {
+        self.origin().client
     }
 
     pub(super) fn principal(&self) -> Option<&Principal> {

@@ -29,6 +29,8 @@ pub struct Stats {
     pub malformed_cancels: u64,
     /// Cancels that were ignored by rule.
     pub ignored_cancels: u64,
+    /// Notifications that came before the session was open and were dropped.
+    pub early_notifications: u64,
     /// Early cancels that were kept for their request.
     pub parked_cancels: u64,
     /// Answers that came after their call had ended.
@@ -37,6 +39,8 @@ pub struct Stats {
     pub unknown_answers: u64,
     /// Frames that were no message.
     pub bad_frames: u64,
+    /// Progress tokens that were ignored for their type or length.
+    pub ignored_tokens: u64,
     /// Requests refused because their id was in use.
     pub duplicate_ids: u64,
     /// Requests, calls and cancels refused because a limit was reached.
@@ -57,12 +61,14 @@ impl Stats {
             Event::UnknownCancel => self.unknown_cancels += 1,
             Event::MalformedCancel => self.malformed_cancels += 1,
             Event::IgnoredCancel => self.ignored_cancels += 1,
+            Event::EarlyNotification => self.early_notifications += 1,
             Event::ParkedCancel => self.parked_cancels += 1,
             Event::LateAnswer => self.late_answers += 1,
             Event::UnknownAnswer => self.unknown_answers += 1,
             Event::LimitReached(_) => self.refused += 1,
             Event::DuplicateId => self.duplicate_ids += 1,
             Event::BadFrame => self.bad_frames += 1,
+            Event::IgnoredToken => self.ignored_tokens += 1,
             Event::Unresponsive(_) => self.unresponsive += 1,
             Event::HandlerPanicked(_) => self.panics += 1,
             Event::ErrorAfterCancel(_) => self.errors_after_cancel += 1,
@@ -95,16 +101,18 @@ mod tests {
     fn each_event_has_a_counter_of_its_own() {
         let any = CallKey { slot: 0, generation: 0 };
         let (key, call) = (InboundKey(any), OutboundKey(any));
-        let counters: [(Event, Counter); 13] = [
+        let counters: [(Event, Counter); 15] = [
             (Event::UnknownCancel, |stats| stats.unknown_cancels),
             (Event::MalformedCancel, |stats| stats.malformed_cancels),
             (Event::IgnoredCancel, |stats| stats.ignored_cancels),
+            (Event::EarlyNotification, |stats| stats.early_notifications),
             (Event::ParkedCancel, |stats| stats.parked_cancels),
             (Event::LateAnswer, |stats| stats.late_answers),
             (Event::UnknownAnswer, |stats| stats.unknown_answers),
             (Event::LimitReached("calls"), |stats| stats.refused),
             (Event::DuplicateId, |stats| stats.duplicate_ids),
             (Event::BadFrame, |stats| stats.bad_frames),
+            (Event::IgnoredToken, |stats| stats.ignored_tokens),
             (Event::Unresponsive(call), |stats| stats.unresponsive),
             (Event::HandlerPanicked(key), |stats| stats.panics),
             (Event::ErrorAfterCancel(key), |stats| stats.errors_after_cancel),

@@ -1,7 +1,7 @@
 //! A table whose places are used again under a new generation, so that an old key finds nothing (I14).
 
+use crate::chunked_vec::Pages;
 use crate::id::CallKey;
-use crate::pages::Pages;
 use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]

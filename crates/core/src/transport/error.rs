@@ -32,6 +32,12 @@ impl From<std::io::Error> for TransportError {
     }
 }
 
+impl From<super::NotAllowable> for TransportError {
+    fn from(error: super::NotAllowable) -> Self {
+        Self::new(TransportErrorKind::Open, error)
+    }
+}
+
 /// The kinds of [`TransportError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]

@@ -9,10 +9,10 @@ use futures_sink::Sink;
 
 use super::byte_stream::DEFAULT_MAX_FRAME;
 use super::closing::{Closer, Closing, closing};
-use super::staging::{Broken, has_room, oversize};
+use super::send_buffer::{Broken, has_room, oversize};
 use super::{
-    BoxFuture, CloseReason, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Receiver, Sender, Transport,
-    TransportError, TransportErrorKind, TransportEvent,
+    BoxFuture, Capabilities, CloseReason, Inbound, Lane, Link, Outbound, PeerInfo, Receiver, Sender,
+    Transport, TransportError, TransportErrorKind, TransportEvent,
 };
 use crate::framing::BadFrame;
 use crate::id::ExchangeId;
@@ -29,7 +29,7 @@ pub struct FrameStream<I, O> {
     sink: O,
     max_frame: usize,
     name: &'static str,
-    meta: Meta,
+    meta: PeerInfo,
 }
 
 impl<I, O, E> FrameStream<I, O>
@@ -41,10 +41,10 @@ where
 {
     /// A wire of a stream and a sink.
     pub fn new(stream: I, sink: O) -> Self {
-        Self { stream, sink, max_frame: DEFAULT_MAX_FRAME, name: "frame stream", meta: Meta::default() }
+        Self { stream, sink, max_frame: DEFAULT_MAX_FRAME, name: "frame stream", meta: PeerInfo::default() }
     }
 
-    /// The largest frame taken in either direction, in bytes; 16 MiB unless said. The stream must bound what it
+    /// The largest frame taken in either direction, in bytes. Default: 16 MiB. The stream must bound what it
     /// reads by itself: a larger frame is refused here only after it was read.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
@@ -58,7 +58,7 @@ where
     }
 
     /// What is known of the peer.
-    pub fn meta(mut self, meta: Meta) -> Self {
+    pub fn meta(mut self, meta: PeerInfo) -> Self {
         self.meta = meta;
         self
     }
@@ -66,12 +66,10 @@ where
     /// The open connection. Its frames keep their order, which is the stream's and the sink's duty.
     #[must_use]
     pub fn into_link(self) -> Link {
-        let traits = LinkTraits {
+        let traits = Capabilities {
             ordered: true,
-            exchanges_abortable: false,
+            opens_exchanges: false,
             exchange_scoped: false,
-            peer_can_request: true,
-            resumable: false,
             batches: true,
             max_frame: self.max_frame,
         };

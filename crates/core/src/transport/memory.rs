@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Waker, ready};
 
 use self::direction::{Direction, Popped};
 use super::byte_stream::DEFAULT_MAX_FRAME;
-use super::staging::{Broken, oversize};
+use super::send_buffer::{Broken, oversize};
 use super::{
-    BoxFuture, CloseReason, Endpoint, Inbound, Lane, Link, LinkTraits, Listener, Meta, Outbound, Receiver,
-    Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
+    BoxFuture, Capabilities, CloseReason, Endpoint, Inbound, Lane, Link, Listener, Outbound, PeerInfo,
+    Receiver, Sender, Transport, TransportError, TransportErrorKind, TransportEvent,
 };
 use crate::sync::{Mutex, MutexGuard};
 
@@ -34,18 +34,16 @@ pub fn memory_pair() -> (Link, Link) {
 }
 
 fn link(out: &Arc<Direction>, back: &Arc<Direction>, peer: &str) -> Link {
-    let traits = LinkTraits {
+    let traits = Capabilities {
         ordered: true,
-        exchanges_abortable: false,
+        opens_exchanges: false,
         exchange_scoped: false,
-        peer_can_request: true,
-        resumable: false,
         batches: true,
         max_frame: DEFAULT_MAX_FRAME,
     };
     let receiver = MemoryReceiver { input: Arc::clone(back), output: Arc::clone(out), place: Place::Open };
     let sender = MemorySender { output: Arc::clone(out), broken: None };
-    Link::new(receiver, sender, traits, Meta::of_peer(peer))
+    Link::new(receiver, sender, traits, PeerInfo::of_peer(peer))
 }
 
 struct MemoryReceiver {
@@ -128,8 +126,8 @@ impl Sender for MemorySender {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let open = !self.output.is_over();
-        Poll::Ready(self.checked(open))
+        let all_read = !self.output.has_lost_frames();
+        Poll::Ready(self.checked(all_read))
     }
 
     fn poll_close(

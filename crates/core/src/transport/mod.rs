@@ -5,35 +5,50 @@
 //! [`Sender::start_send`] takes the whole frame or nothing.
 
 #[cfg(feature = "tokio")]
+mod auth;
+#[cfg(feature = "tokio")]
 mod byte_stream;
 #[cfg(feature = "tokio")]
 mod closing;
 mod error;
+mod framed;
 #[cfg(feature = "tokio")]
 mod frames;
 mod link;
 #[cfg(feature = "tokio")]
 mod memory;
-mod receiving;
-mod sending;
+mod origin;
 #[cfg(feature = "tokio")]
-mod staging;
+mod partial_frame;
+mod receiving;
+#[cfg(feature = "tokio")]
+mod send_buffer;
+mod sending;
 
+#[cfg(feature = "tokio")]
+pub use auth::{AuthHook, AuthRefusal, AuthRequest, ClientCertificates, Credential, PeerCertificates};
 #[cfg(feature = "tokio")]
 pub use byte_stream::ByteStream;
 pub use error::{TransportError, TransportErrorKind};
 #[cfg(feature = "tokio")]
 pub use frames::FrameStream;
-pub use link::{Link, LinkTraits, Meta};
+pub use link::{Capabilities, Link, PeerInfo};
 #[cfg(feature = "tokio")]
 pub use memory::{MemoryListener, MemoryTransport, memory_listener, memory_pair};
+pub use origin::{HostPolicy, HostRefusal, NotAllowable, OriginPolicy, OriginRefused, RequestHost};
+#[cfg(feature = "tokio")]
+pub use partial_frame::{MemoryFull, PartialFrame};
 pub use receiving::{Inbound, Receiver, TransportEvent};
-pub use sending::{CloseReason, Fault, Finish, FrameKind, Head, Lane, Outbound, Sender, Unsupported};
+pub use sending::{
+    CloseReason, ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, Sender, Unsupported,
+};
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+
+use crate::clients::Clients;
 
 /// A boxed future that can cross threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -57,6 +72,11 @@ pub trait Transport: Send + 'static {
 pub trait Listener: Send + 'static {
     /// The next connection. `Err`: one connection failed, go on. `None`: the listener has ended.
     fn poll_accept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>>;
+
+    /// The clients of the server that accepts here, told once, before the first poll. A wire that bounds what comes before a
+    /// connection is accepted counts it there, so that one client cannot have all of that either. Default: not used. A listener
+    /// that wraps others passes it on.
+    fn share_among(self: Pin<&mut Self>, _clients: &Clients) {}
 
     /// Where it listens, with the real port.
     fn endpoint(&self) -> Endpoint;

@@ -1,5 +1,6 @@
 //! What a wire gives: messages, and what happened to their exchanges.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -64,12 +65,14 @@ pub struct Inbound {
     pub exchange: ExchangeId,
     /// Who sent it, where messages of one connection can differ.
     pub principal: Option<Principal>,
+    /// Where it came from, where messages of one connection can differ.
+    pub address: Option<IpAddr>,
 }
 
 impl Inbound {
     /// A frame of a byte stream.
     #[must_use]
     pub const fn new(body: Bytes) -> Self {
-        Self { body, exchange: ExchangeId::NONE, principal: None }
+        Self { body, exchange: ExchangeId::NONE, principal: None, address: None }
     }
 }

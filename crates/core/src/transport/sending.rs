@@ -40,21 +40,21 @@ pub trait Sender: Send {
 
     /// The answer sent next on this exchange is a refusal, for this reason: for wires that say so outside of the body,
     /// as HTTP does with a status. Other wires do nothing.
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         let _ = (exchange, fault);
     }
 
     /// Ends an exchange the peer opened, without a frame. Each of them is ended once: by this or by a frame that is
     /// its last, also when the peer has closed it before. A wrapper hands it on; a wire without exchanges has nothing
     /// to do.
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         let _ = (exchange, how);
     }
 
     /// Gives up an exchange we opened. Nothing more is told of it. A wrapper hands it on.
     ///
     /// # Errors
-    /// The wire cannot; so is it with wires without exchanges.
+    /// The transport cannot abort an exchange, or has no exchanges.
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
         let _ = exchange;
         Err(Unsupported)
@@ -83,7 +83,7 @@ pub struct Outbound {
     /// Its lane.
     pub lane: Lane,
     /// What it is.
-    pub head: Head,
+    pub head: FrameInfo,
     /// It is the last of an exchange the peer opened.
     pub last: bool,
 }
@@ -94,12 +94,12 @@ pub enum Lane {
     /// Cancels, acknowledgements, refusals.
     Control,
     /// All else.
-    Bulk,
+    Data,
 }
 
 /// What a frame is, filled in by the dialect's codec so that no wire parses a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct FrameInfo {
     /// The kind.
     pub kind: FrameKind,
     /// Its id, or the id it answers or cancels.
@@ -123,7 +123,7 @@ pub enum FrameKind {
 
 /// How an exchange the peer opened ends without a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub enum ExchangeEnd {
     /// What it carried was taken and is owed nothing.
     Accepted,
     /// Its request was cancelled and is owed silence.
@@ -135,7 +135,7 @@ pub enum Finish {
 /// What a refusal is about, for wires that say so outside of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum RejectReason {
     /// What came is no message.
     BadMessage,
     /// Its id belongs to a request that has no answer yet.

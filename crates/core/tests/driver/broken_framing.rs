@@ -15,8 +15,8 @@ async fn a_header_that_cannot_be_read_loses_no_answer_that_was_owed() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     let router =
         Router::new().method("test/echo", |_ctx: CallContext, params: Value| async move { Ok(params) });
-    let served = ByteStream::whole(ours, Framing::ContentLength).into_link();
-    let peer = Peer::builder(dialect::LSP).serve(router).attach(served).unwrap();
+    let served = ByteStream::whole(ours).framing(Framing::ContentLength).into_link();
+    let peer = Peer::builder(dialect::ACP).serve(router).attach(served).unwrap();
     let burst = [
         frame(r#"{"jsonrpc":"2.0","id":1,"method":"test/echo","params":{"value":1}}"#),
         frame("bad"),
@@ -34,7 +34,7 @@ async fn a_header_that_cannot_be_read_loses_no_answer_that_was_owed() {
 #[tokio::test(start_paused = true)]
 async fn an_oversize_frame_is_told_its_limit() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
-    let served = ByteStream::whole(ours, Framing::Newline).max_frame(1024).into_link();
+    let served = ByteStream::whole(ours).framing(Framing::Newline).max_frame(1024).into_link();
     let _peer = Peer::builder(dialect::ACP).serve(Router::new()).attach(served).unwrap();
     theirs.write_all(format!("{}\n", "x".repeat(5000)).as_bytes()).await.unwrap();
     theirs.shutdown().await.unwrap();

@@ -32,7 +32,7 @@ impl AsyncWrite for Writes {
 async fn a_cancel_does_not_wait_for_what_it_overtook_to_be_written() {
     let (tell, mut writes) = mpsc::unbounded_channel();
     let (reader, _open) = tokio::io::simplex(64);
-    let link = ByteStream::new(reader, Writes(tell), Framing::Newline).into_link();
+    let link = ByteStream::new(reader, Writes(tell)).framing(Framing::Newline).into_link();
     let peer = Peer::builder(ACP).attach(link).unwrap();
     let call = peer.call::<_, Value>("wait", &json!({})).start().unwrap();
     assert!(writes.recv().await.unwrap().contains("\"wait\""));

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use rescind_core::dialect::MCP;
 use rescind_core::{
-    CloseReason, ExchangeId, Inbound, Lane, Link, LinkTraits, Meta, Outbound, Peer, Receiver, Router, Sender,
-    TransportError, TransportEvent,
+    Capabilities, CloseReason, ExchangeId, Inbound, Lane, Link, Outbound, Peer, PeerInfo, Receiver, Router,
+    Sender, TransportError, TransportEvent,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -48,25 +48,23 @@ impl Sender for Goes {
     }
 }
 
-const TRAITS: LinkTraits = LinkTraits {
+const TRAITS: Capabilities = Capabilities {
     ordered: false,
-    exchanges_abortable: true,
+    opens_exchanges: true,
     exchange_scoped: false,
-    peer_can_request: true,
-    resumable: false,
     batches: false,
     max_frame: 1 << 20,
 };
 
 fn on(exchange: ExchangeId, body: &Value) -> Inbound {
-    Inbound { body: Bytes::from(body.to_string()), exchange, principal: None }
+    Inbound { body: Bytes::from(body.to_string()), exchange, principal: None, address: None }
 }
 
 #[tokio::test]
 async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_and_no_more() {
     let (says, comes) = mpsc::unbounded_channel();
     let (goes, mut written) = mpsc::unbounded_channel();
-    let link = Link::new(Comes(comes), Goes(goes), TRAITS, Meta::default());
+    let link = Link::new(Comes(comes), Goes(goes), TRAITS, PeerInfo::default());
     let (tell, mut heard) = mpsc::unbounded_channel();
     let router = Router::new().notification("other", move |_ctx, _: Value| {
         let _ = tell.send("other");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rescind_core::dialect::{ACP, MCP};
+use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, MCP_2026};
 use rescind_core::{CallContext, Limits, Peer, Router, memory_pair};
 use serde_json::{Value, json};
 
@@ -73,6 +73,56 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
         methods.push(notification.method().to_owned());
     }
     assert_eq!(methods, ["notifications/progress", "notifications/message"]);
+}
+
+/// A request as the dialect writes it, with this as its progress token.
+fn with_token(dialect: &Dialect, id: u64, token: &str) -> String {
+    let params = match dialect.name() {
+        "abp" => {
+            let call = format!(r#"{{"callId":"c{id}","progressToken":{token}}}"#);
+            let payload = format!(r#"{{"capability":"work","params":{{}},"options":{call}}}"#);
+            return format!(r#"{{"type":"capabilities/call","id":"m{id}","payload":{payload}}}"#);
+        }
+        "lsp" => format!(r#"{{"workDoneToken":{token}}}"#),
+        _ => format!(r#"{{"_meta":{{"progressToken":{token}}}}}"#),
+    };
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"work","params":{params}}}"#)
+}
+
+#[tokio::test]
+async fn a_progress_token_that_is_none_is_ignored_and_counted() {
+    let text = |length: usize| format!("\"{}\"", "x".repeat(length));
+    let (longest, long, huge) = (text(256), text(257), text(1 << 20));
+    let digits = "9".repeat(257);
+    let ignored = ["1.5", "1e3", "true", "[1]", r#"{"a":1}"#, &*long, &*huge, &*digits];
+    let kept = ["7", "-7", "12345678901234567890123", "\"\"", "\"a\"", &*longest];
+    for dialect in [MCP, MCP_2026, LSP, ABP] {
+        let name = dialect.name();
+        let (say, mut said) = tokio::sync::mpsc::unbounded_channel();
+        let router = Router::new().method("initialize", |_, _: Value| async { Ok(json!({})) }).method(
+            "work",
+            move |ctx: CallContext, _: Value| {
+                let _ = say.send(ctx.progress_token().map(|token| token.get().to_owned()));
+                async { Ok(json!({})) }
+            },
+        );
+        let (peer, wire) = probe::serve(router, dialect.clone(), TRAITS, Limits::default());
+        if name == "abp" {
+            wire.says(1, &r#"{"type":"initialize","id":"i","payload":{}}"#);
+            wire.told().await;
+        }
+        if name == "lsp" {
+            wire.says(1, &probe::request(1, "initialize", &json!({})));
+            wire.told().await;
+        }
+        for (id, token) in (2..).zip(ignored.into_iter().chain(kept)) {
+            wire.says(id, &with_token(&dialect, id, token));
+            let seen = said.recv().await.unwrap();
+            let owed = kept.contains(&token).then(|| token.to_owned());
+            assert_eq!(seen, owed, "{name}: {token:.60}");
+        }
+        assert_eq!(peer.stats().ignored_tokens, ignored.len() as u64, "{name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

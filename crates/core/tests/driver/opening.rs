@@ -47,7 +47,7 @@ async fn no_cancel_names_a_call_whose_params_ask_for_a_task() {
     ] {
         let (peer, wire) = probe::open(MCP, TRAITS, Limits::default());
         let call = peer.call::<_, Value>("tools/call", &params).start().unwrap();
-        assert_eq!(wire.told().await, ["Bulk Request 1 tools/call on ours 1"]);
+        assert_eq!(wire.told().await, ["Data Request 1 tools/call on ours 1"]);
         drop(call);
         assert_eq!(wire.told().await, expected, "{params}");
     }

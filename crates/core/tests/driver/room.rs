@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use rescind_core::dialect::MCP;
 use rescind_core::{
-    CallContext, CallError, CloseReason, Inbound, Lane, Limits, Link, LinkTraits, Meta, Outbound, Peer,
+    CallContext, CallError, Capabilities, CloseReason, Inbound, Lane, Limits, Link, Outbound, Peer, PeerInfo,
     Receiver, Router, Sender, TransportError, TransportEvent,
 };
 use serde_json::{Value, json};
@@ -51,12 +51,10 @@ impl Sender for Full {
     }
 }
 
-const TRAITS: LinkTraits = LinkTraits {
+const TRAITS: Capabilities = Capabilities {
     ordered: true,
-    exchanges_abortable: false,
+    opens_exchanges: false,
     exchange_scoped: false,
-    peer_can_request: true,
-    resumable: false,
     batches: true,
     max_frame: 1 << 20,
 };
@@ -66,7 +64,7 @@ fn full(router: Router) -> (Peer, mpsc::UnboundedSender<Value>) {
     let (says, comes) = mpsc::unbounded_channel();
     let mut limits = Limits::default();
     limits.outbox_frames = 1;
-    let link = Link::new(Comes(comes), Full, TRAITS, Meta::default());
+    let link = Link::new(Comes(comes), Full, TRAITS, PeerInfo::default());
     let peer = Peer::builder(MCP).limits(limits).serve(router).attach(link).unwrap();
     peer.notify("noise", &json!({})).unwrap();
     assert!(matches!(peer.notify("noise", &json!({})), Err(CallError::OutboxFull)));

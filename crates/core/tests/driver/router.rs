@@ -228,9 +228,14 @@ async fn a_method_that_its_server_may_cancel_is_answered_so() {
         let cause = ctx.cancelled().await;
         ctx.stopped::<Value>(cause)
     };
-    let router =
-        Router::new().method("marked", by_itself).server_cancellable("marked").method("plain", by_itself);
+    let router = Router::new()
+        .method("initialize", |_: CallContext, _: Value| async { Ok(json!({"capabilities": {}})) })
+        .method("marked", by_itself)
+        .server_cancellable("marked")
+        .method("plain", by_itself);
     let (peer, wire) = serve(router, LSP, TRAITS, Limits::default());
+    wire.says(9, &request(9, "initialize", &json!({})));
+    wire.told().await;
     for (id, method, code) in [(1, "marked", -32_802), (2, "plain", -32_803)] {
         wire.says(id, &request(id, method, &json!({})));
         wire.told().await;

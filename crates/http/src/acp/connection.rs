@@ -5,24 +5,30 @@
 //! - D2 Messages and what happens to their streams are handed over under one lock, so that the driver hears of them in the
 //!   order in which they happened.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use rescind_core::{
-    ExchangeId, Finish, FrameKind, Inbound, Outbound, Principal, RequestId, TransportError,
-    TransportErrorKind, TransportEvent,
+    ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId,
+    TransportError, TransportErrorKind, TransportEvent,
 };
 use tokio::time::Instant;
 
-use super::peek::Message;
+use super::UnknownSessions;
+use super::envelope::Message;
+use super::lanes::NotHeard;
 use super::server::Connections;
-use crate::intake::{Intake, NotTaken};
-use crate::numbers::Numbered;
-use crate::server::Settings;
-use crate::server::mailbox::{Kept, Mailbox};
+use super::sessions::{Found, Sessions};
+use crate::inbound_queue::{InboundQueue, NotTaken};
+use crate::int_map::Numbered;
+use crate::server::replay_buffer::{ReplayBuffer, Retention};
+use crate::server::sessions::Conversed;
+use crate::server::{HttpCounts, Settings};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wakes::Wakes;
 
@@ -32,33 +38,39 @@ const OPENING: ExchangeId = ExchangeId(1);
 const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
-/// Sessions with a stream of their own; messages of more go by the connection's.
-const LANES: usize = 1024;
 /// Requests of ours whose stream is remembered.
 const ROUTES: usize = 65_536;
 /// What waits for all streams together, in bytes; over it the connection ends.
 const MOST: usize = 64 * 1024 * 1024;
 /// A taken event is not kept: no stream is taken up again where it was cut.
-const KEPT: Kept = Kept { events: 1, bytes: 0 };
+const KEPT: Retention = Retention { events: 1, bytes: 0 };
 
 pub(super) struct Connection {
     pub(super) id: Arc<str>,
     pub(super) principal: Option<Principal>,
-    pub(super) intake: Arc<Intake>,
+    /// Where it was opened from.
+    pub(super) address: Option<IpAddr>,
+    pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) settings: Arc<Settings>,
+    /// The bytes that are held for it.
+    pub(super) budget: ByteBudget,
     table: Weak<Connections>,
+    /// Something was asked on it but its opening.
+    used: AtomicBool,
     state: Mutex<State>,
 }
 
-struct State {
-    lanes: Numbered<Mailbox>,
-    names: HashMap<String, u64>,
+pub(super) struct State {
+    lanes: Numbered<ReplayBuffer>,
+    /// The sessions that a message of either side has named.
+    pub(super) sessions: Sessions,
     /// The streams our own requests went by.
     asked: HashMap<RequestId, u64>,
     opening: Opening,
     closed: bool,
     used: Instant,
     driver: Option<Waker>,
+    counts: HttpCounts,
 }
 
 /// What `initialize` is answered with.
@@ -73,20 +85,33 @@ impl Connection {
     pub(super) fn new(
         id: Arc<str>,
         principal: Option<Principal>,
+        address: Option<IpAddr>,
         settings: &Arc<Settings>,
         table: Weak<Connections>,
     ) -> Arc<Self> {
         let state = State {
-            lanes: Numbered::from_iter([(OWN, Mailbox::new(OWN, KEPT))]),
-            names: HashMap::new(),
+            lanes: Numbered::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
+            sessions: Sessions::default(),
             asked: HashMap::new(),
             opening: Opening::Waits(None),
             closed: false,
             used: Instant::now(),
             driver: None,
+            counts: settings.counts.clone(),
         };
-        let (intake, settings) = (Intake::new(settings.max_frame), Arc::clone(settings));
-        Arc::new(Self { id, principal, intake, settings, table, state: Mutex::new(state) })
+        let (inbound_queue, settings) = (InboundQueue::new(settings.max_frame), Arc::clone(settings));
+        let budget = settings.clients.client(principal.as_ref(), address).budget().child(usize::MAX);
+        Arc::new(Self {
+            id,
+            principal,
+            address,
+            inbound_queue,
+            settings,
+            budget,
+            table,
+            used: AtomicBool::new(false),
+            state: Mutex::new(state),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -106,33 +131,45 @@ impl Connection {
     }
 
     /// Takes in the request that opened the connection.
-    pub(super) fn open(&self, body: Bytes, principal: Option<Principal>) -> Result<(), NotTaken> {
+    pub(super) fn open(
+        &self,
+        (body, held): (Bytes, HeldBytes),
+        principal: Option<Principal>,
+    ) -> Result<(), NotTaken> {
         let mut inbound = Inbound::new(body);
         inbound.exchange = OPENING;
         inbound.principal = principal;
-        self.intake.push(inbound)
+        self.inbound_queue.push(inbound, held)
     }
 
     /// Takes in any other message. `session`: the one its header or its params name.
     pub(super) fn post(
         &self,
-        body: Bytes,
+        (body, held): (Bytes, HeldBytes),
         message: &Message<'_>,
         principal: Option<Principal>,
         session: Option<&str>,
     ) -> Result<(), NotTaken> {
+        if message.is_request() {
+            self.used.store(true, Ordering::Relaxed);
+        }
         self.step(|state, wakes| {
-            let lane = session.filter(|_| !message.is_answered_apart()).map_or(OWN, |name| state.lane(name));
+            // Whichever stream it is answered on, its session is known from now on.
+            let named = session.map_or(OWN, |name| state.lane(name));
+            let lane = if message.is_answered_apart() { OWN } else { named };
             let mut inbound = Inbound::new(body);
             inbound.exchange = if message.is_request() { exchange_of(lane) } else { ExchangeId::NONE };
             inbound.principal = principal;
-            wakes.extend(self.intake.push_under_lock(inbound)?);
+            wakes.extend(self.inbound_queue.push_under_lock(inbound, held)?);
+            if message.is_request() {
+                state.sessions.begun(lane);
+            }
             if let (true, Some(id)) = (message.is_answer(), message.id()) {
                 state.asked.remove(&id);
             }
             // D1: nobody is there to whom an answer could be written.
             if message.is_request() && state.lanes.get(&lane).is_some_and(|mailbox| !mailbox.has_reader()) {
-                wakes.extend(self.intake.tell_under_lock(closed(lane)));
+                wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             Ok(())
         })
@@ -142,7 +179,7 @@ impl Connection {
     pub(super) fn asked_by(&self, answer: &RequestId, session: Option<&str>) -> Option<bool> {
         let state = self.state();
         let lane = state.asked.get(answer).filter(|lane| **lane != OWN)?;
-        Some(session.and_then(|name| state.names.get(name)) == Some(lane))
+        Some(session.and_then(|name| state.sessions.lane(name)) == Some(*lane))
     }
 
     /// What `initialize` is answered with. `None`: it was refused without a word, or the link has ended.
@@ -169,6 +206,9 @@ impl Connection {
                 return Ok(());
             }
             let lane = state.lane_of(&out);
+            if out.head.kind == FrameKind::Answer && lane == OWN {
+                state.learn(&out.body);
+            }
             let droppable = out.head.kind == FrameKind::Notification;
             let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };
             wakes.extend(mailbox.push(out.body, droppable));
@@ -188,28 +228,32 @@ impl Connection {
         })
     }
 
-    pub(super) fn finish(&self, exchange: ExchangeId, _: Finish) {
+    pub(super) fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
         if exchange == OPENING {
             self.step(|state, wakes| wakes.extend(state.answer_opening(Opening::Refused)));
         }
     }
 
-    /// A reader for a stream: that of this session, or the connection's own. `None`: there are too many.
-    pub(super) fn listen(&self, session: Option<&str>) -> Option<(u64, u64)> {
+    /// A reader for a stream: that of this session, or the connection's own.
+    pub(super) fn listen(
+        &self,
+        session: Option<&str>,
+        unknown: UnknownSessions,
+    ) -> Result<(u64, u64), NotHeard> {
         self.step(|state, wakes| {
-            let lane = session.map_or(OWN, |name| state.lane(name));
-            if session.is_some() && lane == OWN {
-                return None;
-            }
-            let mailbox = state.lanes.get_mut(&lane)?;
+            let lane = match session {
+                None => OWN,
+                Some(name) => state.lane_to_read(name, unknown)?,
+            };
+            let mailbox = state.lanes.get_mut(&lane).ok_or(NotHeard::Unknown)?;
             let was_lost = !mailbox.has_reader();
             let (token, displaced) = mailbox.attach();
             wakes.extend(displaced);
             if was_lost {
                 let resumed = TransportEvent::ExchangeResumed { exchange: exchange_of(lane) };
-                wakes.extend(self.intake.tell_under_lock(resumed));
+                wakes.extend(self.inbound_queue.push_event_under_lock(resumed));
             }
-            Some((lane, token))
+            Ok((lane, token))
         })
     }
 
@@ -228,7 +272,7 @@ impl Connection {
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
             if state.lanes.get_mut(&lane).is_some_and(|mailbox| mailbox.detach(token)) {
-                wakes.extend(self.intake.tell_under_lock(closed(lane)));
+                wakes.extend(self.inbound_queue.push_event_under_lock(closed(lane)));
             }
             wakes.extend(state.driver.take());
         });
@@ -249,11 +293,11 @@ impl Connection {
     pub(super) fn cut_stalled(&self, since: Instant) {
         let most = self.settings.mailbox;
         self.step(|state, wakes| {
-            let is_cut = |mailbox: &Mailbox| is_full(mailbox, most) && mailbox.is_stalled(since);
+            let is_cut = |mailbox: &ReplayBuffer| is_full(mailbox, most) && mailbox.is_stalled(since);
             for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_cut(mailbox)) {
                 tracing::debug!(lane, "an event stream that nobody reads was cut");
                 wakes.extend(mailbox.cut());
-                wakes.extend(self.intake.tell_under_lock(closed(*lane)));
+                wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
             }
         });
     }
@@ -262,7 +306,7 @@ impl Connection {
     pub(super) fn idle_at(&self) -> Option<Instant> {
         let state = self.state();
         let busy =
-            state.lanes.values().any(Mailbox::has_reader) || matches!(state.opening, Opening::Waits(_));
+            state.lanes.values().any(ReplayBuffer::has_reader) || matches!(state.opening, Opening::Waits(_));
         (!busy).then(|| state.used + self.settings.session_idle)
     }
 
@@ -272,7 +316,7 @@ impl Connection {
 
     /// The opening was given up before its answer.
     pub(super) fn give_up_opening(&self) {
-        self.intake.tell(TransportEvent::ExchangeClosed { exchange: OPENING });
+        self.inbound_queue.push_event(TransportEvent::ExchangeClosed { exchange: OPENING });
         self.end();
     }
 
@@ -287,9 +331,23 @@ impl Connection {
             if let Opening::Waits(waker) = &mut state.opening {
                 wakes.extend(waker.take());
             }
-            wakes.extend(state.lanes.values_mut().filter_map(Mailbox::end));
+            wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
         });
-        self.intake.end();
+        self.inbound_queue.end();
+    }
+}
+
+impl Conversed for Connection {
+    fn principal(&self) -> Option<&Principal> {
+        self.principal.as_ref()
+    }
+
+    fn is_unused(&self) -> bool {
+        !self.used.load(Ordering::Relaxed) && !matches!(self.state().opening, Opening::Waits(_))
+    }
+
+    fn end(&self) {
+        Self::end(self);
     }
 }
 
@@ -304,23 +362,33 @@ const fn closed(lane: u64) -> TransportEvent {
 }
 
 /// Something that is read has more waiting than it should.
-fn is_full(mailbox: &Mailbox, (messages, bytes): (usize, usize)) -> bool {
+fn is_full(mailbox: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
     let waiting = mailbox.waiting();
     mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
 }
 
 impl State {
-    /// The stream of a session, made if it is new; the connection's own where there are too many.
-    fn lane(&mut self, name: &str) -> u64 {
-        if let Some(lane) = self.names.get(name) {
-            return *lane;
+    /// The stream of a session, made if it is new; the connection's own where there are too many. Of a stream that goes for a
+    /// new one nothing is under way: no reader, no message, no request of either side.
+    pub(super) fn lane(&mut self, name: &str) -> u64 {
+        if let Some(lane) = self.sessions.used(name) {
+            return lane;
         }
-        if self.names.len() >= LANES || name.is_empty() {
-            return OWN;
+        let asked = self.sessions.is_full().then(|| self.asked.values().copied().collect::<HashSet<_>>());
+        let is_idle = |lane: u64| {
+            let is_quiet = |mailbox: &ReplayBuffer| !mailbox.has_reader() && mailbox.waiting().0 == 0;
+            self.lanes.get(&lane).is_none_or(is_quiet)
+                && asked.as_ref().is_none_or(|asked| !asked.contains(&lane))
+        };
+        let (lane, gone) = match self.sessions.add(name, is_idle) {
+            Found::Own => return OWN,
+            Found::New { lane, gone } => (lane, gone),
+        };
+        if let Some(gone) = gone {
+            self.lanes.remove(&gone);
+            self.counts.session_forgotten();
         }
-        let lane = u64::try_from(self.names.len()).unwrap_or_default() + 1;
-        self.names.insert(name.to_owned(), lane);
-        let mut mailbox = Mailbox::new(lane, KEPT);
+        let mut mailbox = ReplayBuffer::new(lane, KEPT);
         if self.closed {
             mailbox.end();
         }
@@ -332,7 +400,10 @@ impl State {
         let id = out.head.id.as_ref();
         let stream = out.exchange.0.checked_sub(FIRST).unwrap_or(OWN);
         match out.head.kind {
-            FrameKind::Answer => stream,
+            FrameKind::Answer => {
+                self.sessions.answered(stream);
+                stream
+            }
             FrameKind::Cancel => id.and_then(|id| self.asked.get(id).copied()).unwrap_or(OWN),
             FrameKind::Request | FrameKind::Notification => {
                 let lane = Message::of(&out.body).session().map_or(stream, |name| self.lane(&name));
@@ -362,37 +433,4 @@ impl fmt::Debug for Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use rescind_core::{Head, Lane};
-
-    use super::*;
-
-    /// Puts more on a session's stream than it should hold.
-    fn fill(connection: &Connection, session: &str) {
-        let body = Bytes::from(format!(r#"{{"method":"said","params":{{"sessionId":"{session}"}}}}"#));
-        for _ in 0..=connection.settings.mailbox.0 {
-            let head = Head { kind: FrameKind::Notification, id: None, method: None };
-            let (exchange, lane) = (ExchangeId::NONE, Lane::Bulk);
-            connection.send(Outbound { body: body.clone(), exchange, lane, head, last: false }).unwrap();
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_stream_that_was_full_all_the_time_is_cut() {
-        let connection = Connection::new("c".into(), None, &Arc::default(), Weak::new());
-        let wait = Duration::from_secs(30);
-        let [stalled, late] = ["stalled", "late"].map(|session| connection.listen(Some(session)).unwrap());
-        fill(&connection, "stalled");
-        let since = Instant::now();
-        tokio::time::advance(wait).await;
-        fill(&connection, "late");
-        connection.cut_stalled(since);
-        let is_read = |(lane, token): (u64, u64)| {
-            let mut cx = Context::from_waker(Waker::noop());
-            matches!(connection.poll_event(lane, token, &mut cx), Poll::Ready(Some(_)))
-        };
-        assert_eq!((is_read(stalled), is_read(late)), (false, true));
-    }
-}
+mod tests;

@@ -5,34 +5,33 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Finish, Lane, Link, LinkTraits, Meta, Outbound, Sender, TransportError,
-    TransportErrorKind,
+    Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, PeerInfo, Sender,
+    TransportError, TransportErrorKind,
 };
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use crate::fits::fits;
-use crate::intake::Intake;
+use crate::check_size::fits;
+use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::idle::{Idles, IdlingReceiver};
-use crate::server::patience::Patience;
+use crate::server::stall_timer::StallTimer;
 
 /// The link of a connection.
 pub(super) fn link(connection: &Arc<Connection>) -> Link {
-    let traits = LinkTraits {
+    let traits = Capabilities {
         ordered: false,
-        exchanges_abortable: false,
+        opens_exchanges: false,
         exchange_scoped: false,
-        peer_can_request: true,
-        resumable: false,
         batches: false,
         max_frame: connection.settings.max_frame,
     };
     let receiver = IdlingReceiver::new(connection);
-    let sender = ConnectionSender { connection: Arc::clone(connection), patience: Patience::default() };
-    let mut meta = Meta::default();
+    let sender = ConnectionSender { connection: Arc::clone(connection), patience: StallTimer::default() };
+    let mut meta = PeerInfo::default();
     meta.principal.clone_from(&connection.principal);
-    Link::new(receiver, sender, traits, meta)
+    meta.address = connection.address;
+    Link::new(receiver, sender, traits, meta).with_budget(connection.budget.clone())
 }
 
 impl Idles for Connection {
@@ -40,8 +39,8 @@ impl Idles for Connection {
         &self.settings
     }
 
-    fn intake(&self) -> &Arc<Intake> {
-        &self.intake
+    fn inbound_queue(&self) -> &Arc<InboundQueue> {
+        &self.inbound_queue
     }
 
     fn idle_at(&self) -> Option<Instant> {
@@ -55,7 +54,7 @@ impl Idles for Connection {
 
 struct ConnectionSender {
     connection: Arc<Connection>,
-    patience: Patience,
+    patience: StallTimer,
 }
 
 impl ConnectionSender {
@@ -77,7 +76,7 @@ impl Sender for ConnectionSender {
         loop {
             this.checked()?;
             if lane == Lane::Control || this.connection.has_room(cx) {
-                if lane == Lane::Bulk {
+                if lane == Lane::Data {
                     this.patience.renew();
                 }
                 return Poll::Ready(Ok(()));
@@ -87,9 +86,11 @@ impl Sender for ConnectionSender {
         }
     }
 
-    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+    fn start_send(self: Pin<&mut Self>, mut out: Outbound) -> Result<(), TransportError> {
         self.checked()?;
         fits(&out, self.connection.settings.max_frame)?;
+        // Until its last byte is written, or the client has let it go.
+        out.body = self.connection.budget.hold_frame(out.body);
         self.connection.send(out)
     }
 
@@ -98,7 +99,7 @@ impl Sender for ConnectionSender {
         Poll::Ready(self.checked())
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.connection.finish(exchange, how);
     }
 

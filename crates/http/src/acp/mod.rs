@@ -13,10 +13,12 @@
 
 mod client;
 mod connection;
-mod jar;
+mod cookie_store;
+mod envelope;
+mod lanes;
 mod link;
-mod peek;
 mod server;
+mod sessions;
 #[cfg(feature = "verify")]
 pub(crate) mod verify;
 
@@ -24,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use rescind_core::Principal;
+use rescind_core::{BoxFuture, Credential};
 
 pub use client::AcpTransport;
 
@@ -33,7 +35,7 @@ use crate::server::{Door, HttpServer, Responder, ServerBinding, Settings, sealed
 
 /// Answers a request for a WebSocket.
 pub(crate) type UpgradeHook =
-    Arc<dyn Fn(&mut Request<()>, Option<&Principal>) -> Response<String> + Send + Sync>;
+    Arc<dyn Fn(Request<()>, Credential) -> BoxFuture<'static, Response<String>> + Send + Sync>;
 
 /// The serving side of the binding `acp`, for an [`HttpServer`](crate::HttpServer). Its path is `/acp` by custom.
 ///
@@ -41,9 +43,8 @@ pub(crate) type UpgradeHook =
 /// ([`Limits::detach_grace`](rescind_core::Limits::detach_grace), 30 s) and is then cancelled, unless the client opens the
 /// stream. The connection stays for as long as [`HttpServer::session_idle`](crate::HttpServer::session_idle) says.
 ///
-/// A GET for a session its connection has not heard of opens the session's stream all the same. The draft wants 404 there,
-/// and shows a client that opens the stream of a session it takes up before `session/load` names it; only one of the two
-/// can be had, and clients do as it shows.
+/// A GET for a session its connection does not know gets 404, as the draft demands: a connection knows a session once a message
+/// of either side has named it. See [`unknown_sessions`](Self::unknown_sessions).
 ///
 /// The upgrade to a WebSocket under the same path is another wire's: the crate `rescind` joins the two, by
 /// [`HttpServer::upgrades`].
@@ -51,33 +52,60 @@ pub(crate) type UpgradeHook =
 #[must_use = "a binding serves as part of a server"]
 pub struct Acp {
     upgrade: Option<UpgradeHook>,
+    unknown_sessions: UnknownSessions,
+}
+
+/// What a GET gets that asks for the event stream of a session its connection does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownSessions {
+    /// 404.
+    #[default]
+    Refused,
+    /// The stream.
+    Opened,
 }
 
 impl Acp {
     /// Serves ACP's draft of June 2026.
     pub const fn new() -> Self {
-        Self { upgrade: None }
+        Self { upgrade: None, unknown_sessions: UnknownSessions::Refused }
+    }
+
+    /// What a GET gets that asks for the event stream of a session its connection does not know. Default:
+    /// [`Refused`](UnknownSessions::Refused).
+    ///
+    /// Some clients open the stream of a session before they post its `session/load` or `session/resume`, and give the connection
+    /// up at a 404, as the TypeScript SDK (2.4.0) does. Set [`Opened`](UnknownSessions::Opened) for an agent that offers either.
+    pub const fn unknown_sessions(mut self, unknown: UnknownSessions) -> Self {
+        self.unknown_sessions = unknown;
+        self
     }
 }
 
 impl fmt::Debug for Acp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acp").field("upgrades", &self.upgrade.is_some()).finish()
+        f.debug_struct("Acp")
+            .field("upgrades", &self.upgrade.is_some())
+            .field("unknown_sessions", &self.unknown_sessions)
+            .finish()
     }
 }
 
 impl HttpServer<Acp> {
     /// Lets this hook answer each GET that asks for the upgrade to a WebSocket, once Host, Origin and the auth hook were
-    /// passed; without a hook such a GET is like any other. The principal is who the auth hook says asks.
+    /// passed; without a hook such a GET is like any other. The credential is what the auth hook answered: the connection must end
+    /// when it expires.
     ///
     /// The hook takes the connection out of the request (`hyper::upgrade::on`) and answers with status 101, to which an
     /// `Acp-Connection-Id` is added here; or it refuses. What comes of the connection is the hook's alone: this server's
     /// listener and limits know nothing of it, and it does not end with them. The hook must not block.
-    pub fn upgrades(
-        self,
-        hook: impl Fn(&mut Request<()>, Option<&Principal>) -> Response<String> + Send + Sync + 'static,
-    ) -> Self {
-        self.with_binding(Acp { upgrade: Some(Arc::new(hook)) })
+    pub fn upgrades<F, A>(self, hook: F) -> Self
+    where
+        F: Fn(Request<()>, Credential) -> A + Send + Sync + 'static,
+        A: Future<Output = Response<String>> + Send + 'static,
+    {
+        let hook: UpgradeHook = Arc::new(move |request, credential| Box::pin(hook(request, credential)));
+        self.map_binding(|binding| Acp { upgrade: Some(hook), ..binding })
     }
 }
 
@@ -86,6 +114,6 @@ impl sealed::Sealed for Acp {}
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Acp {
     fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
-        Arc::new(AcpServer::new(self.upgrade, settings, door))
+        Arc::new(AcpServer::new(self, settings, door))
     }
 }

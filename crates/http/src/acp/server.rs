@@ -1,66 +1,51 @@
 //! The serving side: what each method does.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, PoisonError};
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::UPGRADE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, Principal};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use rescind_core::{BoxFuture, HeldBytes, Principal};
 
 use super::connection::Connection;
-use super::peek::{Message, Unfit, naming};
-use super::{UpgradeHook, link};
-use crate::intake::NotTaken;
-use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use super::envelope::{Message, Unfit, naming};
+use super::lanes::NotHeard;
+use super::sessions::MAX_NAME_BYTES;
+use super::{Acp, UpgradeHook, link};
+use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::inbound_queue::NotTaken;
+use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{Door, RequestBody, Responder, Settings, body, checks};
-use crate::streamable::table::random_id;
-use crate::sync::{Mutex, MutexGuard};
+use crate::server::sessions::{NotOpened, Sessions, random_id};
+use crate::server::{Door, RequestBody, Responder, Settings, address, auth, body, checks};
 
 const ALLOWED: &str = "GET, POST, DELETE";
+/// What pages may use.
+const PAGE_ACCESS: PageAccess = PageAccess {
+    methods: ALLOWED,
+    headers: "Acp-Connection-Id, Acp-Session-Id, Accept, Authorization, Content-Type",
+    exposed: "Acp-Connection-Id, Acp-Session-Id, WWW-Authenticate, Retry-After",
+    parameters: Parameters::Ignored,
+};
 
-/// The connections there are, by ids that cannot be guessed.
-#[derive(Debug, Default)]
-pub(super) struct Connections {
-    /// `None` once the listener is gone.
-    open: Mutex<Option<HashMap<Arc<str>, Arc<Connection>>>>,
-}
-
-impl Connections {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { open: Mutex::new(Some(HashMap::new())) })
-    }
-
-    fn open(&self) -> MutexGuard<'_, Option<HashMap<Arc<str>, Arc<Connection>>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn find(&self, id: &str, principal: Option<&Principal>) -> Option<Arc<Connection>> {
-        let found = self.open().as_ref()?.get(id).cloned()?;
-        (found.principal.as_ref() == principal).then_some(found)
-    }
-
-    pub(super) fn remove(&self, id: &str) {
-        let removed = self.open().as_mut().and_then(|open| open.remove(id));
-        drop(removed);
-    }
-}
+/// The connections there are.
+pub(super) type Connections = Sessions<Connection>;
 
 pub(super) struct AcpServer {
     settings: Arc<Settings>,
     table: Arc<Connections>,
     door: Door,
-    upgrade: Option<UpgradeHook>,
+    config: Acp,
 }
 
 impl AcpServer {
-    pub(super) fn new(upgrade: Option<UpgradeHook>, settings: &Arc<Settings>, door: Door) -> Self {
-        Self { settings: Arc::clone(settings), table: Connections::new(), door, upgrade }
+    pub(super) fn new(config: Acp, settings: &Arc<Settings>, door: Door) -> Self {
+        Self { settings: Arc::clone(settings), table: Arc::default(), door, config }
     }
 
     async fn answer(
@@ -70,9 +55,9 @@ impl AcpServer {
     ) -> Result<Response<ReplyBody>, Refused> {
         match *request.method() {
             Method::POST => self.post(request, principal).await,
-            Method::GET => match &self.upgrade {
-                Some(hook) if asks_for_a_websocket(request.headers()) => {
-                    upgraded(hook, request, principal.as_ref())
+            Method::GET => match &self.config.upgrade {
+                Some(hook) if asks_for_a_websocket(request.version(), request.headers()) => {
+                    upgraded(hook, request, principal).await
                 }
                 Some(_) | None => self.get(request.headers(), principal.as_ref()),
             },
@@ -89,25 +74,34 @@ impl AcpServer {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> Result<Response<ReplyBody>, Refused> {
+        let from = address(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
-        body::check_length(head.version, &head.headers, self.settings.max_frame)?;
+        let told = session_named(&head.headers)?;
         let known = match single(&head.headers, &ACP_CONNECTION_ID)? {
             Some(id) => Some(self.table.find(id, principal.as_ref()).ok_or_else(unknown)?),
             None => None,
         };
-        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+        let (limit, budget) = if let Some(connection) = &known {
+            body::check_room(&head.headers, &connection.budget)?;
+            (self.settings.max_frame, connection.budget.parent().cloned().unwrap_or_default())
+        } else {
+            // What opens a connection is small.
+            let client = self.settings.clients.client(principal.as_ref(), from);
+            (self.settings.max_frame.min(body::OPENING), client.budget().clone())
+        };
+        body::check_length(head.version, &head.headers, limit)?;
+        let (body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
         let message = Message::read(&body).map_err(unfit)?;
         let Some(connection) = known else {
             if message.opens() {
-                return self.open(body, principal).await;
+                return self.open((body, bytes), principal, from).await;
             }
             return Err(Refused::bad("Acp-Connection-Id is required: only initialize goes without"));
         };
         if message.opens() {
             return Err(Refused::bad("this connection is initialized: without Acp-Connection-Id another is"));
         }
-        let told = single(&head.headers, &ACP_SESSION_ID)?;
         let named = message.session();
         match (told, named.as_deref()) {
             (None, _) if message.needs_session() => {
@@ -122,23 +116,28 @@ impl AcpServer {
         if answers.and_then(|id| connection.asked_by(&id, told)) == Some(false) {
             return Err(Refused::bad("Acp-Session-Id must name the session that asked"));
         }
-        connection.post(body.clone(), &message, principal, told).map_err(not_taken)?;
+        connection.post((body.clone(), bytes), &message, principal, told).map_err(not_taken)?;
         Ok(reply::plain(StatusCode::ACCEPTED))
     }
 
-    async fn open(&self, body: Bytes, principal: Option<Principal>) -> Result<Response<ReplyBody>, Refused> {
-        let id = random_id().ok_or_else(no_randomness)?;
-        let connection = {
-            let mut open = self.table.open();
-            let open = open.as_mut().ok_or_else(|| Refused::unavailable("this server has ended"))?;
-            if open.len() >= self.settings.sessions {
-                return Err(Refused::too_many("there are as many connections as there may be"));
-            }
+    async fn open(
+        &self,
+        body: (Bytes, HeldBytes),
+        principal: Option<Principal>,
+        from: Option<IpAddr>,
+    ) -> Result<Response<ReplyBody>, Refused> {
+        let client = self.settings.clients.client(principal.as_ref(), from);
+        let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
-            let connection = Connection::new(Arc::clone(&id), principal.clone(), &self.settings, table);
-            open.insert(Arc::clone(&id), Arc::clone(&connection));
-            connection
-        };
+            Connection::new(Arc::clone(id), principal.clone(), from, &self.settings, table)
+        });
+        let connection = opened.map_err(|why| match why {
+            NotOpened::TooMany => Refused::too_many("there are as many connections as there may be"),
+            NotOpened::TooManyOfOne => Refused::too_many("this client has as many connections as one may"),
+            NotOpened::Shut => Refused::unavailable("this server has ended"),
+            NotOpened::NoRandomness => no_randomness(),
+        })?;
+        let id = Arc::clone(&connection.id);
         let opening = Opens(Some(Arc::clone(&connection)));
         self.door
             .hand(link::link(&connection))
@@ -168,10 +167,12 @@ impl AcpServer {
     ) -> Result<Response<ReplyBody>, Refused> {
         checks::accepts_events(headers)?;
         let connection = self.required(headers, principal)?;
-        let session = single(headers, &ACP_SESSION_ID)?;
-        let (lane, token) = connection
-            .listen(session)
-            .ok_or_else(|| Refused::too_many("this connection has as many sessions as it may"))?;
+        let session = session_named(headers)?;
+        let (lane, token) =
+            connection.listen(session, self.config.unknown_sessions).map_err(|why| match why {
+                NotHeard::TooMany => Refused::too_many("this connection has as many sessions as it may"),
+                NotHeard::Unknown => Refused::not_found("this connection does not know that session"),
+            })?;
         let told = [(ACP_CONNECTION_ID, Some(&*connection.id)), (ACP_SESSION_ID, session)]
             .map(|(name, value)| (name, value.and_then(|value| HeaderValue::from_str(value).ok())));
         let feed = Arc::new(LaneFeed { connection, lane });
@@ -204,19 +205,25 @@ fn unfit(why: Unfit) -> Refused {
     }
 }
 
-fn asks_for_a_websocket(headers: &HeaderMap) -> bool {
+/// In HTTP/1.0 an `Upgrade` has to be ignored (RFC 9110, 7.8).
+fn asks_for_a_websocket(version: Version, headers: &HeaderMap) -> bool {
+    if version < Version::HTTP_11 {
+        return false;
+    }
     let values = headers.get_all(UPGRADE).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("websocket"))
 }
 
 /// Lets the hook answer. A connection that comes of it has an id like any other.
-fn upgraded(
+async fn upgraded(
     hook: &UpgradeHook,
     request: Request<RequestBody>,
-    principal: Option<&Principal>,
+    principal: Option<Principal>,
 ) -> Result<Response<ReplyBody>, Refused> {
     let id = random_id().ok_or_else(no_randomness)?;
-    let mut response = hook(&mut request.map(drop), principal).map(|text| ReplyBody::full(Bytes::from(text)));
+    let credential = auth::credential(&request, principal);
+    let answer = hook(request.map(drop), credential);
+    let mut response = answer.await.map(|text| ReplyBody::full(Bytes::from(text)));
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
@@ -249,6 +256,15 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
     }
 }
 
+/// The session a request's header names.
+fn session_named(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
+    let name = single(headers, &ACP_SESSION_ID)?;
+    if name.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
+        return Err(Refused::bad(format!("Acp-Session-Id has more than {MAX_NAME_BYTES} bytes")));
+    }
+    Ok(name)
+}
+
 impl Responder for AcpServer {
     fn respond(
         self: Arc<Self>,
@@ -265,17 +281,18 @@ impl Responder for AcpServer {
         refused.with_null_id().into_response()
     }
 
+    fn page_access(&self) -> &'static PageAccess {
+        &PAGE_ACCESS
+    }
+
     fn shut(&self) {
-        let open = self.table.open().take();
-        for connection in open.into_iter().flat_map(HashMap::into_values) {
-            connection.end();
-        }
+        self.table.shut();
     }
 
     /// Requests are answered on streams that outlive them: there is nothing a POST leaves.
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
-        (self.table.open().as_ref().map_or(0, HashMap::len), 0)
+        (self.table.all().len(), 0)
     }
 }
 
@@ -293,7 +310,8 @@ struct LaneFeed {
 
 impl Feed for LaneFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.connection.poll_event(self.lane, reader, cx)
+        let event = self.connection.poll_event(self.lane, reader, cx);
+        event.map(|event| event.map(|event| self.connection.budget.hold_frame(event)))
     }
 
     fn left(&self, reader: u64) {

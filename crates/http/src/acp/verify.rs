@@ -1,6 +1,6 @@
 //! What [`crate::verify`] shows of this binding.
 
-use super::peek::Message;
+use super::envelope::Message;
 
 /// Whether a body opens a connection, asks, answers; and the session its params name.
 pub(crate) fn peek(body: &[u8]) -> Option<(bool, bool, bool, Option<String>)> {

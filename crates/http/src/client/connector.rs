@@ -26,7 +26,7 @@ pub(super) struct Connector {
     #[cfg(feature = "rustls")]
     tls: Option<crate::tls::Connector>,
     #[cfg(feature = "verify")]
-    dial: Option<crate::given::Dial>,
+    dial: Option<crate::test_io::Dial>,
 }
 
 impl Connector {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Reply;
 use super::events::{Event, Events, Read};
-use crate::intake::Intake;
+use crate::inbound_queue::InboundQueue;
 
 /// After its answer a stream has so long to end, so that its connection can be used again.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
@@ -19,15 +19,15 @@ pub(crate) struct EventStream<'a> {
     events: Events,
     /// In bytes.
     limit: usize,
-    intake: &'a Intake,
+    inbound_queue: &'a InboundQueue,
     /// It is left then.
     ends_by: Option<Instant>,
 }
 
 impl<'a> EventStream<'a> {
     /// A stream of events with at most so many bytes of data each.
-    pub(crate) fn new(body: Reply, limit: usize, intake: &'a Intake) -> Self {
-        Self { body, events: Events::new(limit), limit, intake, ends_by: None }
+    pub(crate) fn new(body: Reply, limit: usize, inbound_queue: &'a InboundQueue) -> Self {
+        Self { body, events: Events::new(limit), limit, inbound_queue, ends_by: None }
     }
 
     /// What was asked for has come: the stream may end now, and is left if it does not.
@@ -46,7 +46,8 @@ impl<'a> EventStream<'a> {
                     Read::Event(event) => return Some(event),
                     Read::TooLarge => {
                         let why = BadFrame::TooLarge { limit: self.limit };
-                        self.intake.tell(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
+                        self.inbound_queue
+                            .push_event(TransportEvent::Rejected { exchange: ExchangeId::NONE, why });
                     }
                 }
             }

@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 
-use crate::names::{EVENT_STREAM, JSON};
+use crate::headers::{EVENT_STREAM, JSON};
 
 /// The media types that the bindings know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,21 +3,19 @@
 mod connector;
 mod event_stream;
 pub(crate) mod events;
-mod lines;
 mod media;
+mod pool;
 mod refusal;
 mod reply;
 mod requester;
 mod resets;
 
 use std::fmt;
-use std::io;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use rescind_core::{Meta, TransportError, TransportErrorKind};
+use rescind_core::{TransportError, TransportErrorKind};
 
-use self::connector::Connector;
 pub(crate) use event_stream::EventStream;
 pub(crate) use media::{Media, media_of};
 pub(crate) use refusal::refusal;
@@ -40,7 +38,7 @@ pub struct HttpClient {
     #[cfg(feature = "rustls")]
     pub(crate) tls: Option<crate::tls::Connector>,
     #[cfg(feature = "verify")]
-    pub(crate) dial: Option<crate::given::Dial>,
+    pub(crate) dial: Option<crate::test_io::Dial>,
 }
 
 impl HttpClient {
@@ -87,13 +85,13 @@ impl HttpClient {
         self
     }
 
-    /// The time for a connection to open; 10 s unless said.
+    /// The time for a connection to open. Default: 10 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// The largest message either way, in bytes; 16 MiB unless said.
+    /// The largest message either way, in bytes. Default: 16 MiB.
     pub const fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
@@ -106,7 +104,7 @@ impl HttpClient {
         dial: impl Fn() -> std::io::Result<S> + Send + Sync + 'static,
     ) -> Self {
         let dial = move || dial().map(|stream| Box::new(stream) as Box<dyn crate::GivenStream>);
-        self.dial = Some(crate::given::Dial(std::sync::Arc::new(dial)));
+        self.dial = Some(crate::test_io::Dial(std::sync::Arc::new(dial)));
         self
     }
 
@@ -119,17 +117,6 @@ impl HttpClient {
     pub fn tls_authorities(mut self, pem: &[u8]) -> Result<Self, TransportError> {
         self.tls = Some(crate::tls::Connector::new(pem)?);
         Ok(self)
-    }
-}
-
-impl HttpClient {
-    /// Whether the server can be reached at all: a connection is opened, TLS included, and closed again. Gives what a link
-    /// says of its peer.
-    pub(crate) async fn reach(&self) -> Result<Meta, TransportError> {
-        let peer = peer_of(&self.uri);
-        let opened = Connector::new(self).open().await;
-        opened.map_err(|error| refused(io::Error::new(error.kind(), format!("{peer}: {error}"))))?;
-        Ok(Meta::of_peer(&peer))
     }
 }
 

@@ -11,9 +11,9 @@ use hyper::client::conn::http1;
 use rescind_core::{TransportError, TransportErrorKind};
 
 use super::Failed;
-use super::lines::Lines;
+use super::pool::Pool;
 use super::requester::Posted;
-use crate::whole::NotWhole;
+use crate::collect_body::NotWhole;
 
 /// A response's body. Dropped before its end it gives the exchange up.
 pub(crate) struct Reply {
@@ -23,7 +23,7 @@ pub(crate) struct Reply {
 }
 
 struct Held {
-    lines: Arc<Lines>,
+    pool: Arc<Pool>,
     sender: http1::SendRequest<Posted>,
     /// It is a stream, while which a connection is kept for what is urgent.
     goes_on: bool,
@@ -36,24 +36,24 @@ impl Reply {
 
     pub(super) fn own(
         body: Incoming,
-        lines: &Arc<Lines>,
+        pool: &Arc<Pool>,
         sender: http1::SendRequest<Posted>,
         goes_on: bool,
     ) -> Self {
         if goes_on {
-            lines.begin_going_on();
+            pool.begin_going_on();
         }
-        let held = Held { lines: Arc::clone(lines), sender, goes_on };
+        let held = Held { pool: Arc::clone(pool), sender, goes_on };
         Self { body, ended: false, held: Some(held) }
     }
 
     fn end(&mut self) {
-        let Some(Held { lines, sender, goes_on }) = self.held.take() else { return };
+        let Some(Held { pool, sender, goes_on }) = self.held.take() else { return };
         if goes_on {
-            lines.end_going_on();
+            pool.end_going_on();
         }
         if self.is_end_stream() {
-            lines.give_back(sender);
+            pool.give_back(sender);
         }
     }
 }
@@ -98,6 +98,9 @@ impl From<NotWhole<hyper::Error>> for Failed {
                 TransportError::new(TransportErrorKind::Io, "the response is over the limit")
             }
             NotWhole::Broken(error) => TransportError::new(TransportErrorKind::Io, error),
+            NotWhole::MemoryFull => {
+                TransportError::new(TransportErrorKind::TooLarge, "the limit memory is reached")
+            }
         };
         Self { sent: true, error }
     }

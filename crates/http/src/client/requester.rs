@@ -14,11 +14,11 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use rescind_core::{FrameKind, TransportError, TransportErrorKind};
+use rescind_core::{FrameKind, PeerInfo, TransportError, TransportErrorKind};
 
 use super::connector::Connector;
-use super::lines::{Line, Lines, Urgency};
 use super::media::{Media, media_of};
+use super::pool::{Line, Pool, Urgency};
 use super::reply::Reply;
 use super::{HttpClient, peer_of};
 
@@ -29,7 +29,7 @@ const REPEATS: usize = 3;
 /// gives the exchange up: in HTTP/2 its stream is reset, in HTTP/1.1 its connection closed.
 #[derive(Clone)]
 pub(crate) struct Requester {
-    lines: Arc<Lines>,
+    pool: Arc<Pool>,
     /// As HTTP/2 spells it.
     uri: Uri,
     /// As HTTP/1.1 spells it, and what it needs beside it.
@@ -87,13 +87,29 @@ impl Requester {
         // What a URI has for a host, a header may hold.
         let host = HeaderValue::from_str(&host).unwrap_or_else(|_| HeaderValue::from_static(""));
         Self {
-            lines: Lines::new(Connector::new(client)),
+            pool: Pool::new(Connector::new(client)),
             uri: client.uri.clone(),
             path,
             host,
             headers: client.headers.clone(),
             may_be_http2: client.http2 || client.uri.scheme_str() == Some("https"),
         }
+    }
+
+    /// Whether the server can be reached at all: opens the connection that the first request will go by, TLS included. Gives what
+    /// a link says of its peer.
+    pub(crate) async fn reach(&self) -> Result<PeerInfo, TransportError> {
+        let peer = peer_of(&self.uri);
+        match self.pool.next(Urgency::Usual).await {
+            Ok(Line::Own(sender)) => self.pool.give_back(sender),
+            // Kept by the pool, for all.
+            Ok(Line::Shared(_)) => {}
+            Err(error) => {
+                let error = io::Error::new(error.kind(), format!("{peer}: {error}"));
+                return Err(TransportError::new(TransportErrorKind::Open, error));
+            }
+        }
+        Ok(PeerInfo::of_peer(&peer))
     }
 
     /// Sends one request; done when the head of its response is there.
@@ -170,9 +186,9 @@ impl Requester {
     ) -> Result<Response<Reply>, Failed> {
         let is_post = request.method() == Method::POST;
         loop {
-            let (line, is_used) = match self.lines.free(urgency) {
+            let (line, is_used) = match self.pool.free(urgency) {
                 Some(line) => (line, true),
-                None => (self.lines.next(urgency).await.map_err(unopened)?, false),
+                None => (self.pool.next(urgency).await.map_err(unopened)?, false),
             };
             let mut unsent = match line {
                 Line::Own(mut sender) => {
@@ -210,7 +226,7 @@ impl Requester {
 
     /// A server that speaks something else has not understood a request: no connection was opened to it.
     fn unanswered(&self, sent: bool, error: hyper::Error) -> Failed {
-        if self.lines.was_misunderstood() {
+        if self.pool.was_misunderstood() {
             let error = TransportError::new(TransportErrorKind::Open, "the server does not speak HTTP/2");
             return Failed { sent: false, error };
         }
@@ -225,7 +241,7 @@ impl Requester {
     ) -> Response<Reply> {
         let media = response.headers().get(CONTENT_TYPE).filter(|_| is_post);
         let is_stream = media.is_some_and(|media| media_of(media) == Media::Events);
-        response.map(|body| Reply::own(body, &self.lines, sender, is_stream))
+        response.map(|body| Reply::own(body, &self.pool, sender, is_stream))
     }
 }
 

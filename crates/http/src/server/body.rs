@@ -12,9 +12,15 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
+use rescind_core::{ByteBudget, HeldBytes};
 
 use super::refusal::Refused;
-use crate::whole::{NotWhole, whole};
+use crate::collect_body::{NotWhole, whole_within};
+
+/// A body of no more bytes is read although there is no memory: cancels and usual answers are no larger.
+const SMALL: usize = 16 * 1024;
+/// A message that opens a session takes no more bytes.
+pub(crate) const OPENING: usize = 64 * 1024;
 
 /// A request's body, whichever server it came through.
 pub(crate) enum RequestBody {
@@ -74,9 +80,21 @@ pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) 
     Ok(())
 }
 
-/// Reads the whole body.
-pub(crate) async fn read(body: RequestBody, limit: usize, within: Duration) -> Result<Bytes, Refused> {
-    let mut reading = pin!(whole(body, limit));
+/// Refuses a large body before a byte is read, where its session has no room for it. A small one is read: it may be a cancel.
+pub(crate) fn check_room(headers: &HeaderMap, budget: &ByteBudget) -> Result<(), Refused> {
+    let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    let length = length.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
+    if length > SMALL && !budget.has_room(length) { Err(Refused::memory()) } else { Ok(()) }
+}
+
+/// Reads the whole body, and holds its bytes in the budget. Small ones are read although that is full.
+pub(crate) async fn read(
+    body: RequestBody,
+    limit: usize,
+    within: Duration,
+    budget: &ByteBudget,
+) -> Result<(Bytes, HeldBytes), Refused> {
+    let mut reading = pin!(whole_within(body, limit, budget));
     // Most come with their head and are there at the second look at the latest: only what is not needs a timer.
     let mut looked = false;
     let early = poll_fn(|cx| match reading.as_mut().poll(cx) {
@@ -91,8 +109,13 @@ pub(crate) async fn read(body: RequestBody, limit: usize, within: Duration) -> R
         Some(read) => read,
         None => tokio::time::timeout(within, reading).await.map_err(|_| Refused::body_too_slow())?,
     };
-    read.map_err(|why| match why {
-        NotWhole::TooLarge => Refused::too_large(limit),
-        NotWhole::Broken(_) => Refused::bad("the body broke off"),
-    })
+    match read {
+        Ok(body) => {
+            let held = budget.hold(body.len());
+            Ok((body, held))
+        }
+        Err(NotWhole::TooLarge) => Err(Refused::too_large(limit)),
+        Err(NotWhole::MemoryFull) => Err(Refused::memory()),
+        Err(NotWhole::Broken(_)) => Err(Refused::bad("the body broke off")),
+    }
 }

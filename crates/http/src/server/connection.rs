@@ -15,21 +15,21 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rescind_core::{PeerAddress, PeerCertificates};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::heads::HeadTimer;
-use super::open::Open;
-use super::refusal::Refused;
 use super::reply;
 use super::settings::HalfClose;
-use super::stall::Stalling;
-use super::{HttpService, ReplyBody, RequestBody, Settings};
-use crate::doze::Doze;
-use crate::given::{Accepted, Source};
+use super::shutdown::Open;
+use super::sockets::{Socket, Sockets};
+use super::write_timeout::Stalling;
+use super::{HttpService, ReplyBody, RequestBody, Settings, Stalled};
+use crate::lazy_sleep::LazySleep;
+use crate::test_io::{Accepted, Source};
 
 /// After the listener is gone, what is being written has so long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -53,7 +53,7 @@ impl Serving {
     /// Serves until the listener is dropped, then lets connections say their last words.
     pub(super) async fn run(mut self, service: HttpService, open: Open) {
         let settings = Arc::clone(service.settings());
-        let places = Arc::new(Semaphore::new(settings.connections.min(Semaphore::MAX_PERMITS)));
+        let mut sockets = Sockets::new(settings.connections);
         let mut builder = builder(&settings);
         if self.source.is_given() {
             builder.http1().auto_date_header(false);
@@ -63,11 +63,6 @@ impl Serving {
         let path: Arc<str> = self.path.as_str().into();
         let mut tasks = JoinSet::new();
         loop {
-            let place = tokio::select! {
-                biased;
-                () = open.ended() => break,
-                place = Arc::clone(&places).acquire_owned() => place,
-            };
             let accepted = tokio::select! {
                 biased;
                 () = open.ended() => break,
@@ -77,21 +72,36 @@ impl Serving {
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::debug!(%error, "a connection could not be accepted");
+                    tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection could not be accepted");
                     // Out of descriptors, say: there is nothing to wait for but time.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 }
+            };
+            let peer = stream.peer();
+            let client = settings.clients.client(None, peer.map(|peer| peer.0));
+            let place = tokio::select! {
+                biased;
+                () = open.ended() => break,
+                place = sockets.place(&client, settings.connections) => place,
+            };
+            let Some((socket, place)) = place else {
+                tracing::debug!("a client has as many connections as one may");
+                continue;
             };
             let one = One {
                 service: service.clone(),
                 builder: Arc::clone(&builder),
                 path: Arc::clone(&path),
                 open: open.clone(),
+                peer,
+                certificates: PeerCertificates::default(),
+                socket,
             };
             #[cfg(feature = "rustls")]
             let tls = self.tls.clone();
             tasks.spawn(async move {
+                // Last: whoever gets it finds the client's own place free.
                 let _place = place;
                 #[cfg(feature = "verify")]
                 let stream = match stream {
@@ -105,8 +115,11 @@ impl Serving {
                 if let Some(tls) = tls {
                     let within = one.service.settings().header_timeout;
                     match tokio::time::timeout(within, tls.accept(stream)).await {
-                        Ok(Ok(stream)) => one.serve(stream).await,
-                        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        Ok(Ok(stream)) => {
+                            let certificates = crate::tls::certificates_of(&stream);
+                            One { certificates, ..one }.serve(stream).await;
+                        }
+                        Ok(Err(error)) => tracing::debug!(error = %rescind_core::Shown::text(&error), "a TLS handshake failed"),
                         Err(_) => tracing::debug!("a TLS handshake took too long"),
                     }
                     return;
@@ -127,7 +140,7 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
         .http1()
         .half_close(settings.half_close == HalfClose::Waits)
         .header_read_timeout(settings.header_timeout)
-        .max_buf_size(64 * 1024);
+        .max_buf_size(32 * 1024);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -146,6 +159,11 @@ struct One {
     builder: Arc<auto::Builder<TokioExecutor>>,
     path: Arc<str>,
     open: Open,
+    /// Where it came from.
+    peer: Option<PeerAddress>,
+    /// What its client showed.
+    certificates: PeerCertificates,
+    socket: Arc<Socket>,
 }
 
 impl One {
@@ -153,11 +171,15 @@ impl One {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let activity = Arc::new(Activity::default());
+        let activity = Arc::clone(&self.socket.activity);
         let (service, path, seen) = (self.service.clone(), Arc::clone(&self.path), Arc::clone(&activity));
-        let handle = service_fn(move |request: Request<Incoming>| {
+        let (peer, certificates) = (self.peer, self.certificates);
+        let handle = service_fn(move |mut request: Request<Incoming>| {
             let busy = Busy::new(&seen);
-            let response = respond(&service, &path, request);
+            if service.settings().auth.is_some() {
+                request.extensions_mut().insert(certificates.clone());
+            }
+            let response = respond(&service, &path, request, peer);
             async move { Ok::<_, Infallible>(response.await.map(|body| Tracked { body, _busy: busy })) }
         });
         let settings = self.service.settings();
@@ -167,8 +189,9 @@ impl One {
         // In one expression: a variable between would keep its room in this future, a connection each.
         let mut serving = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), handle));
         // Looked at in time for either limit: which of them holds, its first request decides.
-        let mut due = Doze::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
+        let mut due = LazySleep::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
         let mut gone = pin!(self.open.ended());
+        let mut displaced = pin!(self.socket.displaced());
         let asked = loop {
             tokio::select! {
                 biased;
@@ -176,11 +199,12 @@ impl One {
                     // If it goes on, then as something else.
                     limit.lift();
                     if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection broke");
+                        tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
                     }
                     return;
                 }
                 () = gone.as_mut() => break "the listener is gone",
+                () = displaced.as_mut() => break "it made room for another",
                 () = poll_fn(|cx| due.poll(cx)) => {}
             }
             let wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };
@@ -201,21 +225,21 @@ impl One {
 fn respond(
     service: &HttpService,
     path: &str,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
+    peer: Option<PeerAddress>,
 ) -> rescind_core::BoxFuture<'static, Response<ReplyBody>> {
     if request.version() < Version::HTTP_2 && request.headers().len() > FIELDS {
         return Box::pin(std::future::ready(reply::closing(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)));
     }
-    if path != "/" && request.uri().path() != path {
-        let refused = Refused::not_found("nothing is served under this path");
-        return Box::pin(std::future::ready(service.refuse(refused)));
+    if let Some(peer) = peer {
+        request.extensions_mut().insert(peer);
     }
-    service.respond(request.map(RequestBody::Own))
+    service.respond(request.map(RequestBody::Own), path)
 }
 
 /// When a connection was last of use.
 #[derive(Debug)]
-struct Activity {
+pub(super) struct Activity {
     open: AtomicUsize,
     requests: AtomicUsize,
     last: Mutex<Instant>,
@@ -232,7 +256,7 @@ impl Activity {
         self.open.load(Ordering::Relaxed) == 0
     }
 
-    fn requests(&self) -> usize {
+    pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 
@@ -271,12 +295,12 @@ struct Tracked {
 
 impl Body for Tracked {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Stalled;
 
     fn poll_frame(
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Stalled>>> {
         std::pin::Pin::new(&mut self.body).poll_frame(cx)
     }
 

@@ -11,6 +11,8 @@ pub struct HttpCounts(Arc<Counts>);
 struct Counts {
     dropped_notifications: AtomicU64,
     idle_sessions: AtomicU64,
+    forgotten_sessions: AtomicU64,
+    displaced_sessions: AtomicU64,
 }
 
 impl HttpCounts {
@@ -26,6 +28,27 @@ impl HttpCounts {
     #[must_use]
     pub fn idle_sessions(&self) -> u64 {
         self.0.idle_sessions.load(Ordering::Relaxed)
+    }
+
+    /// Binding `acp`: sessions whose stream was forgotten because a connection named further ones and nothing of them was under way.
+    #[must_use]
+    pub fn forgotten_sessions(&self) -> u64 {
+        self.0.forgotten_sessions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn session_forgotten(&self) {
+        self.0.forgotten_sessions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sessions and connections in which nothing was asked but their opening, and that were ended to make room for others
+    /// ([`HttpServer::sessions`](crate::HttpServer::sessions)).
+    #[must_use]
+    pub fn displaced_sessions(&self) -> u64 {
+        self.0.displaced_sessions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn session_displaced(&self) {
+        self.0.displaced_sessions.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn notification_dropped(&self) {

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 
-use crate::doze::Doze;
+use crate::lazy_sleep::LazySleep;
 
 /// The timer of one connection, which waits for one head at a time. A sleep is asked for with each head, and nearly all are
 /// given up long before their end: so the runtime's timer is moved only when it ends.
 #[derive(Clone, Default)]
-pub(super) struct HeadTimer(Arc<Mutex<Option<Doze>>>);
+pub(super) struct HeadTimer(Arc<Mutex<Option<LazySleep>>>);
 
 struct HeadSleep {
     timer: HeadTimer,
@@ -42,7 +42,7 @@ impl Future for HeadSleep {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = tokio::time::Instant::from_std(self.deadline);
         let mut timer = self.timer.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let doze = timer.get_or_insert_with(|| Doze::until(deadline));
+        let doze = timer.get_or_insert_with(|| LazySleep::until(deadline));
         if doze.deadline() > deadline {
             doze.reset(deadline);
         }

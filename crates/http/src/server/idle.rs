@@ -8,13 +8,13 @@ use rescind_core::{Receiver, TransportError, TransportEvent};
 use tokio::time::Instant;
 
 use super::Settings;
-use crate::doze::Doze;
-use crate::intake::{Intake, IntakeReceiver};
+use crate::inbound_queue::{InboundQueue, InboundReceiver};
+use crate::lazy_sleep::LazySleep;
 
 /// A session, as far as its idling goes.
 pub(crate) trait Idles: Send + Sync + 'static {
     fn settings(&self) -> &Settings;
-    fn intake(&self) -> &Arc<Intake>;
+    fn inbound_queue(&self) -> &Arc<InboundQueue>;
     /// When it may be ended, if nobody uses it until then. `None`: it is in use.
     fn idle_at(&self) -> Option<Instant>;
     /// It has idled for too long. Its link ends by itself; what else has to end does so here.
@@ -23,16 +23,16 @@ pub(crate) trait Idles: Send + Sync + 'static {
 
 /// What came in, until the session has idled for too long.
 pub(crate) struct IdlingReceiver<T> {
-    intake: IntakeReceiver,
+    inbound_queue: InboundReceiver,
     session: Arc<T>,
     /// When to look whether the session is idle.
-    idle: Option<Doze>,
+    idle: Option<LazySleep>,
 }
 
 impl<T: Idles> IdlingReceiver<T> {
     pub(crate) fn new(session: &Arc<T>) -> Self {
-        let intake = IntakeReceiver(Arc::clone(session.intake()));
-        Self { intake, session: Arc::clone(session), idle: None }
+        let inbound_queue = InboundReceiver(Arc::clone(session.inbound_queue()));
+        Self { inbound_queue, session: Arc::clone(session), idle: None }
     }
 }
 
@@ -41,12 +41,12 @@ impl<T: Idles> Receiver for IdlingReceiver<T> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
-        if let Poll::Ready(event) = Pin::new(&mut self.intake).poll_event(cx) {
+        if let Poll::Ready(event) = Pin::new(&mut self.inbound_queue).poll_event(cx) {
             return Poll::Ready(event);
         }
         let this = &mut *self;
         let wait = this.session.settings().session_idle;
-        let idle = this.idle.get_or_insert_with(|| Doze::new(wait));
+        let idle = this.idle.get_or_insert_with(|| LazySleep::new(wait));
         while idle.poll(cx).is_ready() {
             let now = Instant::now();
             match this.session.idle_at() {

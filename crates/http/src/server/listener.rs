@@ -3,10 +3,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rescind_core::{Endpoint, Link, Listener, TransportError};
+use rescind_core::{Clients, Endpoint, Link, Listener, TransportError};
 use tokio::sync::mpsc;
 
-use super::open::Opener;
+use super::settings::Served;
+use super::shutdown::Opener;
 use super::{HttpCounts, Responder};
 
 /// So many links wait to be accepted.
@@ -39,6 +40,7 @@ pub struct HttpListener {
     endpoint: Endpoint,
     responder: Arc<dyn Responder>,
     counts: HttpCounts,
+    clients: Served,
     /// Closes with the listener, and the tasks that serve with it.
     _open: Opener,
 }
@@ -48,10 +50,10 @@ impl HttpListener {
         links: mpsc::Receiver<Link>,
         endpoint: Endpoint,
         responder: Arc<dyn Responder>,
-        counts: HttpCounts,
+        (counts, clients): (HttpCounts, Served),
         open: Opener,
     ) -> Self {
-        Self { links, endpoint, responder, counts, _open: open }
+        Self { links, endpoint, responder, counts, clients, _open: open }
     }
 
     /// What the server has given up so far; what is returned goes on counting.
@@ -71,6 +73,10 @@ impl Listener for HttpListener {
 
     fn endpoint(&self) -> Endpoint {
         self.endpoint.clone()
+    }
+
+    fn share_among(self: Pin<&mut Self>, clients: &Clients) {
+        self.clients.are(clients);
     }
 }
 

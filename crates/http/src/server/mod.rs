@@ -1,28 +1,34 @@
 //! The serving side that all bindings share.
 //!
-//! - S1 A request passes Host, Origin and the auth hook before its binding sees it.
+//! - S1 A request passes Host, Origin and the auth hook before its binding sees it. A browser's preflight passes Host and
+//!   Origin, and no binding sees it.
 //! - S2 No handler runs in a connection's task: a binding hands messages to the driver through an
-//!   [`Intake`](crate::intake::Intake) and waits for what comes back.
+//!   [`InboundQueue`](crate::inbound_queue::InboundQueue) and waits for what comes back.
 //! - S3 A future or body dropped by its connection tells its binding, through a guard, that the exchange was given up.
 //! - S4 With the listener everything ends: sockets, connection tasks, links.
 
+pub(crate) mod auth;
 pub(crate) mod body;
 mod builder;
 pub(crate) mod checks;
 mod connection;
+pub(crate) mod cors;
 mod counts;
 pub(crate) mod events;
+mod full;
 mod heads;
 pub(crate) mod idle;
 mod listener;
-pub(crate) mod mailbox;
-mod open;
-pub(crate) mod patience;
 pub(crate) mod refusal;
+pub(crate) mod replay_buffer;
 pub(crate) mod reply;
 mod service;
+pub(crate) mod sessions;
 mod settings;
-mod stall;
+mod shutdown;
+mod sockets;
+pub(crate) mod stall_timer;
+mod write_timeout;
 
 use std::sync::Arc;
 
@@ -31,9 +37,11 @@ use rescind_core::BoxFuture;
 
 pub use builder::HttpServer;
 pub use counts::HttpCounts;
+pub use full::Stalled;
 pub use listener::HttpListener;
 pub use reply::ReplyBody;
 pub use service::HttpService;
+pub(crate) use service::address;
 pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;
@@ -42,6 +50,7 @@ pub(crate) use settings::Settings;
 
 use rescind_core::Principal;
 
+use self::cors::PageAccess;
 use self::refusal::Refused;
 
 /// The serving side of a binding, as the shared part sees it.
@@ -57,6 +66,9 @@ pub(crate) trait Responder: Send + Sync + 'static {
     fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
         refused.into_response()
     }
+
+    /// What pages of other origins may use.
+    fn page_access(&self) -> &'static PageAccess;
 
     /// The listener is gone: every link ends.
     fn shut(&self);

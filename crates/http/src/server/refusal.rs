@@ -4,19 +4,20 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
+use rescind_core::AuthRefusal;
 use serde::Serialize;
 
 use super::reply::ReplyBody;
-use crate::names::JSON;
+use crate::headers::JSON;
 
 /// A refusal of the wire's own: the message was not handed on.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     status: StatusCode,
     text: Cow<'static, str>,
-    header: Option<(HeaderName, HeaderValue)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     code: i32,
     null_id: bool,
 }
@@ -29,7 +30,7 @@ impl Refused {
     pub(crate) fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
         let own = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
         let code = if own { INTERNAL_ERROR } else { INVALID_REQUEST };
-        Self { status, text: text.into(), header: None, code, null_id: false }
+        Self { status, text: text.into(), headers: Vec::new(), code, null_id: false }
     }
 
     /// 400: the request cannot be understood.
@@ -42,10 +43,12 @@ impl Refused {
         Self { code: PARSE_ERROR, ..Self::bad(text) }
     }
 
-    /// 401: the auth hook does not know who asks.
-    pub(crate) fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "the credentials are missing or not valid")
-            .with(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    /// What the auth hook answered. A header that HTTP does not allow is left out.
+    pub(crate) fn by_hook(refusal: &AuthRefusal) -> Self {
+        let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
+        let headers =
+            refusal.headers().filter_map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
+        Self { headers: headers.collect(), ..Self::new(status, refusal.text().to_owned()) }
     }
 
     /// 403: a page of another origin asks.
@@ -114,12 +117,17 @@ impl Refused {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, text).after(Duration::from_secs(1))
     }
 
+    /// 503: there is no memory for the message.
+    pub(crate) fn memory() -> Self {
+        Self::unavailable("the limit memory is reached")
+    }
+
     fn after(self, wait: Duration) -> Self {
         self.with(RETRY_AFTER, HeaderValue::from(wait.as_secs()))
     }
 
     pub(crate) fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.header = Some((name, value));
+        self.headers.push((name, value));
         self
     }
 
@@ -137,8 +145,8 @@ impl Refused {
         let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
         *response.status_mut() = self.status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
-        if let Some((name, value)) = self.header {
-            response.headers_mut().insert(name, value);
+        for (name, value) in self.headers {
+            response.headers_mut().append(name, value);
         }
         response
     }

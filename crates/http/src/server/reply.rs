@@ -1,10 +1,9 @@
 //! What a response carries: nothing, one message, or a stream of events.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,8 +12,9 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use crate::doze::Doze;
-use crate::names::{EVENT_STREAM, JSON};
+use super::full::{Full, Stalled};
+use crate::headers::{EVENT_STREAM, JSON};
+use crate::lazy_sleep::LazySleep;
 
 /// Where the events of a stream come from.
 pub(crate) trait Feed: Send + Sync + 'static {
@@ -25,35 +25,51 @@ pub(crate) trait Feed: Send + Sync + 'static {
     fn left(&self, reader: u64);
 }
 
+/// The most bytes of a body that hyper is given at once. It takes a piece whole even if the client's window has room for one byte only, so
+/// this bounds what it holds for a client that does not read.
+const PIECE: usize = 64 * 1024;
+
 /// The body of every response of this crate.
 #[must_use]
 pub struct ReplyBody(Inner);
 
 enum Inner {
-    Full(Option<Bytes>),
+    Full(Full),
     Events(Events),
 }
 
 struct Events {
     feed: Arc<dyn Feed>,
     reader: u64,
+    /// What is left of the event that is being handed on.
+    rest: Bytes,
     over: bool,
     keep_alive: Duration,
     /// When to look whether a comment is due. Made with the first wait.
-    due: Option<Doze>,
+    due: Option<LazySleep>,
     /// When the last event came, if that was later than the timer was set.
     silent_since: Option<Instant>,
     /// When the response ends though the stream has not.
-    until: Option<Doze>,
+    until: Option<LazySleep>,
+    /// The same, even while there are events: the credential of its request has expired.
+    expires: Option<LazySleep>,
 }
 
 impl ReplyBody {
     pub(crate) const fn empty() -> Self {
-        Self(Inner::Full(None))
+        Self(Inner::Full(Full::empty()))
     }
 
     pub(crate) fn full(body: Bytes) -> Self {
-        Self(Inner::Full(Some(body).filter(|body| !body.is_empty())))
+        Self(Inner::Full(Full::new(body)))
+    }
+
+    /// Lets go of a message of which its reader takes nothing for so long.
+    pub(crate) fn cut_after(mut self, stall: Duration) -> Self {
+        if let Inner::Full(body) = &mut self.0 {
+            body.cut_after(stall);
+        }
+        self
     }
 
     /// A stream that tells its feed when it is dropped.
@@ -63,22 +79,47 @@ impl ReplyBody {
         keep_alive: Duration,
         until: Option<Duration>,
     ) -> Self {
-        let until = until.map(Doze::new);
+        let until = until.map(LazySleep::new);
         Self(Inner::Events(Events {
             feed,
             reader,
+            rest: Bytes::new(),
             over: false,
             keep_alive,
             due: None,
             silent_since: None,
             until,
+            expires: None,
         }))
+    }
+
+    /// A stream ends then, as if its client had lost it.
+    pub(crate) fn expires(mut self, at: Instant) -> Self {
+        match &mut self.0 {
+            Inner::Full(_) => {}
+            Inner::Events(events) => events.expires = Some(LazySleep::until(at)),
+        }
+        self
     }
 }
 
 impl Events {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.rest.is_empty() {
+            match ready!(self.poll_event(cx)) {
+                Some(event) => self.rest = event,
+                None => return Poll::Ready(None),
+            }
+        }
+        Poll::Ready(Some(piece(&mut self.rest)))
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.over {
+            return Poll::Ready(None);
+        }
+        if self.expires.as_mut().is_some_and(|expires| expires.poll(cx).is_ready()) {
+            self.over = true;
             return Poll::Ready(None);
         }
         match self.feed.poll_next(self.reader, cx) {
@@ -93,7 +134,7 @@ impl Events {
                     return Poll::Ready(None);
                 }
                 let wait = self.keep_alive;
-                let due = self.due.get_or_insert_with(|| Doze::new(wait));
+                let due = self.due.get_or_insert_with(|| LazySleep::new(wait));
                 loop {
                     if due.poll(cx).is_pending() {
                         return Poll::Pending;
@@ -118,31 +159,29 @@ impl Drop for Events {
 
 impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Stalled;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Stalled>>> {
         let next = match &mut self.0 {
-            Inner::Full(body) => Poll::Ready(body.take()),
-            Inner::Events(events) => events.poll_next(cx),
+            Inner::Full(body) => Poll::Ready(body.next().transpose()),
+            Inner::Events(events) => events.poll_next(cx).map(|event| event.map(Ok)),
         };
-        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+        next.map(|bytes| bytes.map(|bytes| bytes.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Inner::Full(body) => body.is_none(),
-            Inner::Events(events) => events.over,
+            Inner::Full(body) => body.left() == 0,
+            Inner::Events(events) => events.over && events.rest.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Inner::Full(body) => SizeHint::with_exact(
-                body.as_ref().map_or(0, |body| body.len().try_into().unwrap_or(u64::MAX)),
-            ),
+            Inner::Full(body) => SizeHint::with_exact(body.left().try_into().unwrap_or(u64::MAX)),
             Inner::Events(_) => SizeHint::default(),
         }
     }
@@ -156,6 +195,11 @@ impl fmt::Debug for ReplyBody {
         };
         f.debug_tuple("ReplyBody").field(&name).finish()
     }
+}
+
+/// The next piece of what is left.
+pub(super) fn piece(rest: &mut Bytes) -> Bytes {
+    if rest.len() <= PIECE { std::mem::take(rest) } else { rest.split_to(PIECE) }
 }
 
 /// A response without a body.

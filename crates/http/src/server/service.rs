@@ -1,22 +1,38 @@
 use std::convert::Infallible;
 use std::fmt;
+use std::future::ready;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
-use rescind_core::BoxFuture;
+use rescind_core::{BoxFuture, HeldBytes, PeerAddress};
 use tower_service::Service;
 
+use super::cors::{self, Credentials, Page};
 use super::refusal::Refused;
-use super::{ReplyBody, RequestBody, Responder, Settings, checks};
+use super::{ReplyBody, RequestBody, Responder, Settings, auth, checks};
+
+/// About what a request takes beside its head, in bytes: its stream, its task, the fields' places.
+const REQUEST: usize = 4 * 1024;
+/// A head of no more bytes is that of a cancel, too.
+const SMALL_HEAD: usize = 4 * 1024;
+
+/// Where a request came from, if that is known.
+pub(crate) fn address<B>(request: &Request<B>) -> Option<IpAddr> {
+    request.extensions().get::<PeerAddress>().map(|from| from.0)
+}
 
 /// The binding as a `tower::Service`, to be mounted beside routes of your own, as with axum's `route_service`. Links come
 /// out of the [`HttpListener`](super::HttpListener) made with it; once that is dropped, requests get 503.
 ///
 /// Host, Origin and the auth hook are checked here, so that they hold however it is mounted. The body limit and timeout
-/// hold too; the timeouts for heads and idle connections are those of whoever serves it.
+/// hold too; the timeouts for heads and idle connections are those of whoever serves it. A client without a principal is identified
+/// by the [`PeerAddress`] among a request's extensions, which whoever serves it adds; without
+/// it each session, and each request without one, is a client of its own. The auth hook is told that address, and the
+/// [`PeerCertificates`](rescind_core::PeerCertificates) among the extensions.
 #[derive(Clone)]
 pub struct HttpService {
     responder: Arc<dyn Responder>,
@@ -32,12 +48,78 @@ impl HttpService {
         &self.settings
     }
 
-    pub(super) fn respond(&self, request: Request<RequestBody>) -> BoxFuture<'static, Response<ReplyBody>> {
-        let principal = match self.checked(&request) {
-            Ok(principal) => principal,
-            Err(refused) => return Box::pin(std::future::ready(self.refuse(refused))),
+    /// Answers a request; `/` as the path served stands for every path.
+    pub(super) fn respond(
+        &self,
+        request: Request<RequestBody>,
+        path: &str,
+    ) -> BoxFuture<'static, Response<ReplyBody>> {
+        let held = match self.admitted(&request) {
+            Ok(()) => self.hold_head(&request),
+            Err(refused) => Err(refused),
         };
-        Arc::clone(&self.responder).respond(request, principal)
+        let held = match held {
+            Ok(held) => held,
+            Err(refused) => {
+                let mut response = self.refuse(refused);
+                cors::vary(&mut response);
+                return Box::pin(ready(response));
+            }
+        };
+        let Some(page) = Page::of(request.headers(), self.credentials()) else {
+            let answer = self.answer(request, path);
+            return Box::pin(async move {
+                let response = answer.await;
+                drop(held);
+                response
+            });
+        };
+        let access = self.responder.page_access();
+        if is_under(path, &request) && cors::is_preflight(request.method(), request.headers()) {
+            return Box::pin(ready(page.preflight(request.headers(), access, &self.settings.pages)));
+        }
+        let answer = self.answer(request, path);
+        Box::pin(async move {
+            let mut response = answer.await;
+            page.open(&mut response, access);
+            drop(held);
+            response
+        })
+    }
+
+    /// Counts a request and its head for its client until the response begins. Where memory is full one with a small head takes a part
+    /// of the client's reserve: it may be a cancel.
+    fn hold_head<B>(&self, request: &Request<B>) -> Result<HeldBytes, Refused> {
+        let uri = request.uri();
+        let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+        let head = uri.path().len() + uri.query().map_or(0, str::len) + fields.sum::<usize>();
+        let client = self.settings.clients.client(None, address(request));
+        let bytes = head + REQUEST;
+        let reserved = || client.reserve().try_hold(bytes).filter(|_| head <= SMALL_HEAD);
+        client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
+    }
+
+    fn answer(&self, request: Request<RequestBody>, path: &str) -> BoxFuture<'static, Response<ReplyBody>> {
+        if !is_under(path, &request) {
+            let refused = Refused::not_found("nothing is served under this path");
+            return Box::pin(ready(self.refuse(refused)));
+        }
+        let responder = Arc::clone(&self.responder);
+        match &self.settings.auth {
+            None => responder.respond(request, None),
+            Some(hook) => {
+                Box::pin(auth::answer(responder, hook.clone(), self.settings.header_timeout, request))
+            }
+        }
+    }
+
+    /// Where any page may ask, none sends what the browser keeps for this server.
+    fn credentials(&self) -> Credentials {
+        if self.settings.origins.allows_any() {
+            Credentials::Omitted
+        } else {
+            self.settings.pages.credentials
+        }
     }
 
     /// Sessions there are, and POSTs whose exchange has not ended.
@@ -49,19 +131,19 @@ impl HttpService {
     }
 
     /// The answer to a request that no binding sees.
-    pub(super) fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
+    fn refuse(&self, refused: Refused) -> Response<ReplyBody> {
         self.responder.refuse(refused)
     }
 
-    fn checked<B>(&self, request: &Request<B>) -> Result<Option<rescind_core::Principal>, Refused> {
+    fn admitted<B>(&self, request: &Request<B>) -> Result<(), Refused> {
         let settings = &self.settings;
-        checks::host(request.uri(), request.headers(), &settings.hosts)?;
-        checks::origin(request.uri(), request.headers(), &settings.origins)?;
-        match &settings.auth {
-            None => Ok(None),
-            Some(auth) => auth(request.headers()).map(Some).ok_or_else(Refused::unauthorized),
-        }
+        let host = checks::host(request.uri(), request.headers(), &settings.hosts)?;
+        checks::origin(request.headers(), &settings.origins, &host).map(drop)
     }
+}
+
+fn is_under<B>(path: &str, request: &Request<B>) -> bool {
+    path == "/" || request.uri().path() == path
 }
 
 impl<B> Service<Request<B>> for HttpService
@@ -78,7 +160,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let response = self.respond(request.map(RequestBody::other));
+        let response = self.respond(request.map(RequestBody::other), "/");
         Box::pin(async move { Ok(response.await) })
     }
 }

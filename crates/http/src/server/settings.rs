@@ -1,15 +1,13 @@
 use std::fmt;
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use http::HeaderMap;
-use rescind_core::Principal;
+use rescind_core::{AuthHook, Client, Clients, HostPolicy, OriginPolicy, Principal};
 
-use super::checks::{Hosts, Names};
+use super::cors::PageSettings;
 use super::counts::HttpCounts;
-use super::mailbox::Kept;
-
-type AuthHook = Arc<dyn Fn(&HeaderMap) -> Option<Principal> + Send + Sync>;
+use super::replay_buffer::Retention;
 
 /// What it means that a client of HTTP/1.1 closes its half of the connection before its answer has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +26,9 @@ pub enum HalfClose {
 /// What holds for every binding of a server.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub(crate) hosts: Hosts,
-    pub(crate) origins: Names,
+    pub(crate) hosts: HostPolicy,
+    pub(crate) origins: OriginPolicy,
+    pub(crate) pages: PageSettings,
     pub(crate) auth: Option<AuthHook>,
     /// The largest message either way, in bytes.
     pub(crate) max_frame: usize,
@@ -51,15 +50,31 @@ pub(crate) struct Settings {
     pub(crate) mailbox: (usize, usize),
     /// An event stream whose reader takes nothing for so long is cut.
     pub(crate) stall_timeout: Duration,
-    pub(crate) kept: Kept,
+    pub(crate) kept: Retention,
     pub(crate) counts: HttpCounts,
+    pub(crate) clients: Served,
+}
+
+/// The clients of the server that accepts, once there is one; until then with the defaults.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Served(Arc<RwLock<Clients>>);
+
+impl Served {
+    pub(crate) fn are(&self, clients: &Clients) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = clients.clone();
+    }
+
+    pub(crate) fn client(&self, principal: Option<&Principal>, address: Option<IpAddr>) -> Arc<Client> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).client(principal, address)
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            hosts: Hosts::default(),
-            origins: Names::Loopback,
+            hosts: HostPolicy::default(),
+            origins: OriginPolicy::default(),
+            pages: PageSettings::default(),
             auth: None,
             max_frame: 16 * 1024 * 1024,
             header_timeout: Duration::from_secs(10),
@@ -72,8 +87,9 @@ impl Default for Settings {
             session_idle: Duration::from_secs(300),
             mailbox: (1024, 1024 * 1024),
             stall_timeout: Duration::from_secs(30),
-            kept: Kept { events: 256, bytes: 64 * 1024 },
+            kept: Retention { events: 256, bytes: 64 * 1024 },
             counts: HttpCounts::default(),
+            clients: Served::default(),
         }
     }
 }

@@ -12,9 +12,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::names::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::envelope::{is_object, object};
+use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::server::{ReplyBody, reply};
-use crate::shallow::{is_object, object};
 
 /// The version this binding is about, as a first guess where a body names none.
 pub(super) const VERSION: &str = "2026-07-28";
@@ -104,6 +104,8 @@ struct Params<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(borrow)]
     uri: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "taskId")]
+    task_id: Option<Cow<'a, str>>,
     #[serde(borrow)]
     arguments: Option<&'a RawValue>,
 }
@@ -146,6 +148,8 @@ impl<'a> Envelope<'a> {
         match self.method.as_deref()? {
             "tools/call" | "prompts/get" => self.said.name.clone(),
             "resources/read" => self.said.uri.clone(),
+            // "Tasks": `params.taskId`.
+            method if method.starts_with("tasks/") => self.said.task_id.clone(),
             _ => None,
         }
     }

@@ -5,38 +5,36 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Meta, Outbound, Sender, TransportError,
-    TransportErrorKind,
+    Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, PeerInfo, RejectReason, Sender,
+    TransportError, TransportErrorKind,
 };
 
-use super::hub::Hub;
-use crate::fits::fits;
-use crate::intake::IntakeReceiver;
-use crate::server::patience::Patience;
+use super::exchange_table::ExchangeTable;
+use crate::check_size::fits;
+use crate::inbound_queue::InboundReceiver;
+use crate::server::stall_timer::StallTimer;
 
 /// The one link of a listener (N1).
-pub(super) fn link(hub: &Arc<Hub>) -> Link {
-    let traits = LinkTraits {
+pub(super) fn link(exchanges: &Arc<ExchangeTable>) -> Link {
+    let traits = Capabilities {
         ordered: false,
-        exchanges_abortable: false,
+        opens_exchanges: false,
         exchange_scoped: true,
-        peer_can_request: true,
-        resumable: false,
         batches: false,
-        max_frame: hub.settings.max_frame,
+        max_frame: exchanges.settings.max_frame,
     };
-    let sender = HubSender { hub: Arc::clone(hub), patience: Patience::default() };
-    Link::new(IntakeReceiver(Arc::clone(&hub.intake)), sender, traits, Meta::default())
+    let sender = HubSender { exchanges: Arc::clone(exchanges), patience: StallTimer::default() };
+    Link::new(InboundReceiver(Arc::clone(&exchanges.inbound_queue)), sender, traits, PeerInfo::default())
 }
 
 struct HubSender {
-    hub: Arc<Hub>,
-    patience: Patience,
+    exchanges: Arc<ExchangeTable>,
+    patience: StallTimer,
 }
 
 impl HubSender {
     fn checked(&self) -> Result<(), TransportError> {
-        if self.hub.is_closed() {
+        if self.exchanges.is_closed() {
             return Err(TransportError::new(TransportErrorKind::Closed, "the server has ended"));
         }
         Ok(())
@@ -52,22 +50,22 @@ impl Sender for HubSender {
         let this = &mut *self;
         loop {
             this.checked()?;
-            if lane == Lane::Control || this.hub.has_room(cx) {
-                if lane == Lane::Bulk {
+            if lane == Lane::Control || this.exchanges.has_room(cx) {
+                if lane == Lane::Data {
                     this.patience.renew();
                 }
                 return Poll::Ready(Ok(()));
             }
-            ready!(this.patience.poll_end(this.hub.settings.stall_timeout, cx));
-            this.hub.cut_slowest();
+            ready!(this.patience.poll_end(this.exchanges.settings.stall_timeout, cx));
+            this.exchanges.cut_slowest();
         }
     }
 
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
         self.checked()?;
-        fits(&out, self.hub.settings.max_frame)?;
+        fits(&out, self.exchanges.settings.max_frame)?;
         let exchange = out.exchange;
-        if self.hub.send(out) {
+        if self.exchanges.send(out) {
             return Ok(());
         }
         let text = "a server says nothing here but on a request of its client's";
@@ -81,15 +79,15 @@ impl Sender for HubSender {
     }
 
     fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
-        self.hub.begin(exchange);
+        self.exchanges.begin(exchange);
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
-        self.hub.note_fault(exchange, fault);
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+        self.exchanges.note_fault(exchange, fault);
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
-        self.hub.finish(exchange, how);
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
+        self.exchanges.finish(exchange, how);
     }
 
     fn poll_close(
@@ -97,13 +95,13 @@ impl Sender for HubSender {
         _: &CloseReason,
         _: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
-        self.hub.close();
+        self.exchanges.close();
         Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for HubSender {
     fn drop(&mut self) {
-        self.hub.close();
+        self.exchanges.close();
     }
 }

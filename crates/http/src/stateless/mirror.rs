@@ -5,8 +5,7 @@ use rescind_core::{TransportError, TransportErrorKind};
 use serde_json::Value;
 
 use super::envelope::{decode, single};
-
-const PREFIX: &str = "mcp-param-";
+use crate::headers::MCP_PARAM;
 
 /// Which arguments of which tools are mirrored.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +23,7 @@ impl Mirrors {
     /// One more.
     pub(super) fn add(&mut self, tool: &str, argument: &[&str], name: &str) -> Result<(), TransportError> {
         let refused = |text: String| TransportError::new(TransportErrorKind::Open, text);
-        let header = HeaderName::try_from(format!("{PREFIX}{name}")).ok().filter(|_| !name.is_empty());
+        let header = HeaderName::try_from(format!("{MCP_PARAM}{name}")).ok().filter(|_| !name.is_empty());
         let header = header.ok_or_else(|| refused(format!("{name:?} cannot be part of a header's name")))?;
         if argument.is_empty() {
             return Err(refused(format!("{header} of {tool} mirrors no argument")));

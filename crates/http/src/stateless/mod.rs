@@ -8,7 +8,7 @@
 
 mod client;
 mod envelope;
-mod hub;
+mod exchange_table;
 mod link;
 mod mirror;
 mod server;
@@ -73,7 +73,7 @@ impl Stateless {
     }
 
     /// How long a handler that has begun may take to refuse its request with a status of its own (400 for a missing
-    /// capability); after that the head of an event stream is sent. 10 ms unless said.
+    /// capability); after that the head of an event stream is sent. Default: 10 ms.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = wait;
         self

@@ -2,71 +2,92 @@
 
 use std::fmt;
 use std::future::{poll_fn, ready};
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ExchangeId, Principal};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
 
 use super::envelope::{Envelope, Kind};
-use super::hub::{Hub, Verdict};
+use super::exchange_table::{ExchangeTable, Verdict};
 use super::{Stateless, link};
-use crate::intake::NotTaken;
+use crate::inbound_queue::NotTaken;
+use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
-use crate::soon::Soon;
+use crate::server::{Door, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::shared_delay::SharedDelay;
 use crate::sync::Mutex;
+
+const ALLOWED: &str = "POST";
+/// What pages may use.
+const PAGE_ACCESS: PageAccess = PageAccess {
+    methods: ALLOWED,
+    headers: "Accept, Authorization, Content-Type, MCP-Protocol-Version, Mcp-Method, Mcp-Name",
+    exposed: "WWW-Authenticate, Retry-After",
+    parameters: Parameters::Read,
+};
+
+/// A request whose head passed.
+struct Begun {
+    headers: HeaderMap,
+    body: RequestBody,
+    /// Where it came from.
+    address: Option<IpAddr>,
+}
 
 pub(super) struct StatelessServer {
     config: Stateless,
     settings: Arc<Settings>,
     door: Door,
     /// The link there is; `None` once the listener is gone.
-    hub: Mutex<Option<Arc<Hub>>>,
-    soon: Arc<Soon>,
+    exchanges: Mutex<Option<Arc<ExchangeTable>>>,
+    soon: Arc<SharedDelay>,
 }
 
 impl StatelessServer {
     pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: Door) -> Self {
-        let hub = Mutex::new(open(settings, &door));
-        let soon = Soon::new(config.stream_after);
-        Self { config, settings: Arc::clone(settings), door, hub, soon }
+        let exchanges = Mutex::new(open(settings, &door));
+        let soon = SharedDelay::new(config.stream_after);
+        Self { config, settings: Arc::clone(settings), door, exchanges, soon }
     }
 
     /// The link that is open. One whose driver has ended makes way for another.
-    fn hub(&self) -> Result<Arc<Hub>, Refused> {
+    fn exchanges(&self) -> Result<Arc<ExchangeTable>, Refused> {
         let gone = || Refused::unavailable("this server has ended");
-        let mut place = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
-        let hub = place.as_ref().ok_or_else(gone)?;
-        if !hub.is_closed() {
-            return Ok(Arc::clone(hub));
+        let mut place = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+        let exchanges = place.as_ref().ok_or_else(gone)?;
+        if !exchanges.is_closed() {
+            return Ok(Arc::clone(exchanges));
         }
-        let hub = open(&self.settings, &self.door).ok_or_else(gone)?;
-        *place = Some(Arc::clone(&hub));
-        Ok(hub)
+        let exchanges = open(&self.settings, &self.door).ok_or_else(gone)?;
+        *place = Some(Arc::clone(&exchanges));
+        Ok(exchanges)
     }
 
     /// Looks at a request's head, but for what its body has to say too.
-    fn begin(&self, request: Request<RequestBody>) -> Result<(HeaderMap, RequestBody), Refused> {
+    fn begin(&self, request: Request<RequestBody>) -> Result<Begun, Refused> {
         if request.method() != Method::POST {
-            return Err(Refused::method("POST"));
+            return Err(Refused::method(ALLOWED));
         }
+        let address = address(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
         checks::accepts_both(&head.headers)?;
         body::check_length(head.version, &head.headers, self.settings.max_frame)?;
-        Ok((head.headers, body))
+        Ok(Begun { headers: head.headers, body, address })
     }
 
-    async fn post(
-        &self,
-        headers: HeaderMap,
-        body: RequestBody,
-        principal: Option<Principal>,
-    ) -> Result<Response<ReplyBody>, Refused> {
-        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+    async fn post(&self, begun: Begun, principal: Option<Principal>) -> Result<Response<ReplyBody>, Refused> {
+        let Begun { headers, body, address } = begun;
+        let client = self.settings.clients.client(principal.as_ref(), address);
+        let budget = client.budget();
+        body::check_room(&headers, budget)?;
+        let (body, held) =
+            body::read(body, self.settings.max_frame, self.settings.body_timeout, budget).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
@@ -78,18 +99,20 @@ impl StatelessServer {
             Err(unfit) => return Ok(unfit),
         };
         drop(headers);
-        let hub = self.hub()?;
-        let exchange = hub.post(body, principal).map_err(|why| match why {
+        let exchanges = self.exchanges()?;
+        let exchange = exchanges.post((body, held), principal, address, budget).map_err(|why| match why {
             NotTaken::Full => Refused::too_many("too many messages wait"),
             NotTaken::Closed => Refused::unavailable("this server has ended"),
         })?;
-        let waiting = Waiting(Some(PostFeed { hub, exchange }));
+        let budget = budget.clone();
+        let waiting = Waiting(Some(PostFeed { exchanges, exchange, budget }));
         self.answer_post(waiting, kind).await
     }
 
     async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ReplyBody>, Refused> {
         let Some(feed) = &waiting.0 else { return Err(Refused::unavailable("this server has ended")) };
-        let verdict = |knows_begun| poll_fn(move |cx| feed.hub.poll_verdict(feed.exchange, knows_begun, cx));
+        let verdict =
+            |knows_begun| poll_fn(move |cx| feed.exchanges.poll_verdict(feed.exchange, knows_begun, cx));
         let mut first = verdict(false).await;
         if let Verdict::Begun = first {
             first = tokio::select! {
@@ -99,7 +122,14 @@ impl StatelessServer {
             };
         }
         match first {
-            Verdict::Json(status, body) => Ok(reply::json(status, body)),
+            Verdict::Json(status, body) => {
+                let response = reply::json(status, body);
+                let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
+                if status == StatusCode::TOO_MANY_REQUESTS {
+                    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(1));
+                }
+                Ok(response)
+            }
             Verdict::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
             Verdict::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
             Verdict::Refused => Err(Refused::bad("the message was refused")),
@@ -114,10 +144,10 @@ impl StatelessServer {
     }
 }
 
-fn open(settings: &Arc<Settings>, door: &Door) -> Option<Arc<Hub>> {
-    let hub = Hub::new(settings);
-    door.hand(link::link(&hub)).ok()?;
-    Some(hub)
+fn open(settings: &Arc<Settings>, door: &Door) -> Option<Arc<ExchangeTable>> {
+    let exchanges = ExchangeTable::new(settings);
+    door.hand(link::link(&exchanges)).ok()?;
+    Some(exchanges)
 }
 
 impl Responder for StatelessServer {
@@ -127,24 +157,28 @@ impl Responder for StatelessServer {
         principal: Option<Principal>,
     ) -> BoxFuture<'static, Response<ReplyBody>> {
         match self.begin(request) {
-            Ok((headers, body)) => Box::pin(async move {
-                let answered = self.post(headers, body, principal).await;
+            Ok(begun) => Box::pin(async move {
+                let answered = self.post(begun, principal).await;
                 answered.unwrap_or_else(Refused::into_response)
             }),
             Err(refused) => Box::pin(ready(refused.into_response())),
         }
     }
 
+    fn page_access(&self) -> &'static PageAccess {
+        &PAGE_ACCESS
+    }
+
     fn shut(&self) {
-        let hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(hub) = hub {
-            hub.close();
+        let exchanges = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(exchanges) = exchanges {
+            exchanges.close();
         }
     }
 
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
-        (0, self.hub().map_or(0, |hub| hub.open_posts()))
+        (0, self.exchanges().map_or(0, |exchanges| exchanges.open_posts()))
     }
 }
 
@@ -156,18 +190,20 @@ impl fmt::Debug for StatelessServer {
 
 /// The events of one POST.
 struct PostFeed {
-    hub: Arc<Hub>,
+    exchanges: Arc<ExchangeTable>,
     exchange: ExchangeId,
+    /// What its events count in.
+    budget: ByteBudget,
 }
 
 impl Feed for PostFeed {
     fn poll_next(&self, _: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let next = self.hub.poll_next(self.exchange, cx);
-        next.map(|body| body.map(|body| events::event(None, &body)))
+        let next = self.exchanges.poll_next(self.exchange, cx);
+        next.map(|body| body.map(|body| self.budget.hold_frame(events::event(None, &body))))
     }
 
     fn left(&self, _: u64) {
-        self.hub.left(self.exchange);
+        self.exchanges.left(self.exchange);
     }
 }
 

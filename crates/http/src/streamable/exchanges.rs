@@ -5,12 +5,12 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use http::StatusCode;
-use rescind_core::{ExchangeId, Fault, FrameKind, Outbound, TransportError, TransportErrorKind};
+use rescind_core::{ExchangeId, FrameKind, Outbound, RejectReason, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 
-use crate::numbers::Numbered;
+use crate::int_map::Numbered;
 use crate::server::Settings;
-use crate::server::mailbox::Mailbox;
+use crate::server::replay_buffer::ReplayBuffer;
 use crate::wakes::Wakes;
 
 /// The stream that no request of the peer opened.
@@ -21,8 +21,8 @@ const ENDED: usize = 16;
 pub(super) struct State {
     /// Boxed: the map keeps its room for a few when they have gone.
     pub(super) exchanges: Numbered<Box<Exchange>>,
-    pub(super) own: Mailbox,
-    pub(super) ended: VecDeque<(u64, Mailbox)>,
+    pub(super) own: ReplayBuffer,
+    pub(super) ended: VecDeque<(u64, ReplayBuffer)>,
     pub(super) next: u64,
     /// Waiting bytes of the streams that are read.
     pub(super) held: usize,
@@ -33,12 +33,12 @@ pub(super) struct State {
 }
 
 pub(super) struct Exchange {
-    pub(super) head: Head,
-    pub(super) mailbox: Mailbox,
-    pub(super) fault: Option<Fault>,
+    pub(super) head: ResponseState,
+    pub(super) mailbox: ReplayBuffer,
+    pub(super) fault: Option<RejectReason>,
 }
 
-pub(super) enum Head {
+pub(super) enum ResponseState {
     /// Nothing is decided; the response waits.
     Undecided(Option<Waker>),
     /// Decided, and not taken yet.
@@ -65,7 +65,7 @@ pub(super) enum Verdict {
 }
 
 impl State {
-    pub(super) fn mailbox(&mut self, stream: u64) -> Option<&mut Mailbox> {
+    pub(super) fn mailbox(&mut self, stream: u64) -> Option<&mut ReplayBuffer> {
         if stream == OWN {
             return Some(&mut self.own);
         }
@@ -100,7 +100,7 @@ impl State {
         match out.head.kind {
             FrameKind::Request | FrameKind::Cancel => {
                 let open = self.exchanges.get(&out.exchange.0);
-                open.filter(|open| !matches!(open.head, Head::Gone)).map_or(OWN, |_| out.exchange.0)
+                open.filter(|open| !matches!(open.head, ResponseState::Gone)).map_or(OWN, |_| out.exchange.0)
             }
             FrameKind::Answer | FrameKind::Notification => out.exchange.0,
         }
@@ -117,7 +117,7 @@ impl State {
         let before = self.held_of(stream).unwrap_or(0);
         let Some(mailbox) = self.mailbox(stream) else { return Ok(()) };
         let droppable = out.head.kind == FrameKind::Notification;
-        let over = |mailbox: &Mailbox| {
+        let over = |mailbox: &ReplayBuffer| {
             let waiting = mailbox.waiting();
             waiting.0 >= messages || waiting.1.saturating_add(out.body.len()) > bytes
         };
@@ -158,7 +158,7 @@ impl State {
             return;
         }
         self.ended.push_back((stream, open.mailbox));
-        let size = |ended: &VecDeque<(u64, Mailbox)>| -> usize {
+        let size = |ended: &VecDeque<(u64, ReplayBuffer)>| -> usize {
             ended.iter().map(|(_, mailbox)| mailbox.waiting().1 + mailbox.kept_bytes()).sum()
         };
         while self.ended.len() > 1 && (self.ended.len() > ENDED || size(&self.ended) > bytes) {
@@ -167,7 +167,7 @@ impl State {
     }
 }
 
-pub(super) fn held(mailbox: &Mailbox) -> usize {
+pub(super) fn held(mailbox: &ReplayBuffer) -> usize {
     if mailbox.has_reader() { mailbox.waiting().1 } else { 0 }
 }
 
@@ -178,17 +178,17 @@ pub(super) fn unread(exchange: ExchangeId) -> TransportError {
 
 impl Exchange {
     pub(super) fn decide(&mut self, verdict: Verdict, wakes: &mut Wakes) {
-        if let Head::Undecided(waker) = &mut self.head {
+        if let ResponseState::Undecided(waker) = &mut self.head {
             wakes.add(waker.take());
-            self.head = Head::Decided(verdict);
+            self.head = ResponseState::Decided(verdict);
         }
     }
 
     /// The status of a refusal; an answer with an id is always a 200.
     pub(super) fn status(&self) -> StatusCode {
         match self.fault {
-            Some(Fault::BadMessage) => StatusCode::BAD_REQUEST,
-            Some(Fault::DuplicateId) => StatusCode::CONFLICT,
+            Some(RejectReason::BadMessage) => StatusCode::BAD_REQUEST,
+            Some(RejectReason::DuplicateId) => StatusCode::CONFLICT,
             Some(_) | None => StatusCode::OK,
         }
     }

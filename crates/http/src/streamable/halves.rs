@@ -6,44 +6,42 @@ use std::task::{Context, Poll, ready};
 
 use rescind_core::plant::{self, Plant};
 use rescind_core::{
-    CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Meta, Outbound, Sender, TransportError,
-    TransportErrorKind, Unsupported,
+    Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, PeerInfo, RejectReason, Sender,
+    TransportError, TransportErrorKind, Unsupported,
 };
 use tokio::time::Instant;
 
-use super::conversation::Conversation;
-use crate::fits::fits;
-use crate::intake::Intake;
+use super::session_state::SessionState;
+use crate::check_size::fits;
+use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::idle::{Idles, IdlingReceiver};
-use crate::server::patience::Patience;
+use crate::server::stall_timer::StallTimer;
 
 /// The link of a session.
-pub(super) fn link(conversation: &Arc<Conversation>) -> Link {
-    let traits = LinkTraits {
+pub(super) fn link(conversation: &Arc<SessionState>) -> Link {
+    let traits = Capabilities {
         ordered: plant::is(Plant::PostsCountAsOrdered),
-        exchanges_abortable: false,
+        opens_exchanges: false,
         exchange_scoped: false,
-        peer_can_request: true,
-        // A session that is gone is gone; what can be taken up again is an exchange.
-        resumable: false,
         batches: false,
         max_frame: conversation.settings.max_frame,
     };
     let receiver = IdlingReceiver::new(conversation);
-    let sender = ServerSender { conversation: Arc::clone(conversation), patience: Patience::default() };
-    let mut meta = Meta::default();
+    let sender = ServerSender { conversation: Arc::clone(conversation), patience: StallTimer::default() };
+    let mut meta = PeerInfo::default();
     meta.principal.clone_from(&conversation.principal);
-    Link::new(receiver, sender, traits, meta)
+    meta.address = conversation.address;
+    Link::new(receiver, sender, traits, meta).with_budget(conversation.budget.clone())
 }
 
-impl Idles for Conversation {
+impl Idles for SessionState {
     fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    fn intake(&self) -> &Arc<Intake> {
-        &self.intake
+    fn inbound_queue(&self) -> &Arc<InboundQueue> {
+        &self.inbound_queue
     }
 
     fn idle_at(&self) -> Option<Instant> {
@@ -52,8 +50,8 @@ impl Idles for Conversation {
 }
 
 struct ServerSender {
-    conversation: Arc<Conversation>,
-    patience: Patience,
+    conversation: Arc<SessionState>,
+    patience: StallTimer,
 }
 
 fn closed() -> TransportError {
@@ -72,7 +70,7 @@ impl Sender for ServerSender {
                 return Poll::Ready(Err(closed()));
             }
             if lane == Lane::Control || this.conversation.has_room(cx) {
-                if lane == Lane::Bulk {
+                if lane == Lane::Data {
                     this.patience.renew();
                 }
                 return Poll::Ready(Ok(()));
@@ -82,8 +80,10 @@ impl Sender for ServerSender {
         }
     }
 
-    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
+    fn start_send(self: Pin<&mut Self>, mut out: Outbound) -> Result<(), TransportError> {
         fits(&out, self.conversation.settings.max_frame)?;
+        // Until its last byte is written, or the client has let it go.
+        out.body = self.conversation.budget.hold_frame(out.body);
         self.conversation.send(out)
     }
 
@@ -92,11 +92,11 @@ impl Sender for ServerSender {
         Poll::Ready(if self.conversation.is_closed() { Err(closed()) } else { Ok(()) })
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.conversation.finish(exchange, how);
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.conversation.note_fault(exchange, fault);
     }
 

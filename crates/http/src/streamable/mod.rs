@@ -1,20 +1,19 @@
 //! The binding `streamable`: MCP's streamable HTTP, for every protocol.
 
 mod client;
-mod conversation;
+pub(crate) mod envelope;
 mod exchanges;
 mod halves;
-pub(crate) mod peek;
 mod server;
+mod session_state;
 mod speaking;
-pub(crate) mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::client::StreamableTransport;
 
-use self::peek::Opening;
+use self::envelope::Opening;
 use self::server::StreamableServer;
 use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
 
@@ -84,7 +83,7 @@ impl Streamable {
     }
 
     /// A request that is not answered after so long is answered with an event stream, whose head tells the client that its
-    /// request has arrived; 10 ms unless said. With zero every request is.
+    /// request has arrived. Default: 10 ms. With zero every request is.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = wait;
         self
@@ -97,7 +96,7 @@ impl Streamable {
         self
     }
 
-    /// How long a client is told to wait before it comes back; 1 s unless said.
+    /// How long a client is told to wait before it comes back. Default: 1 s.
     pub const fn retry(mut self, wait: Duration) -> Self {
         self.retry = wait;
         self

@@ -2,39 +2,48 @@
 
 use std::fmt;
 use std::future::{poll_fn, ready};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ExchangeId, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
 
-use super::conversation::{Conversation, NotAdmitted, NotResumed};
 use super::exchanges::{OWN, Verdict};
-use super::table::{NotOpened, Table};
-use super::{SecondStream, Streamable, halves, peek};
-use crate::names::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use super::session_state::{NotAdmitted, NotResumed, SessionState};
+use super::{SecondStream, Streamable, envelope, halves};
+use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{Door, RequestBody, Responder, Settings, body, checks, events};
-use crate::soon::Soon;
+use crate::server::sessions::{NotOpened, Sessions};
+use crate::server::{Door, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::shared_delay::SharedDelay;
 
 const ALLOWED: &str = "GET, POST, DELETE";
+/// What pages may use.
+const PAGE_ACCESS: PageAccess = PageAccess {
+    methods: ALLOWED,
+    headers: "Accept, Authorization, Content-Type, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id",
+    exposed: "Mcp-Session-Id, WWW-Authenticate, Retry-After",
+    parameters: Parameters::Ignored,
+};
 /// The first revision whose clients understand an event without data.
 const PRIMED_SINCE: &str = "2025-11-25";
 
 pub(super) struct StreamableServer {
     config: Streamable,
     settings: Arc<Settings>,
-    table: Arc<Table>,
+    table: Arc<Sessions<SessionState>>,
     door: Door,
-    soon: Arc<Soon>,
+    soon: Arc<SharedDelay>,
 }
 
 impl StreamableServer {
     pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: Door) -> Self {
-        let soon = Soon::new(config.stream_after);
+        let soon = SharedDelay::new(config.stream_after);
         Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon }
     }
 
@@ -59,7 +68,6 @@ impl StreamableServer {
         let headers = request.headers();
         checks::content_type(headers)?;
         checks::accepts_both(headers)?;
-        body::check_length(request.version(), headers, self.settings.max_frame)?;
         let version = self.check_version(headers)?;
         let primed = version.is_some_and(|version| version >= PRIMED_SINCE);
         // Before the body is read: nobody uploads to a session that is not there.
@@ -67,23 +75,43 @@ impl StreamableServer {
             Some(id) => Some(self.find(id, principal.as_ref())?),
             None => None,
         };
-        Ok(Posted { body: request.into_body(), known, principal, primed })
+        let limit = self.limit(known.is_some());
+        body::check_length(request.version(), headers, limit)?;
+        let from = address(&request);
+        let budget = match &known {
+            Some(conversation) => {
+                body::check_room(headers, &conversation.budget)?;
+                conversation.budget.parent().cloned().unwrap_or_default()
+            }
+            None => self.settings.clients.client(principal.as_ref(), from).budget().clone(),
+        };
+        Ok(Posted { body: request.into_body(), known, principal, from, budget, primed })
+    }
+
+    /// The largest body, in bytes: what opens a session is small.
+    fn limit(&self, is_known: bool) -> usize {
+        let limit = self.settings.max_frame;
+        if is_known { limit } else { limit.min(body::OPENING) }
     }
 
     async fn post(&self, posted: Posted) -> Result<Response<ReplyBody>, Refused> {
-        let Posted { body, known, principal, primed } = posted;
-        let body = body::read(body, self.settings.max_frame, self.settings.body_timeout).await?;
+        let Posted { body, known, principal, from, budget, primed } = posted;
+        let limit = self.limit(known.is_some());
+        let (body, held) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
         let (conversation, opens) = match known {
-            Some(conversation) => (conversation, false),
-            None if self.config.opening.is_begun_by(&body) => (self.open(principal)?, true),
+            Some(conversation) => {
+                conversation.note_use(&body);
+                (conversation, false)
+            }
+            None if self.config.opening.is_begun_by(&body) => (self.open(principal.as_ref(), from)?, true),
             None => {
                 return Err(Refused::bad("the header Mcp-Session-Id is required: this message opens none"));
             }
         };
-        let (exchange, token) = conversation.post(body.clone()).map_err(|why| match why {
+        let (exchange, token) = conversation.post(body.clone(), held).map_err(|why| match why {
             NotAdmitted::TooMany => Refused::too_many("too many messages of this session wait"),
             NotAdmitted::Ended => ended(),
         })?;
@@ -102,7 +130,9 @@ impl StreamableServer {
         let conversation = Arc::clone(&waiting.feed.conversation);
         let exchange = ExchangeId(waiting.feed.stream);
         let mut response = match self.verdict(&conversation, exchange, body).await {
-            Verdict::Json(status, body) => reply::json(status, body),
+            Verdict::Json(status, body) => {
+                reply::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
+            }
             Verdict::Accepted => reply::plain(StatusCode::ACCEPTED),
             // The protocol has no words for it.
             Verdict::Refused(status) => reply::plain(status),
@@ -130,7 +160,7 @@ impl StreamableServer {
 
     /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
     /// that the client knows it has arrived.
-    async fn verdict(&self, conversation: &Conversation, exchange: ExchangeId, body: &[u8]) -> Verdict {
+    async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> Verdict {
         let verdict = poll_fn(|cx| conversation.poll_verdict(exchange, cx));
         let mut verdict = pin!(verdict);
         tokio::select! {
@@ -138,7 +168,7 @@ impl StreamableServer {
             verdict = verdict.as_mut() => return verdict,
             () = self.soon.over() => {}
         }
-        if peek::asks(body) {
+        if envelope::asks(body) {
             conversation.open_stream(exchange);
         }
         verdict.await
@@ -189,9 +219,19 @@ impl StreamableServer {
         reply::events(feed, token, self.settings.keep_alive, until)
     }
 
-    fn open(&self, principal: Option<Principal>) -> Result<Arc<Conversation>, Refused> {
-        let conversation = self.table.open(principal, &self.settings).map_err(|why| match why {
+    fn open(
+        &self,
+        principal: Option<&Principal>,
+        from: Option<IpAddr>,
+    ) -> Result<Arc<SessionState>, Refused> {
+        let client = self.settings.clients.client(principal, from);
+        let opened = self.table.open(&client, &self.settings, |id| {
+            let table = Arc::downgrade(&self.table);
+            SessionState::new(Arc::clone(id), principal.cloned(), from, &self.settings, table)
+        });
+        let conversation = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many sessions as there may be"),
+            NotOpened::TooManyOfOne => Refused::too_many("this client has as many sessions as one may"),
             NotOpened::Shut => Refused::unavailable("this server has ended"),
             NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
         })?;
@@ -208,12 +248,12 @@ impl StreamableServer {
         &self,
         headers: &HeaderMap,
         principal: Option<&Principal>,
-    ) -> Result<Arc<Conversation>, Refused> {
+    ) -> Result<Arc<SessionState>, Refused> {
         let id = session_id(headers)?.ok_or_else(|| Refused::bad("Mcp-Session-Id is required"))?;
         self.find(id, principal)
     }
 
-    fn find(&self, id: &str, principal: Option<&Principal>) -> Result<Arc<Conversation>, Refused> {
+    fn find(&self, id: &str, principal: Option<&Principal>) -> Result<Arc<SessionState>, Refused> {
         self.table.find(id, principal).ok_or_else(ended)
     }
 
@@ -236,8 +276,11 @@ enum Begun {
 struct Posted {
     body: RequestBody,
     /// The session it names.
-    known: Option<Arc<Conversation>>,
+    known: Option<Arc<SessionState>>,
     principal: Option<Principal>,
+    from: Option<IpAddr>,
+    /// What its body counts in while it is read.
+    budget: ByteBudget,
     /// Its client understands an event without data.
     primed: bool,
 }
@@ -258,13 +301,18 @@ impl Responder for StreamableServer {
         }
     }
 
+    fn page_access(&self) -> &'static PageAccess {
+        &PAGE_ACCESS
+    }
+
     fn shut(&self) {
         self.table.shut();
     }
 
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
-        self.table.held()
+        let open = self.table.all();
+        (open.len(), open.iter().map(|conversation| conversation.state().exchanges.len()).sum())
     }
 }
 
@@ -294,13 +342,14 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a st
 
 /// One stream of a session.
 struct StreamFeed {
-    conversation: Arc<Conversation>,
+    conversation: Arc<SessionState>,
     stream: u64,
 }
 
 impl Feed for StreamFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.conversation.poll_event(self.stream, reader, cx)
+        let event = self.conversation.poll_event(self.stream, reader, cx);
+        event.map(|event| event.map(|event| self.conversation.budget.hold_frame(event)))
     }
 
     fn left(&self, reader: u64) {

@@ -4,18 +4,19 @@ use std::task::{Context, Poll, Waker};
 
 use http::StatusCode;
 use rescind_core::{
-    ExchangeId, Fault, Finish, FrameKind, Outbound, TransportError, TransportErrorKind, TransportEvent,
+    ExchangeEnd, ExchangeId, FrameKind, Outbound, RejectReason, TransportError, TransportErrorKind,
+    TransportEvent,
 };
 use tokio::time::Instant;
 
-use super::conversation::Conversation;
-use super::exchanges::{Head, OWN, Verdict};
-use crate::server::mailbox::Mailbox;
+use super::exchanges::{OWN, ResponseState, Verdict};
+use super::session_state::SessionState;
+use crate::server::replay_buffer::ReplayBuffer;
 
 /// Bulk is taken while no more than this waits on streams that are read, in bytes.
 pub(super) const HELD_FOR_BULK: usize = 32 * 1024;
 
-impl Conversation {
+impl SessionState {
     /// Whether bulk may be put in. If not, the driver is woken once it may.
     pub(super) fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state();
@@ -47,7 +48,7 @@ impl Conversation {
                 state.update_held(*stream, held);
                 if *stream != OWN {
                     let closed = TransportEvent::ExchangeClosed { exchange: ExchangeId(*stream) };
-                    wakes.add(self.intake.tell_under_lock(closed));
+                    wakes.add(self.inbound_queue.push_event_under_lock(closed));
                 }
             }
             cut
@@ -57,7 +58,7 @@ impl Conversation {
         }
     }
 
-    pub(super) fn note_fault(&self, exchange: ExchangeId, fault: Fault) {
+    pub(super) fn note_fault(&self, exchange: ExchangeId, fault: RejectReason) {
         if let Some(open) = self.state().exchanges.get_mut(&exchange.0) {
             open.fault = Some(fault);
         }
@@ -79,17 +80,17 @@ impl Conversation {
                 };
             };
             match (&open.head, out.last) {
-                (Head::Undecided(_), true) => {
+                (ResponseState::Undecided(_), true) => {
                     let status = open.status();
                     open.decide(Verdict::Json(status, out.body), wakes);
                     return Ok(());
                 }
-                (Head::Gone, true) => {
+                (ResponseState::Gone, true) => {
                     state.exchanges.remove(&stream);
                     return Ok(());
                 }
-                (Head::Undecided(_), false) => open.decide(Verdict::Stream, wakes),
-                (Head::Decided(_) | Head::Stream | Head::Gone, _) => {}
+                (ResponseState::Undecided(_), false) => open.decide(Verdict::Stream, wakes),
+                (ResponseState::Decided(_) | ResponseState::Stream | ResponseState::Gone, _) => {}
             }
             let last = out.last;
             let done = state.put(stream, out, &self.settings, wakes);
@@ -101,12 +102,12 @@ impl Conversation {
     }
 
     /// Ends an exchange without a frame.
-    pub(super) fn finish(&self, exchange: ExchangeId, how: Finish) {
+    pub(super) fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
         self.step(|state, wakes| {
             let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
             match (&open.head, how) {
-                (Head::Undecided(_), Finish::Accepted) => open.decide(Verdict::Accepted, wakes),
-                (Head::Undecided(_), Finish::Refused) => {
+                (ResponseState::Undecided(_), ExchangeEnd::Accepted) => open.decide(Verdict::Accepted, wakes),
+                (ResponseState::Undecided(_), ExchangeEnd::Refused) => {
                     let status = match open.status() {
                         StatusCode::OK => StatusCode::BAD_REQUEST,
                         status => status,
@@ -114,14 +115,14 @@ impl Conversation {
                     open.decide(Verdict::Refused(status), wakes);
                 }
                 // The legal silence is an event stream that ends.
-                (Head::Undecided(_), Finish::Silent) => {
+                (ResponseState::Undecided(_), ExchangeEnd::Silent) => {
                     open.decide(Verdict::Stream, wakes);
                     state.end(exchange.0, self.settings.mailbox.1, wakes);
                 }
-                (Head::Gone, _) => {
+                (ResponseState::Gone, _) => {
                     state.exchanges.remove(&exchange.0);
                 }
-                (Head::Decided(_) | Head::Stream, _) => {
+                (ResponseState::Decided(_) | ResponseState::Stream, _) => {
                     state.end(exchange.0, self.settings.mailbox.1, wakes);
                 }
             }
@@ -139,14 +140,14 @@ impl Conversation {
                 wakes.add(open.mailbox.end());
             }
         });
-        self.intake.end();
+        self.inbound_queue.end();
         let mut state = self.state();
-        let read = |mailbox: &Mailbox| mailbox.has_reader() && mailbox.waiting().0 > 0;
+        let read = |mailbox: &ReplayBuffer| mailbox.has_reader() && mailbox.waiting().0 > 0;
         let busy = read(&state.own)
             || state.exchanges.values().any(|open| match open.head {
-                Head::Decided(_) => true,
-                Head::Stream => read(&open.mailbox),
-                Head::Undecided(_) | Head::Gone => false,
+                ResponseState::Decided(_) => true,
+                ResponseState::Stream => read(&open.mailbox),
+                ResponseState::Undecided(_) | ResponseState::Gone => false,
             });
         if !busy {
             return Poll::Ready(());

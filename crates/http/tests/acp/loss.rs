@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::support::{
-    Served, cancel, listen_with, open, post, prompt, read_until, request, serve, server, stream,
+    Served, cancel, listen_with, make_session, open, post, prompt, read_until, request, serve, server, stream,
 };
 
 /// Waits on the paused clock until the prompt that runs hears this, and says how many seconds after `since`, which is before
@@ -26,6 +26,7 @@ async fn a_request_whose_stream_stays_lost_is_cancelled_after_its_grace() {
     let id = open(&address, &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
     let of_s1 = [known, ("Acp-Session-Id", "s1")];
+    make_session(&address, known).await;
     let own = stream(&address, &[known]).await;
     let of_session = stream(&address, &of_s1).await;
     assert_eq!(post(&address, &of_s1, &prompt(2, "s1")).await.status, 202);
@@ -76,7 +77,7 @@ async fn a_stream_taken_up_within_its_grace_costs_nothing() {
     assert_eq!(post(&address, &of_s1, &cancel(2)).await.status, 202);
     served.hears("peer").await;
     let said = read_until(&mut last, "\"id\":2").await;
-    assert!(said.contains("-32800"), "{said}");
+    assert!(said.contains(r#""stopReason":"cancelled""#), "{said}");
     // The answer of the other waits for whoever comes back.
     let said = read_until(&mut stream(&address, &of_other).await, "\"id\":3").await;
     assert!(said.contains("-32800"), "{said}");
@@ -88,6 +89,7 @@ async fn a_stream_that_nobody_takes_from_is_cut_and_counts_as_lost() {
     let address = served.address().to_owned();
     let id = open(&address, &[]).await;
     let of_s1 = [("Acp-Connection-Id", id.as_str()), ("Acp-Session-Id", "s1")];
+    make_session(&address, of_s1[0]).await;
     let unread = stream(&address, &of_s1).await;
     // More than the sockets between them hold.
     let flood = request(2, "session/prompt", &json!({"sessionId": "s1", "floods": 800}));

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod loss;
+mod shares;
 mod status;
 mod streams;
 mod support;

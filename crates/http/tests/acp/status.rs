@@ -17,6 +17,9 @@ async fn every_refusal_has_its_status() {
         json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "s1"}}).to_string();
     let own = request(1, "_own/method", &json!({"sessionId": "s1"}));
     let long = format!("{new}{}", " ".repeat(70_000));
+    let (longest, too_long) = ("s".repeat(256), "s".repeat(257));
+    let (of_longest, of_too_long) = (prompt(2, &longest), prompt(2, &too_long));
+    let of_nothing = json!({"jsonrpc": "2.0", "method": "_own/nothing"}).to_string();
     let again = hello();
     let batch = format!("[{new}]");
     let events = ("Accept", "text/event-stream");
@@ -30,6 +33,30 @@ async fn every_refusal_has_its_status() {
         ("that of a notification", "POST", vec![JSON, known], &stop, 400, -32600),
         ("that of a method of one's own", "POST", vec![JSON, known], &own, 400, -32600),
         ("two sessions", "POST", vec![JSON, known, ("Acp-Session-Id", "s2")], &of_s1, 400, -32600),
+        (
+            "a name that is too long",
+            "POST",
+            vec![JSON, known, ("Acp-Session-Id", &too_long)],
+            &of_too_long,
+            400,
+            -32600,
+        ),
+        (
+            "one in the header alone",
+            "POST",
+            vec![JSON, known, ("Acp-Session-Id", &too_long)],
+            &of_nothing,
+            400,
+            -32600,
+        ),
+        (
+            "a stream of such a session",
+            "GET",
+            vec![events, known, ("Acp-Session-Id", &too_long)],
+            "",
+            400,
+            -32600,
+        ),
         ("initialize once more", "POST", vec![JSON, known], &again, 400, -32600),
         ("a batch", "POST", vec![JSON, known], &batch, 501, -32600),
         ("a batch that opens nothing", "POST", vec![JSON], &batch, 501, -32600),
@@ -43,6 +70,7 @@ async fn every_refusal_has_its_status() {
         ("a stream of JSON", "GET", vec![("Accept", "application/json"), known], "", 406, -32600),
         ("a stream of nothing", "GET", vec![events], "", 400, -32600),
         ("a stream of an unknown", "GET", vec![events, unknown], "", 404, -32600),
+        ("a stream of an unknown session", "GET", vec![events, known, s1], "", 404, -32600),
         ("ending nothing", "DELETE", vec![], "", 400, -32600),
         ("ending an unknown", "DELETE", vec![unknown], "", 404, -32600),
         ("put", "PUT", vec![JSON, known], &new, 405, -32600),
@@ -64,6 +92,7 @@ async fn every_refusal_has_its_status() {
     for (method, headers, body, status) in [
         ("POST", vec![JSON, known], new.as_str(), 202),
         ("POST", vec![JSON, known, s1], &of_s1, 202),
+        ("POST", vec![JSON, known, ("Acp-Session-Id", &longest)], &of_longest, 202),
         ("DELETE", vec![known], "", 202),
         ("POST", vec![JSON, known], &new, 404),
     ] {

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::response::IntoResponse as _;
 use rescind_core::dialect::{ACP, Role};
 use rescind_core::{CallContext, Outcome, Peer, Router};
-use rescind_http::{AcpTransport, HttpClient};
+use rescind_http::{Acp, AcpTransport, HttpClient, HttpServer, UnknownSessions};
 use serde_json::{Value, json};
 
 use crate::support::{
-    cancel, in_time, listen, open, post, prompt, read_until, request, serve, server, stream,
+    ask, cancel, in_time, listen, make_session, open, post, prompt, read_until, request, serve, server,
+    stream,
 };
 
 #[tokio::test]
@@ -18,10 +19,8 @@ async fn a_cancel_counts_with_or_without_its_sessions_header() {
     let address = served.address().to_owned();
     let id = open(&address, &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
-    let mut own = stream(&address, &[known]).await;
+    make_session(&address, known).await;
     let mut of_session = stream(&address, &[known, ("Acp-Session-Id", "s1")]).await;
-    assert_eq!(post(&address, &[known], &request(1, "session/new", &json!({}))).await.status, 202);
-    read_until(&mut own, "\"sessionId\":\"s1\"").await;
     for (number, header) in
         [(2, None), (3, Some(("Acp-Session-Id", "s1"))), (4, Some(("Acp-Session-Id", "s2")))]
     {
@@ -33,7 +32,7 @@ async fn a_cancel_counts_with_or_without_its_sessions_header() {
         served.hears("peer").await;
         let said = read_until(&mut of_session, &format!("\"id\":{number}")).await;
         assert!(said.contains("session/update"), "what was said before comes before, on one stream: {said}");
-        assert!(said.contains("-32800"), "{said}");
+        assert!(said.contains(r#""stopReason":"cancelled""#), "{said}");
     }
 }
 
@@ -84,7 +83,7 @@ async fn our_client_speaks_either_http_and_its_cancel_never_overtakes() {
             until_written(&peer).await;
             let _ = stop.cancel("");
             let outcome = in_time("a cancelled prompt", call.outcome()).await;
-            assert!(matches!(&outcome, Outcome::Cancelled(_)), "http2 {http2}: {outcome:?}");
+            assert_eq!(stop_reason(&outcome), Some("cancelled"), "http2 {http2}: {outcome:?}");
         }
         peer.shutdown(std::time::Duration::ZERO).await;
     }
@@ -170,7 +169,7 @@ async fn a_connection_that_is_named_in_the_answers_body_alone_is_known_too() {
     served.hears("started").await;
     let _ = prompt.canceller().cancel("");
     let outcome = in_time("the answer", prompt.outcome()).await;
-    assert!(outcome.is_cancelled(), "{outcome:?}");
+    assert_eq!(stop_reason(&outcome), Some("cancelled"), "{outcome:?}");
     serving.abort();
 }
 
@@ -182,6 +181,7 @@ async fn an_answer_goes_with_the_session_that_asked_and_loading_one_is_answered_
     let id = open(&address, &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
     let of_s1 = [known, ("Acp-Session-Id", "s1")];
+    make_session(&address, known).await;
     let (mut own, mut of_session) = (stream(&address, &[known]).await, stream(&address, &of_s1).await);
     let asks = request(2, "session/prompt", &json!({"sessionId": "s1", "asks": true}));
     assert_eq!(post(&address, &of_s1, &asks).await.status, 202);
@@ -198,4 +198,49 @@ async fn an_answer_goes_with_the_session_that_asked_and_loading_one_is_answered_
     let load = request(3, "session/load", &json!({"sessionId": "s1"}));
     assert_eq!(post(&address, &of_s1, &load).await.status, 202);
     read_until(&mut own, "\"id\":3").await;
+}
+
+#[tokio::test]
+async fn a_session_is_unknown_until_a_message_names_it() {
+    // covers: X-13
+    let mut served = serve().await;
+    let address = served.address().to_owned();
+    let (id, other) = (open(&address, &[]).await, open(&address, &[]).await);
+    let (known, events) = (("Acp-Connection-Id", id.as_str()), ("Accept", "text/event-stream"));
+    let asked = async |connection: &str, session: &str| {
+        let headers = [events, ("Acp-Connection-Id", connection), ("Acp-Session-Id", session)];
+        ask(&address, "GET", &headers, "").await
+    };
+    for session in ["s1", "s2", ""] {
+        let got = asked(&id, session).await;
+        assert_eq!(got.status, 404, "{session:?}: {}", got.body);
+        assert!(got.body.contains("session"), "{}", got.body);
+    }
+    // By an answer, by a request for it, and by a prompt.
+    make_session(&address, known).await;
+    drop(stream(&address, &[known, ("Acp-Session-Id", "s1")]).await);
+    let load = request(2, "session/load", &json!({"sessionId": "s2"}));
+    assert_eq!(post(&address, &[known, ("Acp-Session-Id", "s2")], &load).await.status, 202);
+    drop(stream(&address, &[known, ("Acp-Session-Id", "s2")]).await);
+    assert_eq!(post(&address, &[known, ("Acp-Session-Id", "s3")], &prompt(3, "s3")).await.status, 202);
+    served.hears("started").await;
+    drop(stream(&address, &[known, ("Acp-Session-Id", "s3")]).await);
+    // It is one connection that knows them.
+    assert_eq!(asked(&other, "s1").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_server_may_open_the_stream_of_a_session_before_it_is_loaded() {
+    let http = HttpServer::new(Acp::new().unknown_sessions(UnknownSessions::Opened));
+    let served = listen(http.path("/acp").bind("127.0.0.1:0").await.unwrap());
+    let id = open(served.address(), &[]).await;
+    drop(stream(served.address(), &[("Acp-Connection-Id", &id), ("Acp-Session-Id", "s1")]).await);
+}
+
+/// What a prompt that was cancelled is answered with.
+fn stop_reason(outcome: &Outcome<Value>) -> Option<&str> {
+    match outcome {
+        Outcome::CompletedAfterCancel(answer) => answer.get("stopReason")?.as_str(),
+        _ => None,
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rescind_core::dialect::ACP;
-use rescind_core::{CallContext, Limits, Listener, Peer, Principal, Router, Server};
+use rescind_core::{AuthRefusal, CallContext, Credential, Limits, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,9 +44,12 @@ impl Drop for Served {
 }
 
 pub(crate) fn server() -> HttpServer<Acp> {
-    HttpServer::new(Acp::new()).path("/acp").max_frame(64 * 1024).auth(|headers| {
-        let name = headers.get("x-user").and_then(|name| name.to_str().ok()).unwrap_or("anyone");
-        Some(Principal(name.into())).filter(|_| name != "nobody")
+    HttpServer::new(Acp::new()).path("/acp").max_frame(64 * 1024).auth(async |request| {
+        let name = request.header("x-user").unwrap_or("anyone");
+        if name == "nobody" {
+            return Err(AuthRefusal::unauthorized("Bearer"));
+        }
+        Ok(Credential::of(Principal(name.into())))
     })
 }
 
@@ -176,6 +179,13 @@ pub(crate) async fn open(address: &str, more: &[(&str, &str)]) -> String {
     assert_eq!(got.status, 200, "{}", got.body);
     let line = got.head.lines().find(|line| line.starts_with("acp-connection-id:")).unwrap();
     line.split_once(": ").unwrap().1.to_owned()
+}
+
+/// Has the session `s1` made, so that its stream can be opened.
+pub(crate) async fn make_session(address: &str, known: (&str, &str)) {
+    let mut own = stream(address, &[known]).await;
+    assert_eq!(post(address, &[known], &request(1, "session/new", &json!({}))).await.status, 202);
+    read_until(&mut own, "\"sessionId\":\"s1\"").await;
 }
 
 pub(crate) async fn stream(address: &str, headers: &[(&str, &str)]) -> TcpStream {

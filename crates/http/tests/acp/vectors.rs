@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use rescind_core::{BoxFuture, Link, LinkTraits, Listener, Transport};
+use rescind_core::{BoxFuture, Capabilities, Link, Listener, Transport};
 use rescind_http::{Acp, AcpTransport, HttpClient, HttpListener, HttpServer};
 use rescind_testkit::fixture::Fixture;
 use rescind_testkit::runner::{CallingSubject, LinkSubject, PeerCaller, Played, Settings, Verdict, play};
@@ -12,12 +12,10 @@ use tokio::task::JoinSet;
 
 const AT_ONCE: usize = 8;
 
-const TRAITS: LinkTraits = LinkTraits {
+const TRAITS: Capabilities = Capabilities {
     ordered: false,
-    exchanges_abortable: false,
+    opens_exchanges: false,
     exchange_scoped: false,
-    peer_can_request: true,
-    resumable: false,
     batches: false,
     max_frame: 1 << 24,
 };

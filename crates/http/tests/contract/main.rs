@@ -12,6 +12,7 @@
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
+mod first_connection;
 mod raw;
 mod wrapped;
 

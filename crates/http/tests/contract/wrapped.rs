@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    CallNumber, CloseReason, ExchangeId, Finish, FrameKind, Head, Inbound, Lane, Link, Listener, Outbound,
-    Receiver, RequestId, Sender, Transport, TransportError, TransportEvent, Unsupported,
+    CallNumber, CloseReason, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Inbound, Lane, Link, Listener,
+    Outbound, Receiver, RequestId, Sender, Transport, TransportError, TransportEvent, Unsupported,
 };
 use rescind_http::HttpListener;
 
@@ -64,11 +64,14 @@ pub(crate) async fn connect<T: Transport>(
     says: Says,
 ) -> (Link, Link) {
     let mut client = Box::new(transport(&listener.endpoint().to_string())).open().await.unwrap();
-    let head =
-        Head { kind: FrameKind::Request, id: Some(RequestId::number(1)), method: Some("initialize".into()) };
+    let head = FrameInfo {
+        kind: FrameKind::Request,
+        id: Some(RequestId::number(1)),
+        method: Some("initialize".into()),
+    };
     let body = wrap(says, FrameKind::Request, b"{}").into();
     let exchange = ExchangeId::of_call(CallNumber(1));
-    client.tx.as_mut().start_send(Outbound { body, exchange, lane: Lane::Bulk, head, last: false }).unwrap();
+    client.tx.as_mut().start_send(Outbound { body, exchange, lane: Lane::Data, head, last: false }).unwrap();
     let opened = async {
         if says == Says::Plain {
             message(&mut client).await;
@@ -92,9 +95,9 @@ pub(crate) async fn serve<C>(
         if says == Says::Version {
             return (link, Some(asked.exchange));
         }
-        let head = Head { kind: FrameKind::Answer, id: Some(RequestId::number(1)), method: None };
+        let head = FrameInfo { kind: FrameKind::Answer, id: Some(RequestId::number(1)), method: None };
         let body = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into();
-        let answer = Outbound { body, exchange: asked.exchange, lane: Lane::Bulk, head, last: true };
+        let answer = Outbound { body, exchange: asked.exchange, lane: Lane::Data, head, last: true };
         link.tx.as_mut().start_send(answer).unwrap();
         (link, None)
     };
@@ -127,7 +130,7 @@ impl Receiver for Unwrapping {
         if let Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) = &mut event {
             inbound.body = unwrap(&inbound.body);
             if self.listener.is_some() {
-                self.tx.lock().unwrap().as_mut().finish_exchange(inbound.exchange, Finish::Accepted);
+                self.tx.lock().unwrap().as_mut().finish_exchange(inbound.exchange, ExchangeEnd::Accepted);
             }
         }
         event
@@ -159,7 +162,7 @@ impl Sender for Wrapping {
         self.tx.lock().unwrap().as_mut().poll_flush(cx)
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.tx.lock().unwrap().as_mut().finish_exchange(exchange, how);
     }
 

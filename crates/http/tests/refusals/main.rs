@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
+mod cors;
 mod support;
 
 use std::collections::BTreeSet;
@@ -159,6 +160,9 @@ async fn acp_refuses_as_the_table_says() {
     let new = r#"{"jsonrpc":"2.0","id":1,"method":"session/new"}"#;
     let prompt = r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s1"}}"#;
     let batch = format!("[{new}]");
+    // A connection that is used makes no room for another.
+    let mut using = begin(&served.address, &served.request(&[of], Some(new))).await;
+    assert!(head_of(&mut using).await.starts_with("http/1.1 202"));
     let mut seen = play(
         &served,
         &[

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rescind_core::dialect::Dialect;
 use rescind_core::{
-    CallContext, ErrorCode, ErrorObject, Limits, Listener, Principal, Router, Server, ServerLimits,
+    AuthRefusal, CallContext, Credential, ErrorCode, ErrorObject, Limits, Listener, Principal, Router,
+    Server, ServerLimits,
 };
 use rescind_http::{HttpListener, HttpServer, ServerBinding};
 use serde_json::{Value, json};
@@ -97,9 +98,12 @@ pub(crate) async fn serve_on<B: ServerBinding>(
 }
 
 fn common<B: ServerBinding>(server: HttpServer<B>) -> HttpServer<B> {
-    server.path("/here").max_frame(4096).auth(|headers| {
-        let name = headers.get("x-user").and_then(|name| name.to_str().ok()).unwrap_or("anna");
-        Some(Principal(name.into())).filter(|_| name != "nobody")
+    server.path("/here").max_frame(4096).auth(async |request| {
+        let name = request.header("x-user").unwrap_or("anna");
+        if name == "nobody" {
+            return Err(AuthRefusal::unauthorized("Bearer"));
+        }
+        Ok(Credential::of(Principal(name.into())))
     })
 }
 

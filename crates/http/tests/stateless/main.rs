@@ -4,6 +4,7 @@
 
 mod leaving;
 mod revisions;
+mod shares;
 mod status;
 mod support;
 mod vectors;

@@ -1,5 +1,5 @@
-use rescind_core::Peer;
 use rescind_core::dialect::{MCP_2026, Role};
+use rescind_core::{CallError, Peer};
 use rescind_http::{HttpClient, HttpServer, Stateless, StatelessTransport};
 use serde_json::{Value, json};
 
@@ -142,6 +142,29 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     assert_eq!(post(address, &[], &told).await.status, 202);
     let got = post(address, &[("Mcp-Method", "notifications/progress")], &told).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "another method's header");
+}
+
+#[tokio::test]
+async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
+    //
+    let served = serve().await;
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let body = message(5, method, &json!({"taskId": "t-1"}));
+        for (name, status, code) in
+            [(None, 400, -32020), (Some("t-2"), 400, -32020), (Some("t-1"), 404, -32601)]
+        {
+            let name = name.map(|name| ("Mcp-Name", name));
+            let headers: Vec<_> = std::iter::once(("Mcp-Method", method)).chain(name).collect();
+            let got = post(served.address(), &headers, &body).await;
+            let code_told = &got.error()["error"]["code"];
+            assert_eq!((got.status, code_told), (status, &json!(code)), "{method} {name:?}");
+        }
+        // Our client writes it: nobody serves the method, which is asked after the headers.
+        let transport = StatelessTransport::new(HttpClient::new(&served.url).unwrap());
+        let peer = Peer::builder(MCP_2026).role(Role::Client).connect(transport).await.unwrap();
+        let call = in_time("an answer", peer.call::<_, Value>(method, &body["params"])).await;
+        assert!(matches!(&call, Err(CallError::Failed(error)) if error.code.0 == -32601), "{call:?}");
+    }
 }
 
 #[tokio::test]

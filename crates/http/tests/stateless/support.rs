@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use rescind_core::dialect::MCP_2026;
-use rescind_core::{CallContext, ErrorObject, Listener, Router, Server};
+use rescind_core::{CallContext, ErrorObject, Limits, Listener, Router, Server};
 use rescind_http::{HttpListener, HttpServer, Stateless};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -47,6 +47,10 @@ pub(crate) async fn serve() -> Served {
 }
 
 pub(crate) fn listen(listener: HttpListener) -> Served {
+    listen_with(listener, Limits::default())
+}
+
+pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
     let url = listener.endpoint().to_string();
     let (tell, told) = mpsc::unbounded_channel();
     let router = Router::new()
@@ -71,7 +75,7 @@ pub(crate) fn listen(listener: HttpListener) -> Served {
                 ctx.stopped::<Value>(cause)
             }
         });
-    let server = Server::builder([MCP_2026]).serve(router).listen(listener);
+    let server = Server::builder([MCP_2026]).serve(router).limits(limits).listen(listener);
     let serving = tokio::spawn(async move { server.run().await.unwrap() });
     Served { url, told, serving }
 }
@@ -94,7 +98,20 @@ pub(crate) const USUAL: [(&str, &str); 3] = [
 
 /// Writes one request and leaves the connection open.
 pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(address).await.unwrap();
+    begin_from("127.0.0.1", address, method, headers, body).await
+}
+
+/// The same, from this address of the machine's own.
+pub(crate) async fn begin_from(
+    from: &str,
+    address: &str,
+    method: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(address.parse().unwrap()).await.unwrap();
     let mut text = format!("{method} / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
     for (name, value) in headers {
         let _ = write!(text, "{name}: {value}\r\n");

@@ -5,8 +5,10 @@
 
 mod both_ways;
 mod left_alone;
+mod lost;
 mod raw;
 mod refusals;
+mod shares;
 mod stalled;
 mod streams;
 mod support;

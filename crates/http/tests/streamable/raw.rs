@@ -85,8 +85,15 @@ impl Ask {
 
 impl Raw {
     pub(crate) async fn connect(url: &str) -> Self {
+        Self::connect_from(url, "127.0.0.1").await
+    }
+
+    /// From this address of the machine's own.
+    pub(crate) async fn connect_from(url: &str, from: &str) -> Self {
         let host = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-        let stream = TcpStream::connect(&host).await.unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let stream = socket.connect(host.parse().unwrap()).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream: BufReader::new(stream), host }
     }
@@ -158,7 +165,11 @@ impl Raw {
     /// The next event of a stream: its id and its data. Comments are skipped.
     pub(crate) async fn event(&mut self) -> Option<(String, String)> {
         loop {
-            let chunk = self.chunk().await?;
+            // A large event comes in several pieces.
+            let mut chunk = self.chunk().await?;
+            while !chunk.ends_with("\n\n") {
+                chunk.push_str(&self.chunk().await?);
+            }
             let field = |name: &str| {
                 let line = chunk.lines().find_map(|line| line.strip_prefix(name));
                 line.unwrap_or_default().trim_start().to_owned()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rescind_core::dialect::MCP;
-use rescind_core::{Outcome, Peer, Principal};
+use rescind_core::{AuthRefusal, AuthRequest, Credential, Outcome, Peer, Principal};
 use rescind_http::{HttpServer, SecondStream, Streamable};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -52,9 +52,12 @@ async fn what_cannot_be_understood_gets_400() {
 
 #[tokio::test]
 async fn who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it() {
-    let auth = |headers: &http::HeaderMap| {
-        let token = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
-        ["anna", "bert"].contains(&token).then(|| Principal(token.into()))
+    let auth = async |request: AuthRequest| {
+        let token = request.header("Authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let known = token.filter(|token| ["anna", "bert"].contains(token));
+        known
+            .map(|token| Credential::of(Principal(token.into())))
+            .ok_or_else(|| AuthRefusal::unauthorized("Bearer"))
     };
     let served = serve(server().auth(auth), MCP).await;
     let mut raw = Raw::connect(&served.url).await;
@@ -70,7 +73,11 @@ async fn who_is_not_known_gets_401_and_a_session_belongs_to_who_opened_it() {
 
 #[tokio::test]
 async fn a_page_of_another_origin_gets_403_and_another_host_421() {
-    let served = serve(server().allow_origin("https://app.example").allow_host("agent.example"), MCP).await;
+    let served = serve(
+        server().allow_origin("https://app.example").unwrap().allow_host("agent.example").unwrap(),
+        MCP,
+    )
+    .await;
     let mut raw = Raw::connect(&served.url).await;
     refused(&mut raw, &initialize().with("Origin", "https://evil.example"), 403).await;
     refused(&mut raw, &initialize().with("Origin", "null"), 403).await;
@@ -183,6 +190,8 @@ async fn a_body_of_another_kind_gets_415() {
 async fn a_session_too_many_gets_429() {
     let served = serve(server().sessions(1), MCP).await;
     let (mut raw, session) = open(&served.url).await;
+    let (head, _) = raw.ask(&echo().of(&session)).await;
+    assert_eq!(head.status, 200, "it is in use");
     let (head, _) = raw.ask(&initialize()).await;
     assert_eq!((head.status, head.header("retry-after")), (429, "1"));
     raw.ask(&Ask::delete().of(&session)).await;

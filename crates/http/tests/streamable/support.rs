@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rescind_core::dialect::{Dialect, MCP};
-use rescind_core::{CallContext, Listener, Peer, Router, Server};
+use rescind_core::{CallContext, Limits, Listener, Peer, Router, Server};
 use rescind_http::{HttpClient, HttpCounts, HttpListener, HttpServer, Streamable, StreamableTransport};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
@@ -69,6 +69,10 @@ pub(crate) async fn serve(server: HttpServer<Streamable>, dialect: Dialect) -> S
 }
 
 pub(crate) fn listen(listener: HttpListener, dialect: Dialect) -> Served {
+    listen_within(listener, dialect, Limits::default())
+}
+
+pub(crate) fn listen_within(listener: HttpListener, dialect: Dialect, limits: Limits) -> Served {
     let (url, counts) = (listener.endpoint().to_string(), listener.counts());
     let (saw, seen) = mpsc::unbounded_channel();
     let (met, peers) = mpsc::unbounded_channel();
@@ -76,6 +80,7 @@ pub(crate) fn listen(listener: HttpListener, dialect: Dialect) -> Served {
     let running = Arc::new(AtomicUsize::new(0));
     let router = router(&saw, &gate, &running);
     let server = Server::builder([dialect])
+        .limits(limits)
         .serve(router)
         .on_peer(move |peer| {
             let _ = met.send(peer);

@@ -1,8 +1,8 @@
 //! Unix domain sockets.
 
-mod claim;
 mod directory;
 mod hangup;
+mod lock_file;
 mod peer;
 
 use std::io;
@@ -17,8 +17,8 @@ use rescind_core::{Link, TransportError};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::claim::Claim;
 pub(crate) use self::directory::directory_of_names;
+pub(crate) use self::lock_file::Claim;
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 

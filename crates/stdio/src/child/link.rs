@@ -9,27 +9,29 @@ use rescind_core::{
 };
 
 use super::Process;
-use super::process::Wish;
+use super::process::DesiredState;
 
 /// The wire to a child, out of the wire over its pipes: the same, but it tells how the child ended.
 pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
     let guard = Arc::new(Guard(Arc::clone(process)));
-    let receiver = ChildReceiver {
-        pipe: pipes.rx,
-        process: Arc::clone(process),
-        served: false,
-        torn: false,
-        place: Place::Open,
-        _guard: Arc::clone(&guard),
-    };
-    let sender = ChildSender {
-        pipe: pipes.tx,
-        process: Arc::clone(process),
-        closing: false,
-        breaking: None,
-        _guard: guard,
-    };
-    Link::new(receiver, sender, pipes.traits, pipes.meta)
+    pipes.wrap(|rx, tx| {
+        let receiver = ChildReceiver {
+            pipe: rx,
+            process: Arc::clone(process),
+            served: false,
+            torn: false,
+            place: Place::Open,
+            _guard: Arc::clone(&guard),
+        };
+        let sender = ChildSender {
+            pipe: tx,
+            process: Arc::clone(process),
+            closing: false,
+            breaking: None,
+            _guard: guard,
+        };
+        (receiver, sender)
+    })
 }
 
 /// Lives as long as either half. A connection dropped before it was closed kills the child.
@@ -37,7 +39,7 @@ struct Guard(Arc<Process>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.0.wish() == Wish::Run {
+        if self.0.wish() == DesiredState::Run {
             self.0.kill();
         }
     }
@@ -69,7 +71,7 @@ impl ChildReceiver {
     /// The end, when the child exited by itself.
     fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
         self.place = Place::Closed;
-        let in_order = self.process.wish() > Wish::Run || (status.success() && self.served);
+        let in_order = self.process.wish() > DesiredState::Run || (status.success() && self.served);
         let what = if self.served {
             "it exited while the connection was open"
         } else {
@@ -88,7 +90,9 @@ impl Receiver for ChildReceiver {
             match self.place {
                 Place::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
-                    Some(Ok(TransportEvent::HalfClosed)) if self.torn && self.process.wish() == Wish::Run => {
+                    Some(Ok(TransportEvent::HalfClosed))
+                        if self.torn && self.process.wish() == DesiredState::Run =>
+                    {
                         self.place = Place::Closed;
                         let what = "it wrote what is no frame to its stdout";
                         let error = self.process.error(TransportErrorKind::Framing, what);
@@ -113,7 +117,7 @@ impl Receiver for ChildReceiver {
                         return Poll::Ready(self.exited(status));
                     }
                     self.place = Place::HalfClosed;
-                    if self.process.wish() == Wish::Run {
+                    if self.process.wish() == DesiredState::Run {
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 }
@@ -196,9 +200,9 @@ impl Sender for ChildSender {
     ) -> Poll<Result<(), TransportError>> {
         self.closing = true;
         // Before the pipe is closed: a quick child is gone before that is known here.
-        self.process.want(Wish::Close);
+        self.process.want(DesiredState::Close);
         let closed = ready!(self.poll_pipe(cx, |pipe, cx| pipe.poll_close(why, cx)));
-        self.process.want(Wish::End);
+        self.process.want(DesiredState::End);
         ready!(self.process.poll_exit(cx));
         Poll::Ready(closed)
     }
@@ -207,7 +211,7 @@ impl Sender for ChildSender {
 impl Drop for ChildSender {
     fn drop(&mut self) {
         if self.closing {
-            self.process.want(Wish::End);
+            self.process.want(DesiredState::End);
         }
     }
 }
@@ -218,10 +222,10 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::time::Duration;
 
-    use rescind_core::{LinkTraits, Meta};
+    use rescind_core::{Capabilities, PeerInfo};
 
     use super::*;
-    use crate::child::supervisor::Bell;
+    use crate::child::supervisor::WakeSender;
 
     /// The child exits while its pipe is being closed, before the closing is through.
     struct QuickChild(Arc<Process>);
@@ -279,8 +283,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_quicker_than_the_closing_of_its_input_has_ended_in_order() {
-        let (bell, _ear) = Bell::new().unwrap();
-        let process = Arc::new(Process::new("quick".to_owned(), 0, Duration::ZERO, bell));
+        let (wake_sender, _wake_receiver) = WakeSender::new().unwrap();
+        let process = Arc::new(Process::new("quick".to_owned(), 0, Duration::ZERO, wake_sender));
         let mut link = link(NoOutput, &process);
         poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
         let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;
@@ -289,8 +293,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_killed_while_it_was_written_to_has_not_ended_in_order() {
-        let (bell, _ear) = Bell::new().unwrap();
-        let process = Arc::new(Process::new("killed".to_owned(), 0, Duration::ZERO, bell));
+        let (wake_sender, _wake_receiver) = WakeSender::new().unwrap();
+        let process = Arc::new(Process::new("killed".to_owned(), 0, Duration::ZERO, wake_sender));
         let mut link = link(BothOver, &process);
         let early = std::future::poll_fn(|cx| Poll::Ready(link.rx.as_mut().poll_event(cx))).await;
         assert!(early.is_pending(), "its exit is not known yet: {early:?}");
@@ -300,16 +304,14 @@ mod tests {
     }
 
     fn link(output: impl Receiver + 'static, process: &Arc<Process>) -> Link {
-        let traits = LinkTraits {
+        let traits = Capabilities {
             ordered: true,
-            exchanges_abortable: false,
+            opens_exchanges: false,
             exchange_scoped: false,
-            peer_can_request: true,
-            resumable: false,
             batches: true,
             max_frame: 1024,
         };
-        let pipes = Link::new(output, QuickChild(Arc::clone(process)), traits, Meta::default());
+        let pipes = Link::new(output, QuickChild(Arc::clone(process)), traits, PeerInfo::default());
         child_link(pipes, process)
     }
 }

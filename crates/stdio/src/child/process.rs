@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rescind_core::{TransportError, TransportErrorKind};
 
 use super::ChildError;
-use super::supervisor::Bell;
-use super::tail::Tail;
+use super::ring_buffer::RingBuffer;
+use super::supervisor::WakeSender;
 
 /// A child that ended its output gets so long to exit before it counts as half closed.
 const EXIT_AFTER_END: Duration = Duration::from_millis(200);
@@ -19,22 +19,22 @@ pub(crate) struct Process {
     pid: u32,
     /// One step of ending it.
     grace: Duration,
-    bell: Bell,
+    wake_sender: WakeSender,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     exit: Option<ExitStatus>,
-    tail: Tail,
-    wish: Wish,
+    tail: RingBuffer,
+    wish: DesiredState,
     output_end: OutputEnd,
     waiting: Vec<Waker>,
 }
 
 /// What the wire wants of the child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
+pub(crate) enum DesiredState {
     #[default]
     Run,
     /// Its input is being ended: what it does from now on is in order.
@@ -57,8 +57,8 @@ enum OutputEnd {
 }
 
 impl Process {
-    pub(crate) fn new(command: String, pid: u32, grace: Duration, bell: Bell) -> Self {
-        Self { command, pid, grace, bell, state: Mutex::default() }
+    pub(crate) fn new(command: String, pid: u32, grace: Duration, wake_sender: WakeSender) -> Self {
+        Self { command, pid, grace, wake_sender, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -85,29 +85,29 @@ impl Process {
         self.state().tail.push(bytes);
     }
 
-    pub(super) fn wish(&self) -> Wish {
+    pub(super) fn wish(&self) -> DesiredState {
         self.state().wish
     }
 
     /// Wants more than was wanted; a wish is never taken back.
-    pub(super) fn want(&self, wish: Wish) {
+    pub(super) fn want(&self, wish: DesiredState) {
         let mut state = self.state();
         if state.wish >= wish || state.exit.is_some() {
             return;
         }
         state.wish = wish;
-        if wish == Wish::Kill {
+        if wish == DesiredState::Kill {
             // Here and not in the supervisor, as the whole process may be about to end. The child is not reaped while
             // the lock is held and no exit is known, so its number is still its own.
             super::supervisor::kill_now(self.pid);
         }
         wake(state);
-        self.bell.ring();
+        self.wake_sender.wake();
     }
 
     /// Kills it at once.
     pub(crate) fn kill(&self) {
-        self.want(Wish::Kill);
+        self.want(DesiredState::Kill);
     }
 
     /// The error that names the child and tells its end.
@@ -135,14 +135,17 @@ impl Process {
     /// Its output has ended: waits a moment for the exit that most often follows, or for our own closing.
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
         let mut state = self.state();
-        if state.exit.is_some() || state.wish >= Wish::End || matches!(state.output_end, OutputEnd::Settled) {
+        if state.exit.is_some()
+            || state.wish >= DesiredState::End
+            || matches!(state.output_end, OutputEnd::Settled)
+        {
             return Poll::Ready(state.exit);
         }
         state.register(cx);
         if matches!(state.output_end, OutputEnd::Open) {
             state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_AFTER_END };
             drop(state);
-            self.bell.ring();
+            self.wake_sender.wake();
         }
         Poll::Pending
     }

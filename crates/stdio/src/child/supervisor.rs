@@ -1,10 +1,10 @@
 #[cfg(not(unix))]
 mod other;
-mod stairs;
+mod termination;
 #[cfg(unix)]
 mod unix;
 
 #[cfg(not(unix))]
-pub(crate) use other::{Bell, kill_now, supervise};
+pub(crate) use other::{WakeSender, kill_now, supervise};
 #[cfg(unix)]
-pub(crate) use unix::{Bell, kill_now, supervise};
+pub(crate) use unix::{WakeSender, kill_now, supervise};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use rescind_core::{ErrorObject, HandlerEnd, OutboundKey, Work};
+use rescind_core::{ErrorObject, HandlerResult, OutboundKey, Work};
 use serde_json::{Value, json};
 
 use crate::action::{self, Action};
@@ -44,7 +44,7 @@ impl Job {
         Self::plain("initialize", Task::Answer(result))
     }
 
-    fn plain(method: &str, task: Task) -> Self {
+    pub(super) fn plain(method: &str, task: Task) -> Self {
         Self { method: method.to_owned(), task, prompt: None, tool: false, token: None }
     }
 
@@ -114,7 +114,7 @@ pub(super) struct Handler {
     /// Its own calls that are open.
     pub(super) children: BTreeSet<OutboundKey>,
     /// What it ended with, until the session asks for it.
-    pub(super) end: Option<(HandlerEnd, Value)>,
+    pub(super) end: Option<(HandlerResult, Value)>,
 }
 
 impl Handler {
@@ -122,12 +122,11 @@ impl Handler {
         let next = match &job.task {
             Task::Answer(_) | Task::NewSession | Task::Refuse(_) => Some(now),
             Task::Act(action) => match action {
-                Action::Echo(_) | Action::Panic | Action::Stats => Some(now),
+                Action::Echo(_) | Action::Panic | Action::Stats | Action::Progress { .. } => Some(now),
                 Action::Sleep { time, .. } | Action::Ignore { time } | Action::Block { time, .. } => {
                     Some(now + *time)
                 }
-                Action::Progress { every, .. } => Some(now + *every),
-                Action::Wait | Action::Partial | Action::FailOnCancel | Action::Nested { .. } => None,
+                Action::Wait | Action::Partial | Action::FailOnCancel { .. } | Action::Nested { .. } => None,
             },
         };
         Self {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::connection::{Connection, End};
-use super::handler::Job;
+use super::handler::{Job, Task};
 use crate::meta;
 
 /// What an answer says, kept until the session has settled its call.
@@ -20,6 +20,7 @@ pub(super) enum OwnedAnswer {
     Value(Value),
     Cancelled,
     Error(ErrorObject),
+    Unreadable,
 }
 
 impl Connection {
@@ -35,9 +36,7 @@ impl Connection {
     fn recv_message(&mut self, now: Instant, message: Incoming<'_>) {
         match message {
             Incoming::Request(request) => self.recv_request(now, &request),
-            Incoming::Notification { method, params } if method == "session/cancel" => {
-                self.session_cancelled(now, &value_of(params));
-            }
+            Incoming::Notification { method, params } => self.recv_notification(now, &method, params),
             Incoming::Answer { call, body } => {
                 let (kind, answer) = owned(body);
                 self.answer = Some(answer);
@@ -69,6 +68,26 @@ impl Connection {
         }
     }
 
+    fn recv_notification(&mut self, now: Instant, method: &str, params: Option<&RawValue>) {
+        if !self.session.hears_notification(method) {
+            return;
+        }
+        if method == "session/cancel" {
+            self.session_cancelled(now, &value_of(params));
+        }
+        if let Some(cancelled) = self.dialect.codec().cancelled_token(method, params) {
+            let mut token = Vec::new();
+            cancelled.write_json(&mut token);
+            let token = serde_json::from_slice::<Value>(&token).ok();
+            let reports =
+                self.handlers.iter().find(|(_, handler)| handler.ticks > 0 && handler.job.token == token);
+            if let Some((&key, _)) = reports {
+                self.session.recv_cancel_by_token(now, key, &Origin::STREAM);
+            }
+        }
+        self.session.recv_notification(now, method);
+    }
+
     fn recv_request(&mut self, now: Instant, request: &IncomingRequest<'_>) {
         let params = value_of(request.params);
         let job = Job::read(&request.method, &params, token(request));
@@ -77,6 +96,8 @@ impl Connection {
             Err(why) => job.refused(why),
         });
         let rules = self.dialect.rules();
+        let shuts_down = rules.lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == request.method);
+        let job = job.or_else(|| shuts_down.then(|| Job::plain(&request.method, Task::Answer(Value::Null))));
         let is_handshake = rules.handshake == Some(&*request.method);
         let reserved = rules.reserved_prefix.is_some_and(|prefix| request.method.starts_with(prefix));
         if job.is_none() && !is_handshake && !reserved {
@@ -121,7 +142,7 @@ impl Connection {
 }
 
 fn token(request: &IncomingRequest<'_>) -> Option<Value> {
-    request.progress_token.map(|token| value_of(Some(token)))
+    request.usable_token().map(|token| value_of(Some(token)))
 }
 
 fn value_of(raw: Option<&RawValue>) -> Value {
@@ -134,6 +155,6 @@ fn owned(body: AnswerBody<'_>) -> (AnswerKind, OwnedAnswer) {
         AnswerBody::Cancelled => (AnswerKind::Cancelled, OwnedAnswer::Cancelled),
         AnswerBody::Error(error) => (AnswerKind::Error, OwnedAnswer::Error(error)),
         // Malformed, or a shape this model does not know.
-        _ => (AnswerKind::Error, OwnedAnswer::Error(ErrorObject::internal())),
+        _ => (AnswerKind::Error, OwnedAnswer::Unreadable),
     }
 }

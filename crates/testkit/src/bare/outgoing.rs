@@ -90,7 +90,7 @@ impl Connection {
 
     fn refused(&mut self, name: &str, refused: &CallRefused) {
         let ended = match refused {
-            CallRefused::BornCancelled(cause) => cancelled(cause, true),
+            CallRefused::AlreadyCancelled(cause) => cancelled(cause, true),
             CallRefused::Disconnected => {
                 Ended { may_have_run: Some(false), ..Ended::new(OutcomeWord::Disconnected) }
             }
@@ -163,6 +163,7 @@ fn answered(answer: Option<OwnedAnswer>, asked: bool) -> Ended {
         Some(OwnedAnswer::Error(error)) => {
             Ended { code: Some(error.code.0), ..Ended::new(OutcomeWord::Failed) }
         }
+        Some(OwnedAnswer::Unreadable) => Ended::new(OutcomeWord::Unreadable),
         Some(OwnedAnswer::Cancelled) | None => Ended::new(OutcomeWord::Cancelled),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use rescind_core::dialect::{HandshakePart, ReplyTo};
-use rescind_core::{ErrorCode, ErrorObject, HandlerEnd, Lost, OutboundKey, Output, Reply, ReplyBody};
+use rescind_core::{ErrorCode, ErrorObject, HandlerResult, Lost, OutboundKey, Output, Reply, ReplyBody};
 use serde_json::Value;
 
 use super::connection::{Connection, End};
@@ -102,14 +102,15 @@ impl Connection {
                 let is_handshake =
                     handler.as_ref().is_some_and(|handler| rules.handshake == Some(&*handler.job.method));
                 match handler.and_then(|handler| handler.end.take()) {
-                    Some((HandlerEnd::Value, value)) => {
+                    Some((HandlerResult::Value, value)) => {
                         self.reply_value(&mut frame, &to, &value, is_handshake);
                     }
-                    Some((HandlerEnd::Error, refused @ Value::Object(_))) => {
+                    Some((HandlerResult::Error, refused @ Value::Object(_))) => {
                         codec.encode_error(rules, &mut frame, &to, &error_of(&refused));
                     }
                     // A panic is the machine's to answer; a stop is a cancelled reply.
-                    Some((HandlerEnd::Error | HandlerEnd::Stopped | HandlerEnd::Panicked, _)) | None => {
+                    Some((HandlerResult::Error | HandlerResult::Stopped | HandlerResult::Panicked, _))
+                    | None => {
                         let error =
                             ErrorObject::new(ErrorCode(1), "The fixture failed because of its cancel");
                         codec.encode_error(rules, &mut frame, &to, &error);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rescind_core::{CallSpec, Cause, HandlerEnd, InboundKey, OutboundKey, Stats, Work};
+use rescind_core::{CallSpec, Cause, HandlerResult, InboundKey, OutboundKey, Stats, Work};
 use serde_json::{Value, json};
 
 use super::connection::Connection;
@@ -64,29 +64,31 @@ impl Connection {
             return;
         }
         let end = match &handler.job.task {
-            Task::Answer(value) => (HandlerEnd::Value, value.clone()),
+            Task::Answer(value) => (HandlerResult::Value, value.clone()),
             Task::Refuse(why) => {
                 let data = why.data.as_ref().and_then(|data| serde_json::from_str::<Value>(data.get()).ok());
                 let error = json!({"code": why.code.0, "message": why.message, "data": data});
-                (HandlerEnd::Error, error)
+                (HandlerResult::Error, error)
             }
             Task::NewSession => {
                 let session = self.sessions.add();
-                (HandlerEnd::Value, json!({"sessionId": session}))
+                (HandlerResult::Value, json!({"sessionId": session}))
             }
             Task::Act(action) => match action {
                 Action::Echo(value) | Action::Sleep { value, .. } => {
-                    (HandlerEnd::Value, json!({"value": value}))
+                    (HandlerResult::Value, json!({"value": value}))
                 }
-                Action::Ignore { .. } | Action::Block { .. } => (HandlerEnd::Value, json!({"ignored": true})),
-                Action::Panic => (HandlerEnd::Panicked, Value::Null),
+                Action::Ignore { .. } | Action::Block { .. } => {
+                    (HandlerResult::Value, json!({"ignored": true}))
+                }
+                Action::Panic => (HandlerResult::Panicked, Value::Null),
                 Action::Stats => {
                     let stats = self.stats_value();
                     self.stats_served += 1;
-                    (HandlerEnd::Value, stats)
+                    (HandlerResult::Value, stats)
                 }
                 Action::Progress { count, .. } if handler.ticks >= *count => {
-                    (HandlerEnd::Value, json!({"ticks": count}))
+                    (HandlerResult::Value, json!({"ticks": count}))
                 }
                 Action::Progress { every, .. } => {
                     handler.next = Some(now + (*every).max(Duration::from_millis(1)));
@@ -94,7 +96,9 @@ impl Connection {
                     self.tick(key);
                     return;
                 }
-                Action::Wait | Action::Partial | Action::FailOnCancel | Action::Nested { .. } => return,
+                Action::Wait | Action::Partial | Action::FailOnCancel { .. } | Action::Nested { .. } => {
+                    return;
+                }
             },
         };
         self.end_handler(now, key, end.0, end.1);
@@ -107,6 +111,10 @@ impl Connection {
             ("mcp" | "mcp-2026", Some(token)) => {
                 ("notifications/progress", json!({"progressToken": token, "progress": ticks}))
             }
+            ("lsp", Some(token)) => {
+                let value = json!({"kind": "report", "message": ticks.to_string()});
+                ("$/progress", json!({"token": token, "value": value}))
+            }
             ("abp", Some(token)) => ("progress", json!({"progressToken": token, "progress": ticks})),
             ("mcp" | "mcp-2026", None) => return,
             _ => ("test/tick", json!({"n": ticks})),
@@ -116,18 +124,22 @@ impl Connection {
 
     /// A handler learns of its cancel.
     pub(super) fn signal(&mut self, now: Instant, key: InboundKey) {
-        let partial = if self.dialect.name() == "acp-v2" { HandlerEnd::Stopped } else { HandlerEnd::Value };
+        let partial =
+            if self.dialect.name() == "acp-v2" { HandlerResult::Stopped } else { HandlerResult::Value };
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         handler.signalled = true;
         let Task::Act(action) = &handler.job.task else { return };
         let end = match action {
             Action::Partial => (partial, json!({"partial": true})),
-            Action::FailOnCancel => (HandlerEnd::Error, Value::Null),
+            Action::FailOnCancel { code, data } => {
+                let error = json!({"code": code, "message": "the fixture fails on purpose", "data": data});
+                (HandlerResult::Error, error)
+            }
             Action::Wait
             | Action::Sleep { .. }
             | Action::Progress { .. }
-            | Action::Block { poll: true, .. } => (HandlerEnd::Stopped, Value::Null),
-            Action::Nested { .. } if handler.children.is_empty() => (HandlerEnd::Stopped, Value::Null),
+            | Action::Block { poll: true, .. } => (HandlerResult::Stopped, Value::Null),
+            Action::Nested { .. } if handler.children.is_empty() => (HandlerResult::Stopped, Value::Null),
             Action::Nested { .. }
             | Action::Ignore { .. }
             | Action::Block { poll: false, .. }
@@ -144,28 +156,32 @@ impl Connection {
         let Some((&key, handler)) = parent else { return };
         handler.children.remove(&child);
         if handler.children.is_empty() {
-            let end = if handler.signalled { HandlerEnd::Stopped } else { HandlerEnd::Value };
+            let end = if handler.signalled { HandlerResult::Stopped } else { HandlerResult::Value };
             self.end_handler(now, key, end, json!({}));
         }
     }
 
-    fn end_handler(&mut self, now: Instant, key: InboundKey, end: HandlerEnd, value: Value) {
+    fn end_handler(&mut self, now: Instant, key: InboundKey, end: HandlerResult, value: Value) {
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         let (end, value) = match (&handler.job.prompt, end) {
             // 001-09: a prompt ends with a result of its own, however it was cancelled.
-            (Some(_), HandlerEnd::Stopped | HandlerEnd::Error) => {
-                (HandlerEnd::Value, json!({"stopReason": "cancelled"}))
+            (Some(_), HandlerResult::Stopped | HandlerResult::Error) => {
+                (HandlerResult::Value, json!({"stopReason": "cancelled"}))
             }
-            (Some(_), HandlerEnd::Value) => (HandlerEnd::Value, json!({"stopReason": "end_turn"})),
-            (None, HandlerEnd::Value) if handler.job.tool => {
+            (Some(_), HandlerResult::Value) => (HandlerResult::Value, json!({"stopReason": "end_turn"})),
+            (None, HandlerResult::Value) if handler.job.tool => {
                 let text = value.to_string();
                 let content = json!([{"type": "text", "text": text}]);
-                (HandlerEnd::Value, json!({"structuredContent": value, "content": content}))
+                (HandlerResult::Value, json!({"structuredContent": value, "content": content}))
             }
             (_, end) => (end, value),
         };
+        // What the dialect lets a handler say after its cancel stands as a value would.
+        let heard = self.dialect.rules().errors_after_cancel;
+        let code = value.get("code").and_then(Value::as_i64).filter(|_| end == HandlerResult::Error);
+        let stands = code.is_some_and(|code| heard.iter().any(|heard| heard.0 == code));
         handler.end = Some((end, value));
-        self.session.local_answer(now, key, end);
+        self.session.local_answer(now, key, if stands { HandlerResult::Value } else { end });
         self.pump(now);
         self.gone(now, key);
     }

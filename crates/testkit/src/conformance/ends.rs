@@ -63,12 +63,12 @@ pub async fn a_closed_side_still_reads(harness: &impl Harness) {
 pub async fn a_closed_link_sends_nothing_more(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     let steps = async {
-        poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.expect("the wire is open");
+        poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Data, cx)).await.expect("the wire is open");
         a.tx.as_mut().start_send(note("\"last\"")).expect("the wire is open");
         let ours = async {
             close(&mut a).await.expect("the wire closes");
             close(&mut a).await.expect("closing twice is closing once");
-            assert!(ready(&mut a, Lane::Bulk).await.is_err(), "a closed wire is not ready");
+            assert!(ready(&mut a, Lane::Data).await.is_err(), "a closed wire is not ready");
             assert!(a.tx.as_mut().start_send(note("\"late\"")).is_err(), "a closed wire takes nothing");
         };
         let theirs = async {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    BoxFuture, CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Outbound, TransportError, TransportEvent,
+    BoxFuture, CloseReason, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportError,
+    TransportEvent,
 };
 
 /// After so long a wait counts as a hang.
@@ -94,13 +95,13 @@ pub(super) async fn raw(harness: &impl Harness) -> (Link, Box<dyn RawBytes>) {
 /// A frame to send.
 pub(super) fn frame(kind: FrameKind, lane: Lane, body: impl Into<Bytes>) -> Outbound {
     let method = Some(Arc::from("conformance"));
-    let head = Head { kind, id: None, method };
+    let head = FrameInfo { kind, id: None, method };
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 
 /// A notification of the bulk lane.
 pub(super) fn note(body: impl Into<Bytes>) -> Outbound {
-    frame(FrameKind::Notification, Lane::Bulk, body)
+    frame(FrameKind::Notification, Lane::Data, body)
 }
 
 /// The next event.

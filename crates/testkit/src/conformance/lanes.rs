@@ -17,7 +17,7 @@ async fn fill(link: &mut Link, count: usize, make: impl Fn(usize) -> Outbound) -
     let mut taken = 0;
     poll_fn(|cx| {
         while taken < count {
-            match link.tx.as_mut().poll_ready(Lane::Bulk, cx) {
+            match link.tx.as_mut().poll_ready(Lane::Data, cx) {
                 Poll::Ready(ready) => ready.expect("the wire is open"),
                 Poll::Pending => break,
             }
@@ -77,7 +77,7 @@ pub async fn a_cancel_overtakes_four_thousand_queued_frames(harness: &impl Harne
 pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     // Ready, then nothing: the request was taken back.
-    poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Bulk, cx)).await.expect("the wire is open");
+    poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Data, cx)).await.expect("the wire is open");
     in_time("flushing nothing", flush(&mut a)).await.expect("the wire is open");
     // Not ready for a request that waits, and it is taken back while it does.
     let taken = in_time("filling the wire", fill(&mut a, QUEUED, bulk)).await;

@@ -61,8 +61,8 @@ pub async fn dropped_polls_lose_nothing(harness: &impl Harness) {
     });
     let write = async {
         for number in 0..200 {
-            let _ = poll_once(|cx| a.tx.as_mut().poll_ready(Lane::Bulk, cx)).await;
-            ready(&mut a, Lane::Bulk).await.expect("the wire is open");
+            let _ = poll_once(|cx| a.tx.as_mut().poll_ready(Lane::Data, cx)).await;
+            ready(&mut a, Lane::Data).await.expect("the wire is open");
             a.tx.as_mut().start_send(note(format!("{number}"))).expect("the wire is open");
             let _ = poll_once(|cx| a.tx.as_mut().poll_flush(cx)).await;
             flush(&mut a).await.expect("the wire is open");
@@ -82,8 +82,9 @@ pub async fn a_slow_reader_loses_nothing(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     let filler = "x".repeat(2048);
     let ordered = a.traits.ordered;
-    // Where the peer asks nothing there are no answers.
-    let last = if a.traits.peer_can_request { FrameKind::Answer } else { FrameKind::Notification };
+    // Where the exchange is the space of ids a client is asked nothing, so that it answers nothing.
+    let is_asked = !(a.traits.opens_exchanges && a.traits.exchange_scoped);
+    let last = if is_asked { FrameKind::Answer } else { FrameKind::Notification };
     let write = async {
         for number in 0..FRAMES {
             send(&mut a, note(format!("\"{number} {filler}\""))).await.expect("the wire is open");

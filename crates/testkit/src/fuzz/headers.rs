@@ -1,6 +1,6 @@
 //! The head of a request and what is read of its body before it is handed on.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rescind_http::verify::{AcpPeeked, Asked, Peeked, decode_name, encode_name};
 use serde_json::Value;
@@ -13,16 +13,18 @@ pub(super) fn check(data: &[u8]) {
         let own = fields.iter().filter(|(field, _)| field.eq_ignore_ascii_case(name));
         own.map(|(_, value)| *value).collect()
     };
-    let host = asked.authority().map(str::as_bytes).or_else(|| of("host").first().copied());
-    let host = host.and_then(|host| std::str::from_utf8(host).ok());
-    let has_one_host = of("host").len() <= 1;
-    let is_near = host.is_some_and(is_loopback);
-    assert_eq!(asked.is_for_us(), has_one_host && is_near, "whether {host:?} is this machine");
-    let is_address = host.is_some_and(|host| address(host).is_some());
-    let is_served = has_one_host && (is_near || is_address);
+    let host = place_asked(asked.authority(), &of("host"));
+    let is_near = host.as_ref().is_some_and(Place::is_loopback);
+    assert_eq!(asked.is_for_us(), is_near, "whether {host:?} is this machine");
+    let is_served = is_near || host.as_ref().is_some_and(|host| host.address.is_some());
     assert_eq!(asked.is_for_an_address(), is_served, "whether {host:?} is an address");
     let origins = of("origin");
-    assert_eq!(asked.origin_passes(), is_our_page(&origins, host), "whether {origins:?} is a page of ours");
+    let is_ours = host.as_ref().is_some_and(|host| is_our_page(&origins, host));
+    assert_eq!(
+        asked.origin_passes(),
+        is_ours,
+        "whether {origins:?} is a page of {host:?} or of this machine"
+    );
     let types = of("content-type");
     assert_eq!(asked.says_json(), is_json(&types), "whether {types:?} is JSON");
     let accepts = of("accept");
@@ -57,43 +59,86 @@ fn parts(data: &[u8]) -> Option<Parts<'_>> {
     }
 }
 
-/// The name before a port of digits, without the brackets of an IPv6 address; `None`: it is nothing of the kind.
-fn name(authority: &str) -> Option<&str> {
-    let (name, port) = match authority.strip_prefix('[') {
-        Some(inner) => {
-            let (address, port) = inner.split_once(']')?;
-            address.parse::<Ipv6Addr>().ok()?;
-            (address, port)
+/// A host with a port, as `Host` and origins have it.
+#[derive(Debug)]
+struct Place {
+    /// In lower case, as it stands.
+    name: String,
+    address: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+impl Place {
+    /// `None`: it is nothing of the kind.
+    fn of(text: &str) -> Option<Self> {
+        let end = text.rfind(']').map_or(0, |bracket| bracket + 1);
+        let colon = text.bytes().skip(end).position(|byte| byte == b':').map(|at| at + end);
+        let (name, port) = text.split_at(colon.unwrap_or(text.len()));
+        let digits = port.trim_start_matches(':');
+        let is_port = port.len() - digits.len() <= 1 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let port = if digits.is_empty() { None } else { Some(digits.parse().ok()?) };
+        let address = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+            Some(inner) => Some(IpAddr::V6(inner.parse::<Ipv6Addr>().ok()?)),
+            None => name.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+        };
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+        let is_name = !name.is_empty() && !name.starts_with('.') && name.chars().all(is_letter);
+        let name = name.to_ascii_lowercase();
+        (is_port && (address.is_some() || is_name)).then_some(Self { name, address, port })
+    }
+
+    fn is_loopback(&self) -> bool {
+        matches!(&*self.name, "localhost" | "localhost.")
+            || self.address.is_some_and(|address| address.to_canonical().is_loopback())
+    }
+
+    fn is_same_name(&self, other: &Self) -> bool {
+        match (self.address, other.address) {
+            (None, None) => self.name == other.name,
+            (one, other) => one == other,
         }
-        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    }
+}
+
+/// The one place that is asked for.
+fn place_asked(target: Option<&str>, hosts: &[&[u8]]) -> Option<Place> {
+    let header = match hosts {
+        [] => None,
+        [host] => Some(Place::of(std::str::from_utf8(host).ok()?)?),
+        _ => return None,
     };
-    let is_port = port.is_empty()
-        || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    is_port.then_some(name)
-}
-
-fn address(authority: &str) -> Option<IpAddr> {
-    name(authority)?.parse().ok()
-}
-
-fn is_loopback(authority: &str) -> bool {
-    name(authority).is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
-        || address(authority).is_some_and(|address| address.to_canonical().is_loopback())
+    let target = match target {
+        None => None,
+        Some(target) => Some(Place::of(target)?),
+    };
+    let (Some(one), Some(other)) = (&target, &header) else { return target.or(header) };
+    let is_default = |port: Option<u16>| matches!(port, None | Some(80 | 443));
+    let is_same_port = match (one.port, other.port) {
+        (Some(one), Some(other)) => one == other,
+        (one, other) => is_default(one) && is_default(other),
+    };
+    (is_same_port && one.is_same_name(other)).then_some(target).flatten()
 }
 
 fn text<'a>(value: &&'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(value).ok().filter(|text| text.is_ascii())
 }
 
-fn is_our_page(origins: &[&[u8]], host: Option<&str>) -> bool {
+fn is_our_page(origins: &[&[u8]], host: &Place) -> bool {
     let origin = match origins {
         [] => return true,
-        [origin] => text(origin),
+        [origin] => text(origin).map(str::to_ascii_lowercase),
         _ => return false,
     };
-    let Some((scheme, authority)) = origin.and_then(|origin| origin.split_once("://")) else { return false };
-    let is_own = host.is_some_and(|host| host.is_ascii() && host.eq_ignore_ascii_case(authority));
-    matches!(scheme, "http" | "https") && (is_own || is_loopback(authority))
+    let Some(origin) = origin else { return false };
+    let (default, page) = match origin.split_once("://") {
+        Some(("http", rest)) => (80, Place::of(rest)),
+        Some(("https", rest)) => (443, Place::of(rest)),
+        _ => return false,
+    };
+    let Some(page) = page else { return false };
+    let is_own = page.is_same_name(host) && page.port.unwrap_or(default) == host.port.unwrap_or(default);
+    is_own || (page.is_loopback() && page.name != "localhost.")
 }
 
 fn is_json(types: &[&[u8]]) -> bool {

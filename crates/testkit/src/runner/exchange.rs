@@ -7,8 +7,8 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use rescind_core::{
-    CallNumber, ExchangeId, Finish, FrameKind, Head, Lane, Link, Outbound, RequestId, TransportError,
-    TransportEvent,
+    CallNumber, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, RequestId,
+    TransportError, TransportEvent,
 };
 use serde_json::Value;
 
@@ -50,10 +50,10 @@ impl Exchanging {
             if self.gives_up(&sketch) {
                 continue;
             }
-            poll_fn(|cx| self.link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
+            poll_fn(|cx| self.link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
             let (exchange, last) = self.exchange_for(&sketch);
             let body = Bytes::from(frame);
-            let out = Outbound { body, exchange, lane: Lane::Bulk, head: sketch.head(), last };
+            let out = Outbound { body, exchange, lane: Lane::Data, head: sketch.head(), last };
             match self.link.tx.as_mut().start_send(out) {
                 // What belongs to no open exchange cannot be said here: nobody is left to hear it.
                 Err(error) if error.exchange.is_some() && self.link.traits.exchange_scoped => {}
@@ -74,7 +74,7 @@ impl Exchanging {
                     match sketch.id {
                         Some(id) if sketch.kind != FrameKind::Answer => self.served.push((id, exchange)),
                         _ => {
-                            self.link.tx.as_mut().finish_exchange(exchange, Finish::Accepted);
+                            self.link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Accepted);
                             // Whether the peer still hears that is told by what is read next.
                             let _ = poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await;
                         }
@@ -108,7 +108,7 @@ impl Exchanging {
     pub(super) fn served_on(&mut self, exchange: ExchangeId) -> Value {
         let found = take(&mut self.served, |(_, on)| *on == exchange);
         found.map_or(Value::Null, |(id, on)| {
-            self.link.tx.as_mut().finish_exchange(on, Finish::Silent);
+            self.link.tx.as_mut().finish_exchange(on, ExchangeEnd::Silent);
             id
         })
     }
@@ -129,9 +129,9 @@ impl Exchanging {
                 let named = take(&mut self.served, |(id, _)| Some(id) == sketch.id.as_ref());
                 named.map_or((self.open_exchange(), false), |(_, on)| (on, true))
             }
-            FrameKind::Notification if !self.link.traits.exchanges_abortable => (self.open_exchange(), false),
+            FrameKind::Notification if !self.link.traits.opens_exchanges => (self.open_exchange(), false),
             FrameKind::Request | FrameKind::Cancel | FrameKind::Notification => {
-                if !self.link.traits.exchanges_abortable {
+                if !self.link.traits.opens_exchanges {
                     return (ExchangeId::NONE, false);
                 }
                 self.opened += 1;
@@ -203,12 +203,12 @@ impl Sketch {
         Self { kind, names: names.cloned(), key, method: method.map(str::to_owned), id }
     }
 
-    fn head(&self) -> Head {
+    fn head(&self) -> FrameInfo {
         let id = match self.kind {
             FrameKind::Cancel => self.names.as_ref(),
             _ => self.id.as_ref(),
         };
         let id = id.and_then(|id| RequestId::from_json(&id.to_string()).ok());
-        Head { kind: self.kind, id, method: self.method.as_deref().map(Into::into) }
+        FrameInfo { kind: self.kind, id, method: self.method.as_deref().map(Into::into) }
     }
 }

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
 use rescind_core::{
-    BoxFuture, CloseReason, Link, LinkTraits, TransportError, TransportErrorKind, TransportEvent,
+    BoxFuture, Capabilities, CloseReason, Link, TransportError, TransportErrorKind, TransportEvent,
 };
 use serde_json::Value;
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ pub struct LinkSubject {
     abilities: Abilities,
     lines: Vec<Option<Opening>>,
     /// What is known of lines that open only once the subject speaks.
-    late: Option<LinkTraits>,
+    late: Option<Capabilities>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
     patience: Duration,
@@ -58,7 +58,7 @@ impl LinkSubject {
         }
     }
 
-    /// A connection may take so long to open, and a write to be taken; 5 s unless said.
+    /// A connection may take so long to open, and a write to be taken. Default: 5 s.
     #[must_use]
     pub const fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -89,7 +89,7 @@ impl LinkSubject {
     /// A line opens only once the subject has spoken on it, as where a first message opens the connection. What such a
     /// wire can and cannot do is told beforehand.
     #[must_use]
-    pub const fn with_late_lines(mut self, traits: LinkTraits) -> Self {
+    pub const fn with_late_lines(mut self, traits: Capabilities) -> Self {
         self.note(&traits);
         self.late = Some(traits);
         self
@@ -142,7 +142,7 @@ impl LinkSubject {
     }
 
     /// What the wire says of itself counts from its first connection on.
-    const fn note(&mut self, traits: &LinkTraits) {
+    const fn note(&mut self, traits: &Capabilities) {
         self.abilities.ordered = traits.ordered;
         self.abilities.batches = traits.batches;
         self.abilities.exchange_scoped = traits.exchange_scoped;

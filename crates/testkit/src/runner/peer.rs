@@ -153,6 +153,7 @@ async fn end_of(mut call: Call<Value>, acknowledges: bool) -> Ended {
             ..Ended::new(OutcomeWord::Cancelled)
         },
         Outcome::Failed(error) => Ended { code: Some(error.code.0), ..Ended::new(OutcomeWord::Failed) },
+        Outcome::Unreadable { .. } => Ended::new(OutcomeWord::Unreadable),
         Outcome::Disconnected { may_have_run } => {
             Ended { may_have_run: Some(may_have_run), ..Ended::new(OutcomeWord::Disconnected) }
         }

@@ -3,8 +3,8 @@
 use rescind_core::dialect::{AckStyle, CancelledReply, Handshake, HandshakePart, LostStream, Role};
 use rescind_core::inspect::Inspection;
 use rescind_core::{
-    Arrival, BadMessage, CancelKey, Cause, CauseKind, ExchangeId, Exempt, HandlerEnd, InboundKey, RequestId,
-    Scope, Work,
+    Arrival, BadMessage, CancelKey, Cause, CauseKind, ExchangeId, Exempt, HandlerResult, InboundKey,
+    RequestId, Scope, Work,
 };
 
 use super::input::Input;
@@ -83,7 +83,7 @@ impl World {
                 let _ = self.session.local_cancel(now, key, Cause::new(CauseKind::Local));
                 self.session.local_shield(now, key);
                 self.session.local_unshield(now, key);
-                self.session.local_answer(now, key, HandlerEnd::Value);
+                self.session.local_answer(now, key, HandlerResult::Value);
                 self.session.local_ended(now, key);
             }
             Input::StreamLost(key) | Input::StreamBack(key) => self.stream(key, input, before),
@@ -273,12 +273,14 @@ impl World {
     fn stream(&mut self, key: InboundKey, input: Input, seen: &Inspection) {
         let Some((exchange, _)) = seen.exchanges.iter().find(|(_, on)| *on == key) else { return };
         let is_lost = matches!(input, Input::StreamLost(_));
-        let cancels = self.session.dialect().rules().lost_stream == LostStream::Cancel;
-        if is_lost && cancels {
+        let means = self.session.dialect().rules().lost_stream;
+        if is_lost && means == LostStream::Cancel {
             let silent = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
             self.ledger.cancel_by_stream(key, silent);
         } else if let Some(served) = self.ledger.served.get_mut(&key) {
-            served.detached = is_lost;
+            // What is kept for good has no grace that could end: nothing but the end of all cancels it.
+            let ends = means == LostStream::Detach || self.session.limits().lost_stream_grace.is_some();
+            served.detached = is_lost && ends;
         }
         if is_lost {
             self.session.recv_exchange_closed(self.now, *exchange);

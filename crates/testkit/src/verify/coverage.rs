@@ -126,7 +126,7 @@ pub const ENGINES: [Engine; 8] = [
         name: "soak",
         drives: "good and bad peers over real sockets; what the process holds is looked at each second",
         run: "-p rescind-integration-tests --bin soak` tests its judge, `.ci/soak` runs it: `soak --wire websocket --minutes 1",
-        depth: Depth::Table("a minute a wire in CI; ten minutes a wire are in `docs/soak/`"),
+        depth: Depth::Table("a minute a wire in CI, ten minutes by night; such charts are in `docs/soak/`"),
         checks: &["I3", "I4", "I10", "I11", "I13"],
     },
 ];

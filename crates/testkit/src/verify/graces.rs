@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::time::{Duration, Instant};
 
-use rescind_core::{Limits, Lost};
+use rescind_core::{Limits, Lost, Session};
 
 use super::input::Input;
 use super::invariants::{Broken, holds, holds_and_counts};
@@ -57,8 +57,10 @@ impl Begun {
     }
 
     /// By when a connection is closed that is not lost.
-    fn closed_by(&self, limits: &Limits) -> Option<Instant> {
-        let half_closed = self.half_closed.map(|at| at + limits.half_close_grace);
+    fn closed_by(&self, session: &Session) -> Option<Instant> {
+        let limits = session.limits();
+        let most = session.dialect().rules().half_close_at_most.unwrap_or(Duration::MAX);
+        let half_closed = self.half_closed.map(|at| at + limits.half_close_grace.min(most));
         self.shutdown.or(half_closed).map(|until| until + limits.cancel_grace)
     }
 }
@@ -92,7 +94,7 @@ impl World {
     /// Something is left, or it takes too long.
     pub(super) fn check_end(mut self, mut here: u64, known: &mut Known) -> Result<(), Broken> {
         if !self.ledger.lost {
-            if !self.ledger.closed && self.begun.closed_by(self.session.limits()).is_some() {
+            if !self.ledger.closed && self.begun.closed_by(&self.session).is_some() {
                 self.clone().check_close(here, &mut known.closed)?;
             }
             let seen = self.apply(Input::Lost(Lost::CancelNow), &self.inspect())?;
@@ -108,7 +110,7 @@ impl World {
     }
 
     fn check_close(self, here: u64, known: &mut Ends) -> Result<(), Broken> {
-        let (from, by) = (self.now, self.begun.closed_by(self.session.limits()));
+        let (from, by) = (self.now, self.begun.closed_by(&self.session));
         let takes = self.walk_to(here, known, |world| Ok(world.ledger.closed))?;
         let limit = by.map(|by| by.saturating_duration_since(from));
         holds(limit.is_none_or(|limit| takes <= limit), "L3", || {

@@ -1,8 +1,8 @@
 //! All that can be done to a session: by the peer, the user, the wire and the clock.
 
-use rescind_core::dialect::Gate;
+use rescind_core::dialect::CapabilityGate;
 use rescind_core::inspect::{Inspection, RequestView, TimerView};
-use rescind_core::{HandlerEnd, InboundKey, Lost};
+use rescind_core::{HandlerResult, InboundKey, Lost};
 
 use super::calls::CallInput;
 use super::ledger::Served;
@@ -42,7 +42,7 @@ pub enum Input {
     /// Of a request of the peer no more than its id can be read: the first of the ids.
     BadRequest,
     /// A handler says how it ends.
-    Offer(InboundKey, HandlerEnd),
+    Offer(InboundKey, HandlerResult),
     /// A handler's task is gone.
     Ended(InboundKey),
     /// A handler enters a critical section.
@@ -168,7 +168,7 @@ impl World {
         }
         if self.done.agreed.is_none() && self.agreed_needed {
             inputs.push(Input::Agreed(Declared::Both));
-            if self.session.dialect().rules().gate == Gate::Declared {
+            if self.session.dialect().rules().gate == CapabilityGate::Declared {
                 let less = [Declared::Ours, Declared::Peers, Declared::Neither];
                 inputs.extend(less.map(Input::Agreed));
             }
@@ -195,7 +195,8 @@ impl World {
         }
         inputs.push(Input::Ended(key));
         if !served.offered {
-            let ends = [HandlerEnd::Value, HandlerEnd::Error, HandlerEnd::Stopped, HandlerEnd::Panicked];
+            let ends =
+                [HandlerResult::Value, HandlerResult::Error, HandlerResult::Stopped, HandlerResult::Panicked];
             inputs.extend(ends.map(|end| Input::Offer(key, end)));
             if self.done.calls < CALLS {
                 inputs.push(Input::Call(CallInput::Make(Some(key))));

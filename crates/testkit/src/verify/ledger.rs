@@ -28,7 +28,7 @@ pub struct Served {
     pub shields: u8,
     /// Why it was cancelled first, if it was.
     pub first: Option<CauseKind>,
-    /// Its stream is lost, and may be taken up again.
+    /// Its stream is lost, which cancels it after a grace.
     pub detached: bool,
     pub(super) signalled: bool,
     /// Its cancel was acknowledged so, in this step: its end has to be of that kind.

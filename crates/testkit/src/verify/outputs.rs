@@ -67,7 +67,7 @@ impl Ledger {
             // What an input is refused with, and which exchanges it ends, is held against the input.
             Output::Refuse { .. }
             | Output::RefuseCancelled { .. }
-            | Output::Finish { .. }
+            | Output::ExchangeEnd { .. }
             | Output::Event(_) => Ok(()),
             other => holds(false, "I1", || format!("the account knows nothing of {other:?}")),
         }

@@ -1,9 +1,9 @@
 //! What an input is owed at once, told from the account and not from what the machine says of itself.
 
-use rescind_core::dialect::{CancelFrom, CancelledReply, DecidedBy, Gate, Refusal, Role};
+use rescind_core::dialect::{CancelFrom, CancelledReply, CapabilityGate, DecidedBy, Refusal, Role};
 use rescind_core::inspect::Inspection;
 use rescind_core::{
-    AckStatus, AfterCancel, AnswerKind, CallNumber, CancelResult, CauseKind, HandlerEnd, InboundKey,
+    AckStatus, AfterCancel, AnswerKind, CallNumber, CancelResult, CauseKind, HandlerResult, InboundKey,
     OutboundKey, Output, ReplyBody, RequestId, Settlement,
 };
 
@@ -110,7 +110,7 @@ impl World {
                 if is_last { Owed::Signal(key) } else { Owed::NoSignal(key) }
             }
             Input::Offer(key, end) => Owed::End(key, self.owed_end(key, end)),
-            Input::Ended(key) => Owed::End(key, self.owed_end(key, HandlerEnd::Panicked)),
+            Input::Ended(key) => Owed::End(key, self.owed_end(key, HandlerResult::Panicked)),
             Input::Cancel(_) if self.is_called_off() => {
                 self.meaning(input).map_or(Owed::Nothing, |name| self.called_off(&name.key))
             }
@@ -123,7 +123,7 @@ impl World {
         let rules = self.session.dialect().rules();
         let is_server = self.session.role() == Role::Server;
         let tells = !(is_server && rules.cancel_from == CancelFrom::Client)
-            && (rules.gate == Gate::None || self.done.agreed.is_some_and(Declared::peers));
+            && (rules.gate == CapabilityGate::None || self.done.agreed.is_some_and(Declared::peers));
         let returns = match after {
             Some(after) => after == AfterCancel::ReturnNow,
             None => rules.peer_cancelled == CancelledReply::Silence,
@@ -158,16 +158,16 @@ impl World {
         }
     }
 
-    fn owed_end(&self, key: InboundKey, end: HandlerEnd) -> Ends {
+    fn owed_end(&self, key: InboundKey, end: HandlerResult) -> Ends {
         let Some(served) = self.ledger.served.get(&key) else { return Ends::Untold };
         if self.ledger.lost || served.is_settled() {
             return Ends::Untold;
         }
         let silence = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
         match (served.first, end) {
-            (_, HandlerEnd::Value) | (None, HandlerEnd::Error) => Ends::Handler,
-            (None, HandlerEnd::Panicked) => Ends::Failed,
-            (None, HandlerEnd::Stopped) => Ends::Cancelled(CauseKind::Local),
+            (_, HandlerResult::Value) | (None, HandlerResult::Error) => Ends::Handler,
+            (None, HandlerResult::Panicked) => Ends::Failed,
+            (None, HandlerResult::Stopped) => Ends::Cancelled(CauseKind::Local),
             (Some(CauseKind::Peer), _) if silence => Ends::Silence,
             (Some(first), _) => Ends::Cancelled(first),
         }

@@ -114,7 +114,7 @@ fn check_called_off(
     let named = before.calls.iter().find(|view| Some(view.number) == number);
     let others = outputs.iter().find(|output| match output {
         Output::Settle { call, .. } => named.is_none_or(|view| view.key != *call),
-        Output::Event(_) | Output::Ack { .. } | Output::Finish { .. } | Output::Close(_) => false,
+        Output::Event(_) | Output::Ack { .. } | Output::ExchangeEnd { .. } | Output::Close(_) => false,
         _ => true,
     });
     holds(others.is_none(), "I4", || format!("the peer called {id:?} off, and it brought {others:?}"))?;

@@ -71,7 +71,7 @@ impl World {
                 // A cancel that is acknowledged ends its exchange by that.
                 let exchange = self.on(CANCELS_COME_ON);
                 let ends = exchange.is_peers() && !self.names_keys();
-                return Verdict::Told(ends.then_some(Output::Finish { exchange, silent: false }), None);
+                return Verdict::Told(ends.then_some(Output::ExchangeEnd { exchange, silent: false }), None);
             }
             Input::Call(_)
             | Input::Stale(_)
@@ -148,7 +148,7 @@ impl World {
         let silence = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
         if kind == CauseKind::Peer && silence {
             let ends = exchange != ExchangeId::NONE;
-            return Verdict::Told(ends.then_some(Output::Finish { exchange, silent: true }), known);
+            return Verdict::Told(ends.then_some(Output::ExchangeEnd { exchange, silent: true }), known);
         }
         let told = Output::RefuseCancelled {
             id: asked.name.id.clone(),
@@ -194,7 +194,10 @@ impl World {
         outputs: &[Output],
     ) -> Result<(), Broken> {
         let mut told = outputs.iter().filter(|output| {
-            matches!(output, Output::Refuse { .. } | Output::RefuseCancelled { .. } | Output::Finish { .. })
+            matches!(
+                output,
+                Output::Refuse { .. } | Output::RefuseCancelled { .. } | Output::ExchangeEnd { .. }
+            )
         });
         let (first, more) = (told.next(), told.next());
         let (expected, known) = match verdict {

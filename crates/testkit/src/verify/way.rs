@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rescind_core::{AfterCancel, AnswerKind, CallKey, HandlerEnd, InboundKey, Lost, OutboundKey};
+use rescind_core::{AfterCancel, AnswerKind, CallKey, HandlerResult, InboundKey, Lost, OutboundKey};
 
 use super::calls::CallInput;
 use super::class::{Class, Order};
@@ -75,7 +75,7 @@ macro_rules! named {
 }
 
 named! {
-    HandlerEnd: "value" Self::Value, "error" Self::Error, "stopped" Self::Stopped, "panicked" Self::Panicked;
+    HandlerResult: "value" Self::Value, "error" Self::Error, "stopped" Self::Stopped, "panicked" Self::Panicked;
     Option<AfterCancel>: "wait" Some(AfterCancel::WaitForPeer), "return" Some(AfterCancel::ReturnNow), "usual" None;
     Declared: "both" Self::Both, "ours" Self::Ours, "peers" Self::Peers, "neither" Self::Neither;
     AnswerKind: "value" Self::Value, "cancelled" Self::Cancelled, "error" Self::Error;

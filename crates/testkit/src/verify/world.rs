@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use rescind_core::dialect::{AckStyle, CancelFrom, Gate, Role};
+use rescind_core::dialect::{AckStyle, CancelFrom, CapabilityGate, Role};
 use rescind_core::inspect::Inspection;
 use rescind_core::{
     AckStatus, ExchangeId, InboundKey, Limits, Origin, Output, Principal, RequestId, Scope, Session,
@@ -79,8 +79,11 @@ impl World {
         (limits.calls, limits.parked, limits.remembered) = (2, 1, 2);
         // One child a step, so that what comes between the slices of a cascade is seen.
         limits.cascade_slice = 1;
+        // Else the end of that grace is not seen.
+        limits.lost_stream_grace = Some(limits.detach_grace);
         let dialect = class.dialect();
-        let agreed_needed = dialect.rules().gate == Gate::Declared || dialect.rules().session_required;
+        let agreed_needed =
+            dialect.rules().gate == CapabilityGate::Declared || dialect.rules().session_required;
         let mut config = SessionConfig::new(dialect, class.role());
         (config.limits, config.ordered) = (limits, ordered);
         config.exchange_scoped = class.is_exchange_scoped(order);
@@ -128,7 +131,12 @@ impl World {
     }
 
     pub(super) fn origin(&self, name: &Name, exchange: ExchangeId) -> Origin {
-        Origin { scope: name.scope, exchange: self.on(exchange), principal: name.principal.clone() }
+        Origin {
+            scope: name.scope,
+            exchange: self.on(exchange),
+            principal: name.principal.clone(),
+            client: None,
+        }
     }
 
     const fn scope(&self, exchange: ExchangeId) -> Scope {
@@ -178,7 +186,7 @@ impl World {
 
     pub(super) fn hears_cancels(&self) -> bool {
         let Some(declared) = self.done.agreed else { return !self.agreed_needed };
-        self.session.dialect().rules().gate == Gate::None || declared.ours()
+        self.session.dialect().rules().gate == CapabilityGate::None || declared.ours()
     }
 
     /// Does one thing, and holds what came of it against every invariant.

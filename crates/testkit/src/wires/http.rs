@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 
-use rescind_core::{BoxFuture, Link, LinkTraits, Listener, Transport};
+use rescind_core::{BoxFuture, Capabilities, Link, Listener, Transport};
 use rescind_http::{
     Acp, AcpTransport, HttpClient, HttpListener, HttpServer, ServerBinding, Stateless, StatelessTransport,
     Streamable, StreamableTransport,
@@ -57,7 +57,7 @@ impl<B: ServerBinding + Send, T: Transport + Clone> Wire for Http<B, T> {
             let (listener, transport) = self.listen().await?;
             let near = Box::new(transport).open().await.map_err(|error| error.to_string())?;
             let listener: Pin<Box<dyn Listener>> = Box::pin(listener);
-            let far = late(listener, LinkTraits { exchanges_abortable: false, ..near.traits });
+            let far = late(listener, Capabilities { opens_exchanges: false, ..near.traits });
             Ok((near, far))
         })
     }

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Fault, Finish, Lane, Link, LinkTraits, Listener, Meta, Outbound, Receiver,
-    Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Listener, Outbound, PeerInfo, Receiver,
+    RejectReason, Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
 /// The first link that comes out of this listener, which is kept with it.
-pub(super) fn late(listener: Pin<Box<dyn Listener>>, traits: LinkTraits) -> Link {
+pub(super) fn late(listener: Pin<Box<dyn Listener>>, traits: Capabilities) -> Link {
     let both = Late(Arc::new(Mutex::new(State { listener, link: None, sender: None })));
-    Link::new(both.clone(), both, traits, Meta::default())
+    Link::new(both.clone(), both, traits, PeerInfo::default())
 }
 
 #[derive(Clone)]
@@ -91,7 +91,7 @@ impl Sender for Late {
         }
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         if let Some(link) = &mut self.state().link {
             link.tx.as_mut().finish_exchange(exchange, how);
         }
@@ -103,7 +103,7 @@ impl Sender for Late {
         }
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         if let Some(link) = &mut self.state().link {
             link.tx.as_mut().note_fault(exchange, fault);
         }

@@ -68,7 +68,7 @@ impl Wire for Stdio {
             };
             stream.set_nodelay(true).map_err(|error| error.to_string())?;
             let (from, to) = stream.into_split();
-            let far = Box::new(ByteStream::new(from, to, framing)).open().await;
+            let far = Box::new(ByteStream::new(from, to).framing(framing)).open().await;
             Ok((ours, far.map_err(|error| error.to_string())?))
         })
     }

@@ -1,7 +1,8 @@
 use http::header::{
-    ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
+    ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{Response, StatusCode};
+use rescind_core::AuthRefusal;
 
 #[doc = include_str!("../refusals.md")]
 #[derive(Clone, Debug, thiserror::Error)]
@@ -9,34 +10,19 @@ use http::{Response, StatusCode};
 pub struct Refusal {
     status: StatusCode,
     text: String,
-    header: Option<(HeaderName, HeaderValue)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Refusal {
     fn new(status: StatusCode, text: impl Into<String>) -> Self {
         let mut text = text.into();
         text.push('\n');
-        Self { status, text, header: None }
+        Self { status, text, headers: Vec::new() }
     }
 
     fn with(mut self, name: HeaderName, value: &'static str) -> Self {
-        self.header = Some((name, HeaderValue::from_static(value)));
+        self.headers.push((name, HeaderValue::from_static(value)));
         self
-    }
-
-    /// 401: who asks is not known. The challenge, such as `Bearer`, says how to tell; one that is no header value is
-    /// left out.
-    #[must_use]
-    pub fn unauthorized(challenge: &str) -> Self {
-        let mut refusal = Self::new(StatusCode::UNAUTHORIZED, "say who you are");
-        refusal.header = HeaderValue::from_str(challenge).ok().map(|value| (WWW_AUTHENTICATE, value));
-        refusal
-    }
-
-    /// 403: who asks may not. The text goes to the client.
-    #[must_use]
-    pub fn forbidden(text: &str) -> Self {
-        Self::new(StatusCode::FORBIDDEN, text)
     }
 
     pub(super) fn bad_request(text: &str) -> Self {
@@ -72,6 +58,7 @@ impl Refusal {
 
     pub(crate) fn busy() -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections open at once: try again")
+            .with(RETRY_AFTER, "1")
     }
 
     pub(crate) fn closed() -> Self {
@@ -91,9 +78,19 @@ impl Refusal {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        if let Some((name, value)) = self.header {
-            headers.insert(name, value);
+        for (name, value) in self.headers {
+            headers.append(name, value);
         }
         response
+    }
+}
+
+/// What the auth hook answered. A header that HTTP does not allow is left out.
+impl From<AuthRefusal> for Refusal {
+    fn from(refusal: AuthRefusal) -> Self {
+        let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
+        let headers =
+            refusal.headers().filter_map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
+        Self { headers: headers.collect(), ..Self::new(status, refusal.text()) }
     }
 }

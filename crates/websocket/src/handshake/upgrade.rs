@@ -1,81 +1,146 @@
 use std::fmt;
-use std::time::Duration;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use http::header::{
     CONNECTION, HOST, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
     SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::uri::Authority;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use rescind_core::{Link, Meta, Principal, TransportError, TransportErrorKind};
+use rescind_core::{
+    AuthRequest, Credential, HostRefusal, Link, PeerAddress, PeerCertificates, PeerInfo, Principal,
+    TransportError, TransportErrorKind,
+};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use super::{Refusal, RequestHead, UpgradeOptions};
+use super::{Refusal, UpgradeOptions};
 use crate::link::{self, OnClose};
 use crate::options::LinkOptions;
 
 /// Takes a request that asks for a WebSocket: the answer to send, and the connection that comes once it is sent.
 ///
 /// The request must come from a hyper server that allows upgrades, as axum's does. To the answer, status 101, further
-/// headers may be added.
+/// headers may be added. The auth hook is told the [`PeerAddress`] and the [`PeerCertificates`] among the request's extensions.
 ///
 /// # Errors
 /// The request is refused; [`Refusal::into_response`] is the answer.
-pub fn upgrade<B>(
+///
+/// # Cancel safety
+/// Dropping the future gives the connection up.
+pub async fn upgrade<B>(
     request: &mut Request<B>,
     options: &UpgradeOptions,
 ) -> Result<(Response<String>, Upgrading), Refusal> {
-    let (principal, subprotocol, accept) = check(request, options)?;
-    let mut response = Response::new(String::new());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
-    if let Some(subprotocol) = subprotocol.as_deref().and_then(|name| HeaderValue::from_str(name).ok()) {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, subprotocol);
-    }
-    for (name, value) in &options.answered_with {
-        if let Ok(value) = HeaderValue::from_str(&value()) {
-            headers.entry(name.clone()).or_insert(value);
-        }
-    }
-    let upgrading = Upgrading {
-        on_upgrade: hyper::upgrade::on(request),
-        options: options.link.clone(),
-        timeout: options.handshake_timeout,
-        meta: {
-            let mut meta = Meta::of_peer("a WebSocket client");
-            meta.principal = principal;
-            meta
-        },
-        subprotocol,
-        on_close: Hook(None),
-    };
-    Ok((response, upgrading))
+    let asked = Asked::new(request, options);
+    asked?.answer(options, options.handshake_timeout).await
 }
 
-type Accepted = (Option<Principal>, Option<String>, HeaderValue);
+/// The same, with so much time left for the auth hook.
+pub(crate) async fn upgrade_within<B>(
+    request: &mut Request<B>,
+    options: &UpgradeOptions,
+    left: Duration,
+) -> Result<(Response<String>, Upgrading), Refusal> {
+    let asked = Asked::new(request, options);
+    asked?.answer(options, left).await
+}
 
-fn check<B>(request: &Request<B>, options: &UpgradeOptions) -> Result<Accepted, Refusal> {
-    let headers = request.headers();
-    let host = host_of(request)?;
-    if !options.hosts.allows(&host) {
-        return Err(Refusal::host());
+/// A request that passed, but for what the auth hook says.
+struct Asked {
+    subprotocol: Option<String>,
+    accept: HeaderValue,
+    /// What the hook is asked, if there is one.
+    who: Option<AuthRequest>,
+    address: Option<IpAddr>,
+    on_upgrade: OnUpgrade,
+}
+
+impl Asked {
+    fn new<B>(request: &mut Request<B>, options: &UpgradeOptions) -> Result<Self, Refusal> {
+        let (subprotocol, accept) = check(request, options)?;
+        let who = options.auth.is_some().then(|| who(request));
+        let address = request.extensions().get::<PeerAddress>().map(|from| from.0);
+        Ok(Self { subprotocol, accept, who, address, on_upgrade: hyper::upgrade::on(request) })
     }
+
+    async fn answer(
+        self,
+        options: &UpgradeOptions,
+        left: Duration,
+    ) -> Result<(Response<String>, Upgrading), Refusal> {
+        let credential = match (&options.auth, self.who) {
+            (Some(auth), Some(who)) => auth.ask(who, left).await?,
+            (_, _) => Credential::anonymous(),
+        };
+        let mut response = Response::new(String::new());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(SEC_WEBSOCKET_ACCEPT, self.accept);
+        if let Some(name) = self.subprotocol.as_deref().and_then(|name| HeaderValue::from_str(name).ok()) {
+            headers.insert(SEC_WEBSOCKET_PROTOCOL, name);
+        }
+        for (name, value) in &options.answered_with {
+            let value = value();
+            if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_str(&value)) {
+                headers.entry(name.clone()).or_insert(value);
+            }
+        }
+        let mut meta = PeerInfo::of_peer("a WebSocket client");
+        meta.address = self.address;
+        let upgrading = Upgrading {
+            on_upgrade: self.on_upgrade,
+            options: options.link.clone(),
+            timeout: options.handshake_timeout,
+            meta,
+            expires: None,
+            subprotocol: self.subprotocol,
+            on_close: Hook(None),
+        };
+        Ok((response, upgrading.on_behalf_of(&credential)))
+    }
+}
+
+fn who<B>(request: &Request<B>) -> AuthRequest {
+    let (uri, extensions) = (request.uri(), request.extensions());
+    let mut asked = AuthRequest::new(request.method().as_str(), uri.path())
+        .with_query(uri.query())
+        .with_address(extensions.get::<PeerAddress>().map(|from| from.0))
+        .with_certificates(extensions.get::<PeerCertificates>().cloned().unwrap_or_default());
+    for (name, value) in request.headers() {
+        asked = asked.with_header(name.as_str(), value.as_bytes());
+    }
+    asked
+}
+
+fn check<B>(
+    request: &Request<B>,
+    options: &UpgradeOptions,
+) -> Result<(Option<String>, HeaderValue), Refusal> {
+    let headers = request.headers();
+    let target = request.uri().authority().map(Authority::as_str);
+    let hosts = headers.get_all(HOST).into_iter().map(HeaderValue::as_bytes);
+    let host = options.hosts.check(target, hosts).map_err(|why| match why {
+        HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => {
+            Refusal::bad_request(&why.to_string())
+        }
+        HostRefusal::NotServed => Refusal::host(),
+    })?;
     if options.path.as_deref().is_some_and(|path| path != request.uri().path()) {
         return Err(Refusal::not_found());
     }
-    if let Some(origin) = headers.get(ORIGIN) {
-        let allowed = origin.to_str().is_ok_and(|origin| options.origins.allows(origin, &host));
-        if !allowed || headers.get_all(ORIGIN).iter().count() > 1 {
-            return Err(Refusal::origin());
-        }
-    }
+    let origins = headers.get_all(ORIGIN).into_iter().map(HeaderValue::as_bytes);
+    options.origins.check(origins, &host).map_err(|_| Refusal::origin())?;
     if request.method() != Method::GET {
         return Err(Refusal::method());
+    }
+    // RFC 9110, 7.8: an `Upgrade` in a request of HTTP/1.0 has to be ignored.
+    if request.version() < Version::HTTP_11 {
+        return Err(Refusal::not_an_upgrade());
     }
     if !(lists(headers, CONNECTION, "upgrade") && lists(headers, UPGRADE, "websocket")) {
         return Err(Refusal::not_an_upgrade());
@@ -84,25 +149,7 @@ fn check<B>(request: &Request<B>, options: &UpgradeOptions) -> Result<Accepted, 
         return Err(Refusal::version());
     }
     let accept = accept_of(headers)?;
-    let head = RequestHead::new(request.uri(), headers);
-    let principal = match &options.authorize {
-        Some(authorize) => authorize(&head)?,
-        None => None,
-    };
-    Ok((principal, subprotocol_of(headers, &options.subprotocols), accept))
-}
-
-/// The one host that is asked for. HTTP/2 has it in the URI.
-fn host_of<B>(request: &Request<B>) -> Result<Authority, Refusal> {
-    let mut hosts = request.headers().get_all(HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
-        (None, None) => request.uri().authority().cloned(),
-        _ => None,
-    };
-    // An authority may hold a user, a `Host` header may not.
-    host.filter(|host| !host.as_str().contains('@'))
-        .ok_or_else(|| Refusal::bad_request("the request must name one host"))
+    Ok((subprotocol_of(headers, &options.subprotocols), accept))
 }
 
 /// Whether a header that is a list holds this word.
@@ -143,7 +190,9 @@ pub struct Upgrading {
     on_upgrade: OnUpgrade,
     options: LinkOptions,
     timeout: Duration,
-    meta: Meta,
+    meta: PeerInfo,
+    /// When the connection ends.
+    expires: Option<Instant>,
     subprotocol: Option<String>,
     on_close: Hook,
 }
@@ -155,10 +204,20 @@ impl Upgrading {
         self
     }
 
+    /// Where it came from: it identifies a client without a principal.
+    pub const fn address(mut self, address: IpAddr) -> Self {
+        self.meta.address = Some(address);
+        self
+    }
+
     /// Who asked, where an HTTP server has found that out: the principal of the connection's messages. Whom the auth hook
-    /// of [`UpgradeOptions`] named stays so.
-    pub fn on_behalf_of(mut self, principal: &Principal) -> Self {
-        self.meta.principal.get_or_insert_with(|| principal.clone());
+    /// of [`UpgradeOptions`] named stays so. The connection ends when either credential expires.
+    pub fn on_behalf_of(mut self, credential: &Credential) -> Self {
+        if self.meta.principal.is_none() {
+            self.meta.principal = credential.principal().cloned();
+        }
+        let expires = credential.deadline(tokio::time::Instant::now().into_std());
+        self.expires = [self.expires, expires].into_iter().flatten().min();
         self
     }
 
@@ -196,7 +255,9 @@ impl Upgrading {
             Ok(Err(error)) => return Err(failed(error.into())),
             Err(_) => return Err(failed("the handshake took too long".into())),
         };
-        Ok(link::served(TokioIo::new(io), &self.options, self.meta, self.on_close.keep()).await)
+        let link =
+            link::served(TokioIo::new(io), &self.options, self.meta, self.expires, self.on_close.keep());
+        Ok(link.await)
     }
 }
 
@@ -230,8 +291,8 @@ impl fmt::Debug for Upgrading {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_answer_has_the_headers_it_is_given_and_those_of_the_handshake() {
+    #[tokio::test]
+    async fn an_answer_has_the_headers_it_is_given_and_those_of_the_handshake() {
         let options = UpgradeOptions::new()
             .answer_with("Acp-Connection-Id", || "c1".to_owned())
             .answer_with("upgrade", || "something else".to_owned())
@@ -245,7 +306,7 @@ mod tests {
             .header(SEC_WEBSOCKET_KEY, "AAAAAAAAAAAAAAAAAAAAAA==")
             .body(())
             .unwrap();
-        let (response, _upgrading) = upgrade(&mut request, &options).unwrap();
+        let (response, _upgrading) = upgrade(&mut request, &options).await.unwrap();
         let headers = response.headers();
         assert_eq!(headers.len(), 4, "{headers:?}");
         assert_eq!(headers["acp-connection-id"], "c1");

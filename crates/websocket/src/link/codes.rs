@@ -19,12 +19,18 @@ pub(super) fn frame_of(why: &CloseReason) -> CloseFrame {
     }
 }
 
+/// The close frame when the credential of the client has expired.
+pub(super) fn frame_of_expiry() -> CloseFrame {
+    frame(CloseCode::Policy, "the credentials have expired")
+}
+
 /// The close frame after a message that ends reading.
 pub(super) fn frame_after(why: BadFrame) -> CloseFrame {
     let code = match why {
         BadFrame::TooLarge { .. } => CloseCode::Size,
         BadFrame::Binary => CloseCode::Unsupported,
         BadFrame::NotUtf8 => CloseCode::Invalid,
+        BadFrame::MemoryFull => CloseCode::Again,
         _ => CloseCode::Protocol,
     };
     frame(code, &why.to_string())
@@ -54,6 +60,7 @@ pub(super) fn reason_of(frame: Option<&CloseFrame>) -> CloseReason {
 /// The message that ended reading, if the error is about one.
 pub(super) fn bad_frame_of(error: &Error, limit: usize) -> Option<BadFrame> {
     match error {
+        Error::Io(io) if io.kind() == std::io::ErrorKind::OutOfMemory => Some(BadFrame::MemoryFull),
         Error::Capacity(_) => Some(BadFrame::TooLarge { limit }),
         Error::Utf8(_) => Some(BadFrame::NotUtf8),
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => None,
@@ -100,6 +107,7 @@ mod tests {
             (BadFrame::Binary, 1003),
             (BadFrame::NotUtf8, 1007),
             (BadFrame::Broken, 1002),
+            (BadFrame::MemoryFull, 1013),
         ];
         for (why, code) in codes {
             assert_eq!(u16::from(frame_after(why).code), code, "{why}");

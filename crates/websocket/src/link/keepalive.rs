@@ -27,7 +27,7 @@ pub(super) struct Keepalive {
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beat {
+pub(super) enum KeepaliveEvent {
     Ping,
     Dead,
 }
@@ -44,7 +44,7 @@ impl Keepalive {
     }
 
     /// Waits for the next thing that is due.
-    pub(super) fn poll_beat(&mut self, moved: u64, cx: &mut Context<'_>) -> Poll<Beat> {
+    pub(super) fn poll_beat(&mut self, moved: u64, cx: &mut Context<'_>) -> Poll<KeepaliveEvent> {
         if self.timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
@@ -57,9 +57,9 @@ impl Keepalive {
         };
         self.missed = Some(missed);
         Poll::Ready(if missed >= MISSED && !plant::is(Plant::PongDeadlineIgnored) {
-            Beat::Dead
+            KeepaliveEvent::Dead
         } else {
-            Beat::Ping
+            KeepaliveEvent::Ping
         })
     }
 }

@@ -1,6 +1,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use futures_util::Stream;
 use rescind_core::plant::{self, Plant};
@@ -11,8 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::keepalive::{Beat, Keepalive};
-use super::{Conversation, Fate, OWED_PONGS, Shared, codes};
+use super::expiry::{self, Expiry};
+use super::keepalive::{Keepalive, KeepaliveEvent};
+use super::{CloseState, Conversation, OWED_PONGS, Shared, codes};
 use crate::options::{BinaryMessages, LinkOptions};
 
 /// So many messages without a frame for the driver, then the other tasks have their turn.
@@ -22,6 +24,7 @@ const MESSAGES_A_POLL: usize = 32;
 pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
     shared: Arc<Shared<S>>,
     keepalive: Option<Keepalive>,
+    expiry: Option<Expiry>,
     binary: BinaryMessages,
     max_frame: usize,
     /// A ping was put behind what waits and is not yet flushed.
@@ -33,7 +36,7 @@ pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
 enum Place {
     Open,
     /// The message that ended reading was told.
-    Torn,
+    ReadFailed,
     /// The end of input was told.
     HalfClosed,
     Closed,
@@ -41,11 +44,12 @@ enum Place {
 
 type Told = Option<Result<TransportEvent, TransportError>>;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
-    pub(super) fn new(shared: Arc<Shared<S>>, options: &LinkOptions) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>, options: &LinkOptions, expires: Option<Instant>) -> Self {
         Self {
             shared,
             keepalive: options.ping_every.map(Keepalive::new),
+            expiry: expires.map(Expiry::new),
             binary: options.binary.clone(),
             max_frame: options.max_frame,
             unflushed_ping: false,
@@ -57,15 +61,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
         let shared = Arc::clone(&self.shared);
         let mut conversation = shared.lock();
         match &conversation.fate {
-            Fate::Open => {}
-            Fate::Broken(error) => {
+            CloseState::Open => {}
+            CloseState::Broken(error) => {
                 self.place = Place::Closed;
                 return Poll::Ready(Some(Err(error.clone())));
             }
-            Fate::Closed | Fate::ClosedByPeer | Fate::Torn(_) => {
+            CloseState::Closed | CloseState::ClosedByPeer | CloseState::ReadFailed(_) => {
                 self.place = Place::Closed;
                 return Poll::Ready(None);
             }
+        }
+        if self.expiry.as_mut().is_some_and(|expiry| expiry.poll(cx).is_ready()) {
+            self.place = Place::Closed;
+            return Poll::Ready(Some(Err(expiry::expire(&shared, &mut conversation))));
         }
         if plant::is(Plant::ReadingWaitsForWriting) && conversation.writer.is_some() {
             return Poll::Pending;
@@ -100,6 +108,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
         message: Message,
         cx: &mut Context<'_>,
     ) -> Option<Told> {
+        let stream = conversation.stream.get_mut();
+        match &message {
+            Message::Text(_) | Message::Binary(_) => stream.message_came(),
+            Message::Ping(bytes) | Message::Pong(bytes) => stream.control_came(bytes.len()),
+            Message::Close(_) | Message::Frame(_) => {}
+        }
         match message {
             Message::Text(text) => Some(Some(Ok(TransportEvent::Message(Inbound::new(text.into()))))),
             Message::Binary(_) => match &self.binary {
@@ -133,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
         frame: Option<&CloseFrame>,
         cx: &mut Context<'_>,
     ) -> Told {
-        conversation.fate = Fate::ClosedByPeer;
+        conversation.fate = CloseState::ClosedByPeer;
         let _ = conversation.poll_flush(cx);
         conversation.wake();
         self.place = Place::Closed;
@@ -156,14 +170,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
     }
 
     fn tear(&mut self, conversation: &mut Conversation<S>, why: BadFrame) -> TransportEvent {
-        conversation.fate = Fate::Torn(why);
-        self.place = Place::Torn;
+        conversation.fate = CloseState::ReadFailed(why);
+        self.place = Place::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
     }
 
     fn close(&mut self, conversation: &mut Conversation<S>) {
         self.place = Place::Closed;
-        conversation.fate = Fate::ClosedByPeer;
+        conversation.fate = CloseState::ClosedByPeer;
         conversation.wake();
     }
 
@@ -174,14 +188,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
             let moved = conversation.stream.get_ref().moved();
             match keepalive.poll_beat(moved, cx) {
                 Poll::Pending => break,
-                Poll::Ready(Beat::Ping) => {
+                Poll::Ready(KeepaliveEvent::Ping) => {
                     if let Err(error) = conversation.send(Message::Ping(bytes::Bytes::new())) {
                         self.place = Place::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
                     self.unflushed_ping = true;
                 }
-                Poll::Ready(Beat::Dead) => {
+                Poll::Ready(KeepaliveEvent::Dead) => {
                     self.place = Place::Closed;
                     let error =
                         TransportError::new(TransportErrorKind::Closed, "it answers no ping any more");
@@ -213,11 +227,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketReceiver<S> {
         let shared = Arc::clone(&self.shared);
         let mut conversation = shared.lock();
         match conversation.fate {
-            Fate::Open | Fate::Torn(_) => {
+            CloseState::Open | CloseState::ReadFailed(_) => {
                 conversation.reader = Some(cx.waker().clone());
                 poll_drained(conversation.stream.get_mut(), cx)
             }
-            Fate::ClosedByPeer | Fate::Closed | Fate::Broken(_) => Poll::Ready(()),
+            CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => Poll::Ready(()),
         }
     }
 }
@@ -236,11 +250,11 @@ pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'
     Poll::Pending
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Receiver for WebSocketReceiver<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Receiver for WebSocketReceiver<S> {
     fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Told> {
         match self.place {
             Place::Open => self.poll_open(cx),
-            Place::Torn => {
+            Place::ReadFailed => {
                 self.place = Place::HalfClosed;
                 Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
             }

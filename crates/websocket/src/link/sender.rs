@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use rescind_core::{
-    CloseReason, ExchangeId, Finish, Lane, Outbound, Sender, TransportError, TransportErrorKind, Unsupported,
+    CloseReason, ExchangeEnd, ExchangeId, Lane, Outbound, Sender, TransportError, TransportErrorKind,
+    Unsupported,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::receiver::poll_drained;
-use super::{Conversation, Fate, Shared, codes};
+use super::{CloseState, Conversation, Shared, codes};
 
 /// Bulk is taken while no more than this is held, so that a usual frame still fits below [`HELD`].
 const HELD_FOR_BULK: usize = 32 * 1024;
@@ -53,10 +54,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
             }
         }
         match &self.shared.lock().fate {
-            Fate::Open | Fate::Torn(_) => Ok(()),
-            Fate::ClosedByPeer => Err(closed("the peer closed it")),
-            Fate::Closed => Err(closed("this side closed it")),
-            Fate::Broken(error) => Err(error.clone()),
+            CloseState::Open | CloseState::ReadFailed(_) => Ok(()),
+            CloseState::ClosedByPeer => Err(closed("the peer closed it")),
+            CloseState::Closed => Err(closed("this side closed it")),
+            CloseState::Broken(error) => Err(error.clone()),
         }
     }
 
@@ -78,15 +79,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
         let Conversation { stream, fate, .. } = &mut *conversation;
         loop {
             match fate {
-                Fate::Torn(_) => {
+                CloseState::ReadFailed(_) => {
                     // The peer is to see that nothing more comes, else it may wait for us as we do for it.
                     let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
                     return poll_drained(stream.get_mut(), cx);
                 }
-                Fate::ClosedByPeer | Fate::Closed | Fate::Broken(_) => return Poll::Ready(()),
+                CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => {
+                    return Poll::Ready(());
+                }
                 // What the peer says after our close frame is not heard any more.
-                Fate::Open => match ready!(Pin::new(&mut *stream).poll_next(cx)) {
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => *fate = Fate::ClosedByPeer,
+                CloseState::Open => match ready!(Pin::new(&mut *stream).poll_next(cx)) {
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => *fate = CloseState::ClosedByPeer,
                     Some(Ok(_)) => {}
                 },
             }
@@ -99,15 +102,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 Place::Open => {
                     let mut conversation = self.shared.lock();
                     match &conversation.fate {
-                        Fate::Broken(error) => return Poll::Ready(Err(error.clone())),
-                        Fate::Open => {
+                        CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
+                        CloseState::Open => {
                             conversation.send(Message::Close(Some(codes::frame_of(why))))?;
                         }
-                        Fate::Torn(bad) => {
+                        CloseState::ReadFailed(bad) => {
                             let frame = codes::frame_after(*bad);
                             conversation.send(Message::Close(Some(frame)))?;
                         }
-                        Fate::ClosedByPeer | Fate::Closed => {}
+                        CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
                     drop(conversation);
                     self.place = Place::Closing(Box::pin(tokio::time::sleep(CLOSING)));
@@ -134,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     if Pin::new(conversation.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
                         return Poll::Pending;
                     }
-                    conversation.fate = Fate::Closed;
+                    conversation.fate = CloseState::Closed;
                     conversation.wake();
                     drop(conversation);
                     self.place = Place::Closed;
@@ -163,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
         self.check_open()?;
         let room = match lane {
             Lane::Control => self.unflushed < HELD,
-            Lane::Bulk => self.unflushed <= HELD_FOR_BULK,
+            Lane::Data => self.unflushed <= HELD_FOR_BULK,
         };
         if room { Poll::Ready(Ok(())) } else { self.poll_flushed(cx) }
     }
@@ -189,7 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
         self.poll_flushed(cx)
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
+    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: ExchangeEnd) {}
 
     fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
         Err(Unsupported)

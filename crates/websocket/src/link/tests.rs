@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use rescind_core::{ExchangeId, FrameKind, Head, Lane, Outbound, TransportEvent};
+use rescind_core::{ExchangeId, FrameInfo, FrameKind, Lane, Outbound, TransportEvent};
 use tokio::io::DuplexStream;
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ type Peer = WebSocketStream<DuplexStream>;
 /// A link of a server and the client at its other end, over a pipe of so many bytes.
 async fn pair(room: usize, options: &LinkOptions) -> (Link, Peer) {
     let (ours, theirs) = tokio::io::duplex(room);
-    let link = served(ours, options, Meta::default(), None).await;
+    let link = served(ours, options, PeerInfo::default(), None, None).await;
     (link, WebSocketStream::from_raw_socket(theirs, Role::Client, None).await)
 }
 
@@ -28,7 +28,7 @@ async fn is_pending(link: &mut Link) -> bool {
 }
 
 fn note(lane: Lane, body: String) -> Outbound {
-    let head = Head { kind: FrameKind::Notification, id: None, method: None };
+    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 
@@ -46,7 +46,7 @@ async fn a_peer_that_answers_no_ping_is_gone_after_two() {
     assert!(end.to_string().contains("ping"), "{end}");
     assert_eq!(began.elapsed(), Duration::from_secs(60), "pings at 20 s and 40 s, both unanswered at 60 s");
     assert!(event(&mut link).await.is_none());
-    assert!(link.tx.as_mut().start_send(note(Lane::Bulk, "{}".into())).is_err(), "both halves are told");
+    assert!(link.tx.as_mut().start_send(note(Lane::Data, "{}".into())).is_err(), "both halves are told");
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +78,7 @@ async fn a_peer_that_answers_pings_lives_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn a_large_message_on_a_slow_line_is_no_silence() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
-    let mut link = served(ours, &LinkOptions::new(), Meta::default(), None).await;
+    let mut link = served(ours, &LinkOptions::new(), PeerInfo::default(), None, None).await;
     // A text message of 1 MiB, masked with zeros, 64 KiB every 19 s: its sender cannot answer a ping before its end.
     let size: usize = 1 << 20;
     let head = [&[0x81, 0xff][..], &(size as u64).to_be_bytes(), &[0; 4]].concat();
@@ -102,7 +102,7 @@ async fn a_large_message_on_a_slow_line_is_no_silence() {
 #[tokio::test(start_paused = true)]
 async fn a_byte_now_and_then_is_silence() {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
-    let mut link = served(ours, &LinkOptions::new(), Meta::default(), None).await;
+    let mut link = served(ours, &LinkOptions::new(), PeerInfo::default(), None, None).await;
     let trickle = tokio::spawn(async move {
         use tokio::io::AsyncWriteExt;
         let _ = theirs.write_all(&[0x81, 0xfe, 0x7f, 0xff, 0, 0, 0, 0]).await;
@@ -129,8 +129,8 @@ async fn what_comes_in_is_read_while_a_write_is_blocked() {
     let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
     // The peer reads nothing: the pipe fills, then what the sender may hold.
     let mut taken = 0;
-    while is_ready(&mut link, Lane::Bulk) {
-        link.tx.as_mut().start_send(note(Lane::Bulk, format!("\"{}\"", "x".repeat(1000)))).unwrap();
+    while is_ready(&mut link, Lane::Data) {
+        link.tx.as_mut().start_send(note(Lane::Data, format!("\"{}\"", "x".repeat(1000)))).unwrap();
         taken += 1;
     }
     assert!((30..40).contains(&taken), "bulk is held up to 32 KiB, not {taken} frames of 1 KiB");
@@ -150,8 +150,8 @@ async fn what_comes_in_is_read_while_a_write_is_blocked() {
 #[tokio::test(start_paused = true)]
 async fn pongs_owed_to_a_peer_that_does_not_read_are_bounded() {
     let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
-    while is_ready(&mut link, Lane::Bulk) {
-        link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(1000))).unwrap();
+    while is_ready(&mut link, Lane::Data) {
+        link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(1000))).unwrap();
     }
     let flood = async {
         // Until the link has enough of it.
@@ -201,8 +201,8 @@ async fn closing_waits_one_second_for_a_peer_that_does_not_answer() {
 #[tokio::test(start_paused = true)]
 async fn closing_over_a_blocked_write_says_what_was_lost() {
     let (mut link, _deaf) = pair(1024, &LinkOptions::new()).await;
-    while is_ready(&mut link, Lane::Bulk) {
-        link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(1000))).unwrap();
+    while is_ready(&mut link, Lane::Data) {
+        link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(1000))).unwrap();
     }
     let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await;
     assert!(closed.unwrap_err().to_string().contains("did not read"));
@@ -213,7 +213,7 @@ async fn a_link_that_is_dropped_says_good_bye_and_runs_its_hook_once() {
     let (ours, theirs) = tokio::io::duplex(4096);
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let hook: OnClose = Box::new(move || tell.send(()).unwrap());
-    let link = served(ours, &LinkOptions::new(), Meta::default(), Some(hook)).await;
+    let link = served(ours, &LinkOptions::new(), PeerInfo::default(), None, Some(hook)).await;
     let mut peer = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
     assert!(told.try_recv().is_err(), "not before the end");
     drop(link);
@@ -228,14 +228,73 @@ async fn a_link_that_is_dropped_says_good_bye_and_runs_its_hook_once() {
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_may_not_go_out_is_refused_alone() {
     let (mut link, mut peer) = pair(4096, &LinkOptions::new().max_frame(16)).await;
-    let large = link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(17))).unwrap_err();
+    let large = link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(17))).unwrap_err();
     assert_eq!((large.kind, large.exchange), (TransportErrorKind::TooLarge, Some(ExchangeId::NONE)));
-    let mut out = note(Lane::Bulk, String::new());
+    let mut out = note(Lane::Data, String::new());
     out.body = vec![0xff].into();
     let torn = link.tx.as_mut().start_send(out).unwrap_err();
     assert_eq!((torn.kind, torn.exchange), (TransportErrorKind::Framing, Some(ExchangeId::NONE)));
-    link.tx.as_mut().start_send(note(Lane::Bulk, "x".repeat(16))).unwrap();
+    link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(16))).unwrap();
     poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await.unwrap();
     assert_eq!(peer.next().await.unwrap().unwrap(), Message::text("x".repeat(16)));
     assert!(is_pending(&mut link).await);
+}
+
+/// A server's link that counts in a budget of so many bytes, all of them held by others.
+async fn without_memory(budget: usize) -> (Link, Peer, rescind_core::HeldBytes) {
+    let (link, peer) = pair(1 << 20, &LinkOptions::new()).await;
+    let server = rescind_core::ByteBudget::new(budget);
+    link.budget.set_parent(&server);
+    let others = server.hold(budget);
+    (link, peer, others)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_message_waits_for_memory_and_a_small_one_does_not() {
+    let (mut link, mut peer, others) = without_memory(1 << 20).await;
+    peer.send(Message::text("small")).await.unwrap();
+    assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::Message(_)))));
+    peer.send(Message::text("x".repeat(500_000))).await.unwrap();
+    peer.send(Message::text("small")).await.unwrap();
+    assert!(is_pending(&mut link).await, "others hold all there is");
+    drop(others);
+    for size in [500_000, 5] {
+        match event(&mut link).await {
+            Some(Ok(TransportEvent::Message(inbound))) => assert_eq!(inbound.body.len(), size),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(
+        link.budget.parent().unwrap().used(),
+        0,
+        "a message that is whole is counted by who handles it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_message_without_memory_for_10_s_closes_with_1013() {
+    let (mut link, mut peer, _others) = without_memory(1 << 20).await;
+    peer.send(Message::text("x".repeat(500_000))).await.unwrap();
+    let began = Instant::now();
+    match event(&mut link).await {
+        Some(Ok(TransportEvent::Rejected { why, .. })) => assert_eq!(why, BadFrame::MemoryFull),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(10));
+    assert!(matches!(event(&mut link).await, Some(Ok(TransportEvent::HalfClosed))));
+    let close = async {
+        let why = CloseReason::Normal;
+        let _ = poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx)).await;
+    };
+    let read = async {
+        loop {
+            match peer.next().await {
+                Some(Ok(Message::Close(Some(frame)))) => return u16::from(frame.code),
+                Some(Ok(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let ((), code) = tokio::join!(close, read);
+    assert_eq!(code, 1013);
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
-    CloseReason, ExchangeId, FrameKind, Head, Lane, Link, Listener, Outbound, Transport, TransportError,
+    CloseReason, ExchangeId, FrameInfo, FrameKind, Lane, Link, Listener, Outbound, Transport, TransportError,
     TransportEvent,
 };
 use rescind_websocket::{LinkOptions, UpgradeOptions, WebSocketListener, connect};
@@ -44,13 +44,13 @@ pub async fn pair(options: LinkOptions) -> (Link, Link) {
 }
 
 pub fn frame(lane: Lane, body: impl Into<Bytes>) -> Outbound {
-    let head = Head { kind: FrameKind::Notification, id: None, method: Some(Arc::from("test")) };
+    let head = FrameInfo { kind: FrameKind::Notification, id: None, method: Some(Arc::from("test")) };
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 
 pub async fn send(link: &mut Link, body: impl Into<Bytes>) -> Result<(), TransportError> {
-    poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Bulk, cx)).await?;
-    link.tx.as_mut().start_send(frame(Lane::Bulk, body))?;
+    poll_fn(|cx| link.tx.as_mut().poll_ready(Lane::Data, cx)).await?;
+    link.tx.as_mut().start_send(frame(Lane::Data, body))?;
     poll_fn(|cx| link.tx.as_mut().poll_flush(cx)).await
 }
 

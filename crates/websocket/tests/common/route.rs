@@ -2,7 +2,7 @@
 
 use axum::Router;
 use axum::routing::{any, get};
-use rescind_websocket::{RoutedListener, UpgradeOptions, routed};
+use rescind_websocket::{MountedListener, UpgradeOptions, mount};
 use tokio::task::AbortHandle;
 
 /// Ends the application.
@@ -14,8 +14,8 @@ impl Drop for Serving {
     }
 }
 
-pub async fn serve(options: UpgradeOptions) -> (RoutedListener, String, Serving) {
-    let (upgrades, listener) = routed(options);
+pub async fn serve(options: UpgradeOptions) -> (MountedListener, String, Serving) {
+    let (upgrades, listener) = mount(options);
     let app = Router::new().route("/agent", any(upgrades)).route("/", get(async || "a page of ours"));
     let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/agent", tcp.local_addr().unwrap());

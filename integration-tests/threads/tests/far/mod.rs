@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 
-use rescind_core::{ExchangeId, FrameKind, Head, Inbound, Lane, Link, Outbound, TransportEvent};
+use rescind_core::{ExchangeId, FrameInfo, FrameKind, Inbound, Lane, Link, Outbound, TransportEvent};
 use serde_json::{Value, json};
 
 /// When the call `first` is answered. Any other call is answered at once, with its name.
@@ -85,14 +85,14 @@ impl Far {
 
     async fn send(&mut self, frame: &Value) {
         let tx = &mut self.link.tx;
-        if poll_fn(|cx| tx.as_mut().poll_ready(Lane::Bulk, cx)).await.is_err() {
+        if poll_fn(|cx| tx.as_mut().poll_ready(Lane::Data, cx)).await.is_err() {
             return;
         }
         let out = Outbound {
             body: frame.to_string().into(),
             exchange: ExchangeId::NONE,
-            lane: Lane::Bulk,
-            head: Head { kind: FrameKind::Answer, id: None, method: None },
+            lane: Lane::Data,
+            head: FrameInfo { kind: FrameKind::Answer, id: None, method: None },
             last: false,
         };
         // The near end may have gone.

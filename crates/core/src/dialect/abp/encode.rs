@@ -143,7 +143,9 @@ pub(super) fn refusal(out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal)
         Refusal::Bad(why) => (word::INVALID_PARAMS, format!("Invalid message: {why}")),
         Refusal::Overloaded(limit) => (word::RATE_LIMITED, format!("Overloaded: {limit}")),
         Refusal::MethodNotFound => (word::UNKNOWN_CAPABILITY, "Unknown capability".to_owned()),
-        Refusal::NotInitialized => (word::NOT_INITIALIZED, NOT_INITIALIZED_TEXT.to_owned()),
+        Refusal::NotInitialized | Refusal::ShutDown => {
+            (word::NOT_INITIALIZED, NOT_INITIALIZED_TEXT.to_owned())
+        }
         Refusal::DuplicateKey => {
             (word::INVALID_PARAMS, "The callId belongs to a call that is still running".to_owned())
         }

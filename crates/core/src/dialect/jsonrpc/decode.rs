@@ -10,11 +10,15 @@ use crate::dialect::scan::{self, Part};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::message::{
     AnswerBody, BadMessage, CancelKey, ErrorObject, Exempt, Incoming, IncomingCancel, IncomingRequest,
+    is_usable_token,
 };
 
 /// The most members of a batch that are read. The frame limit alone would let an array of small values grow into
 /// many times its size.
 const MAX_BATCH: usize = 1024;
+
+/// What the token of a call's partial results begins with; its number follows.
+pub(super) const PARTIAL: &str = "partial-";
 
 /// Whether a version is "2.0", however that string is written.
 fn is_two(version: &str) -> bool {
@@ -168,8 +172,31 @@ impl JsonRpc {
 
     pub(super) fn told_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
         let progress = self.progress.filter(|progress| progress.notification == method)?;
-        call_number(json::member(params, progress.told_under)?.get())
+        let token = json::member(params, progress.told_under)?.get();
+        match progress.partial {
+            Some(_) if token.starts_with('"') => {
+                call_number(token.strip_prefix('"')?.strip_prefix(PARTIAL)?.strip_suffix('"')?)
+            }
+            Some(_) | None => call_number(token),
+        }
     }
+
+    pub(super) fn told_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
+        let progress = self.progress.filter(|progress| progress.cancel.is_some())?;
+        let told = method == progress.notification || progress.create == Some(method);
+        told.then(|| token(params, progress.told_under)).flatten()
+    }
+
+    pub(super) fn token_of_cancel(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
+        let progress = self.progress.filter(|progress| progress.cancel == Some(method))?;
+        token(params, progress.told_under)
+    }
+}
+
+/// A progress token, if it is one that a request may report under.
+fn token(params: Option<&RawValue>, name: &str) -> Option<RequestId> {
+    let token = json::member(params, name)?.get();
+    if is_usable_token(token) { RequestId::from_json(token).ok() } else { None }
 }
 
 /// The members of an envelope.

@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 
+use super::decode::PARTIAL;
 use super::{JsonRpc, ReasonPlace, TokenPlace};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::codec::{CallFrame, ReplyTo};
@@ -16,9 +17,14 @@ impl JsonRpc {
         push_number(out, call.number.0);
         push(out, r#","method":"#);
         push_string(out, call.method);
+        let partial = self.progress.and_then(|progress| progress.partial).filter(|_| call.partial);
+        let with_partial = partial.and_then(|name| with_partial_token(name, call));
+        let params = with_partial.as_deref().or(call.params);
         match self.progress {
-            Some(progress) if call.progress => write_params_with_token(out, progress.token, call),
-            Some(_) | None => write_params(out, call.params),
+            Some(progress) if call.progress => {
+                write_params_with_token(out, progress.token, call.number, params);
+            }
+            Some(_) | None => write_params(out, params),
         }
         out.push(b'}');
     }
@@ -94,6 +100,13 @@ impl JsonRpc {
             Refusal::NotInitialized => {
                 write_refused(out, self.not_initialized, "The session is not open yet", "", None);
             }
+            Refusal::ShutDown => write_refused(
+                out,
+                ErrorCode::INVALID_REQUEST,
+                "Invalid message: ",
+                "the session was shut down",
+                None,
+            ),
             Refusal::DuplicateKey => write_refused(
                 out,
                 ErrorCode::INVALID_PARAMS,
@@ -195,15 +208,21 @@ fn write_params(out: &mut Vec<u8>, params: Option<&RawValue>) {
 
 /// Params with the call's number as progress token. A token of the caller's own stays; params that are no object
 /// (or a `_meta` that is none) have no place for one.
-fn write_params_with_token(out: &mut Vec<u8>, place: TokenPlace, call: &CallFrame<'_>) {
+fn write_params_with_token(
+    out: &mut Vec<u8>,
+    place: TokenPlace,
+    number: CallNumber,
+    params: Option<&RawValue>,
+) {
+    let given = params;
     let token = |out: &mut Vec<u8>, name: &str| {
         push_string(out, name);
         out.push(b':');
-        push_number(out, call.number.0);
+        push_number(out, number.0);
     };
-    let params = json::present(call.params).or_else(|| json::raw("{}"));
+    let params = json::present(params).or_else(|| json::raw("{}"));
     let Some(params) = params.filter(|params| json::shape(params.get()) == Shape::Object) else {
-        return write_params(out, call.params);
+        return write_params(out, given);
     };
     push(out, r#","params":"#);
     match place {
@@ -226,6 +245,21 @@ fn write_params_with_token(out: &mut Vec<u8>, place: TokenPlace, call: &CallFram
         }
         TokenPlace::Param(_) => push_json(out, params.get()),
     }
+}
+
+/// Params with a token for partial results. `None`: the caller's own stays, or there is no place for one.
+fn with_partial_token(name: &'static str, call: &CallFrame<'_>) -> Option<Box<RawValue>> {
+    let params =
+        json::present(call.params).or_else(|| json::raw("{}")).filter(|params| lacks(params, name))?;
+    let mut with_token = Vec::new();
+    json::push_with_member(&mut with_token, params.get(), |out| {
+        push_string(out, name);
+        push(out, ":\"");
+        push(out, PARTIAL);
+        push_number(out, call.number.0);
+        out.push(b'"');
+    });
+    json::into_raw(with_token)
 }
 
 /// The value is an object without this member.

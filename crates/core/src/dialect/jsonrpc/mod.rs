@@ -77,6 +77,12 @@ pub struct Progress {
     pub notification: &'static str,
     /// The member of that notification's params that repeats the token.
     pub told_under: &'static str,
+    /// The member of params in which a request carries a token for results in parts, told by the same notification.
+    pub partial: Option<&'static str>,
+    /// The request that announces a token of its sender's own, in the same member of params.
+    pub create: Option<&'static str>,
+    /// The notification by which the peer cancels what reports under a token, in the same member of params.
+    pub cancel: Option<&'static str>,
 }
 
 /// Where a request carries its progress token.
@@ -233,6 +239,14 @@ impl Codec for JsonRpc {
 
     fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
         self.told_call(method, params)
+    }
+
+    fn reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
+        self.told_token(method, params)
+    }
+
+    fn cancelled_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
+        self.token_of_cancel(method, params)
     }
 
     fn as_json_rpc(&self) -> Option<&JsonRpc> {

@@ -51,12 +51,12 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
     while let Some(lane) = outbox.next_lane() {
         match lane {
             Lane::Control => drop(outbox.pop_control()),
-            Lane::Bulk => drop(outbox.pop_bulk()),
+            Lane::Data => drop(outbox.pop_bulk()),
         }
         lanes.push(lane);
     }
     let row = || std::iter::repeat_n(Lane::Control, ROW);
-    let wanted = row().chain([Lane::Bulk]).chain(row()).chain([Lane::Bulk]).chain(row());
+    let wanted = row().chain([Lane::Data]).chain(row()).chain([Lane::Data]).chain(row());
     assert!(lanes.iter().copied().eq(wanted), "{lanes:?}");
 
     outbox.push_bulk(note(0));
@@ -68,7 +68,7 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
             assert_eq!(outbox.next_lane(), Some(Lane::Control), "a cancel overtakes what waits");
             outbox.pop_control();
         }
-        assert_eq!(outbox.next_lane(), Some(Lane::Bulk));
+        assert_eq!(outbox.next_lane(), Some(Lane::Data));
         assert_eq!(outbox.pass_turn(), waits);
     }
 }
@@ -161,7 +161,7 @@ fn controls() -> [(Control, usize); 8] {
         (ack(RequestId::number(7), None), 148),
         (ack(text("ab"), Some(text("wxyz"))), 134),
         (Control::Begin(exchange), 16),
-        (Control::Finish { exchange, how: Finish::Silent }, 16),
+        (Control::ExchangeEnd { exchange, how: ExchangeEnd::Silent }, 16),
     ]
 }
 
@@ -360,7 +360,7 @@ fn empty_places_have_no_turn_of_their_own() {
     outbox.took_back(|_| true);
 
     outbox.skip_empty(|call| call == waiting);
-    assert_eq!(outbox.next_lane(), Some(Lane::Bulk), "the row is over, and a call waits");
+    assert_eq!(outbox.next_lane(), Some(Lane::Data), "the row is over, and a call waits");
     assert!(matches!(outbox.pop_bulk(), Some(Bulk::Call(call)) if call == waiting));
     outbox.skip_empty(|call| call == waiting);
     assert_eq!(outbox.next_lane(), Some(Lane::Control), "only an empty place is left of bulk");

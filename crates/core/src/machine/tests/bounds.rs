@@ -131,7 +131,7 @@ fn a_grace_as_long_as_a_duration_can_be_does_not_end() {
     let key = bench.running(1);
     let _ = bench.cancel(1);
     assert_eq!(bench.pass(Duration::from_secs(10 * 365 * 86_400)), []);
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
 }
 
 #[test]

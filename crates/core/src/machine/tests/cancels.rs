@@ -9,7 +9,7 @@ fn where_the_handler_decides_a_cancel_only_signals() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     assert_eq!(bench.cancel(1), [Output::Signal { key, cause: peer() }]);
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn a_handler_that_fails_after_its_cancel_is_answered_as_cancelled() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     let _ = bench.cancel(1);
-    let outputs = bench.answer(key, HandlerEnd::Error);
+    let outputs = bench.answer(key, HandlerResult::Error);
     assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(peer()))), "{outputs:?}");
     assert_eq!(bench.session.stats().errors_after_cancel, 1);
 }
@@ -46,7 +46,7 @@ fn a_deaf_handler_is_answered_for_and_aborted_after_the_grace_and_holds_its_perm
     let stats = bench.session.stats();
     assert_eq!((stats.draining, stats.running), (1, 0), "I10");
     assert_eq!(bench.session.permits.held(), 1, "I10: the cancel gave a permit back");
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [], "I1: a late answer");
+    assert_eq!(bench.answer(key, HandlerResult::Value), [], "I1: a late answer");
     let _ = bench.ended(key);
     bench.assert_no_residue();
 }
@@ -56,7 +56,7 @@ fn a_cancel_after_the_answer_is_ignored() {
     // I6, 000-44
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
     let outputs = bench.cancel(1);
     assert_eq!((replies(&outputs), signals(&outputs)), (0, 0), "I6");
 }
@@ -82,7 +82,7 @@ fn silence_fences_at_once_and_the_late_value_is_withheld() {
     let silence = Output::Silence { key, exchange: ExchangeId::NONE };
     assert_eq!(outputs, [silence, Output::Signal { key, cause: peer() }]);
     assert!(!bench.session.may_notify(key), "I2");
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [], "I2");
+    assert_eq!(bench.answer(key, HandlerResult::Value), [], "I2");
     let _ = bench.ended(key);
     bench.assert_no_residue();
 }
@@ -100,12 +100,12 @@ fn a_local_cancel_is_answered_where_a_peers_gets_silence() {
 
 #[test]
 fn the_first_cause_wins_and_is_kept() {
-    let mut bench = Bench::new(LSP);
+    let mut bench = Bench::open(LSP);
     let key = bench.running(1);
     let cause = Cause::new(CauseKind::Deadline);
     assert!(bench.session.local_cancel(bench.now, key, cause.clone()));
     let _ = bench.cancel(1);
-    let outputs = bench.answer(key, HandlerEnd::Stopped);
+    let outputs = bench.answer(key, HandlerResult::Stopped);
     assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(cause))), "{outputs:?}");
 }
 
@@ -117,7 +117,7 @@ fn result_if_finished_sends_the_value_whenever_it_comes() {
     let key = bench.running(1);
     assert_eq!(bench.cancel(1), [Output::Signal { key, cause: peer() }]);
     assert_eq!(bench.pass(Duration::from_secs(3600)), []);
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn ids_of_two_exchanges_never_meet_where_the_exchange_is_the_scope() {
     });
     let at = |number| {
         let exchange = ExchangeId(number);
-        Origin { scope: Scope::Exchange(exchange), exchange, principal: None }
+        Origin { scope: Scope::Exchange(exchange), exchange, ..Origin::STREAM }
     };
     let one = Arrival { origin: at(1), ..Bench::arrival(7, "tools/call") };
     let two = Arrival { origin: at(2), ..Bench::arrival(7, "tools/call") };
@@ -224,7 +224,8 @@ fn a_handshake_is_not_cancelled_by_the_end_of_its_stream() {
 
 #[test]
 fn a_stream_that_is_lost_twice_has_one_grace() {
-    let mut bench = Bench::new(MCP);
+    let mut bench =
+        Bench::with(MCP, |config| config.limits.lost_stream_grace = Some(Duration::from_secs(30)));
     let exchange = ExchangeId(2);
     let arrival = Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
     let key = bench.session.recv_request(bench.now, arrival).unwrap();
@@ -235,6 +236,22 @@ fn a_stream_that_is_lost_twice_has_one_grace() {
     let outputs = bench.pass(Duration::from_secs(10));
     let cause = Cause::new(CauseKind::Disconnected);
     assert!(outputs.contains(&Output::Signal { key, cause }), "{outputs:?}");
+    let _ = bench.ended(key);
+    bench.assert_no_residue();
+}
+
+#[test]
+fn a_lost_stream_that_is_no_cancel_leaves_its_request_until_the_session_ends() {
+    let mut bench = Bench::new(MCP);
+    let exchange = ExchangeId(2);
+    let arrival = Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
+    let key = bench.session.recv_request(bench.now, arrival).unwrap();
+    let _ = bench.outputs();
+    bench.session.recv_exchange_closed(bench.now, exchange);
+    assert_eq!(bench.pass(Duration::from_secs(3600)), []);
+    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    let cause = Cause::new(CauseKind::Disconnected);
+    assert!(bench.outputs().contains(&Output::Signal { key, cause }));
     let _ = bench.ended(key);
     bench.assert_no_residue();
 }
@@ -291,7 +308,7 @@ fn an_acknowledged_cancel_is_acknowledged_before_the_answer() {
     let acked = at(|output| matches!(output, Output::Ack { .. }));
     let replied = at(|output| matches!(output, Output::Reply(_)));
     assert!(acked < replied, "{outputs:?}");
-    assert_eq!(replies(&bench.answer(key, HandlerEnd::Value)), 0, "I1: after the ack");
+    assert_eq!(replies(&bench.answer(key, HandlerResult::Value)), 0, "I1: after the ack");
 }
 
 #[test]
@@ -300,7 +317,7 @@ fn the_acknowledgements_of_the_edge_table() {
     let mut bench = abp();
     assert_eq!(ack(&bench.cancel_call_id("none", 9)), Some(AckStatus::NotFound));
     let done = bench.running_call(1, "done");
-    let _ = bench.answer(done, HandlerEnd::Value);
+    let _ = bench.answer(done, HandlerResult::Value);
     assert_eq!(ack(&bench.cancel_call_id("done", 10)), Some(AckStatus::AlreadyCompleted));
     let _ = bench.ended(done);
     assert_eq!(ack(&bench.cancel_call_id("done", 11)), Some(AckStatus::AlreadyCompleted));
@@ -333,7 +350,7 @@ fn a_value_decided_under_a_shield_makes_the_ack_false() {
     let key = bench.running_call(1, "c1");
     bench.session.local_shield(bench.now, key);
     let _ = bench.cancel_call_id("c1", 2);
-    let outputs = bench.answer(key, HandlerEnd::Value);
+    let outputs = bench.answer(key, HandlerResult::Value);
     assert_eq!(ack(&outputs), Some(AckStatus::AlreadyCompleted));
     let replied = outputs
         .iter()
@@ -371,7 +388,7 @@ fn a_late_cancel_never_hits_a_reused_id() {
     // 000-45, 002-18, I14; Effect #7131
     let mut bench = Bench::new(MCP);
     let first = bench.running(1);
-    let _ = bench.answer(first, HandlerEnd::Value);
+    let _ = bench.answer(first, HandlerResult::Value);
     let _ = bench.ended(first);
     assert_eq!(bench.cancel(1), [Output::Event(Event::UnknownCancel)]);
     let second = bench.running(1);
@@ -395,7 +412,7 @@ fn when_settled_ids_were_forgotten_only_ids_above_them_are_parked() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
     for id in 1..=10 {
         let key = bench.running(id);
-        let _ = bench.answer(key, HandlerEnd::Value);
+        let _ = bench.answer(key, HandlerResult::Value);
         let _ = bench.ended(key);
     }
     assert_eq!(bench.cancel(3), [Output::Event(Event::UnknownCancel)]);
@@ -409,7 +426,7 @@ fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgot
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
     for id in 1..=10 {
         let key = bench.running(id);
-        let _ = bench.answer(key, HandlerEnd::Value);
+        let _ = bench.answer(key, HandlerResult::Value);
         let _ = bench.ended(key);
     }
     let _runs = bench.running(12);
@@ -419,17 +436,23 @@ fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgot
 }
 
 #[test]
-fn words_are_not_parked_while_a_settled_id_is_forgotten() {
+fn strings_are_not_parked_once_one_that_was_settled_is_forgotten() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 1);
-    for id in 1..=2 {
-        let key = bench.running(id);
-        let _ = bench.answer(key, HandlerEnd::Value);
-        let _ = bench.ended(key);
-    }
-    let mut early = |id: RequestId| {
+    let text = |id: &str| RequestId::text(id).unwrap();
+    let early = |bench: &mut Bench, id: RequestId| {
         bench.session.recv_cancel(bench.now, Some(id), None, None, &Origin::STREAM);
         bench.outputs()
     };
-    assert_eq!(early(RequestId::text("a").unwrap()), [Output::Event(Event::UnknownCancel)]);
-    assert_eq!(early(RequestId::number(3)), [Output::Event(Event::ParkedCancel)]);
+    let settle = |bench: &mut Bench, id: RequestId| {
+        let key = bench.session.recv_request(bench.now, Arrival { id, ..Bench::arrival(0, "tools/call") });
+        let _ = bench.outputs();
+        let _ = bench.answer(key.unwrap(), HandlerResult::Value);
+        let _ = bench.ended(key.unwrap());
+    };
+    settle(&mut bench, 1.into());
+    settle(&mut bench, text("a"));
+    assert_eq!(early(&mut bench, text("b")), [Output::Event(Event::ParkedCancel)], "a number was forgotten");
+    settle(&mut bench, 2.into());
+    assert_eq!(early(&mut bench, text("c")), [Output::Event(Event::UnknownCancel)]);
+    assert_eq!(early(&mut bench, 3.into()), [Output::Event(Event::ParkedCancel)]);
 }

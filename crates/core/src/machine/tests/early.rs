@@ -25,7 +25,7 @@ fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() 
     let (key, outputs) = bench.arrive(exempt);
     let key = key.expect("the task was cancelled by a message");
     assert_eq!(outputs, [Output::Event(Event::IgnoredCancel), Output::Start(key)]);
-    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
     let _runs = bench.running(1);
 }
@@ -37,7 +37,7 @@ fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
     let _ = bench.cancel(1);
     let (key, _) = bench.arrive(Bench::arrival(1, "initialize"));
     let key = key.expect("I9");
-    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
     let _runs = bench.running(1);
 }
@@ -133,7 +133,7 @@ fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
 fn a_memory_of_nothing_parks_only_ids_above_all_settled() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
     let key = bench.running(5);
-    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
     assert_eq!(bench.cancel(5), [Output::Event(Event::UnknownCancel)], "a late cancel was kept");
     assert_eq!(bench.cancel(6), [Output::Event(Event::ParkedCancel)]);
@@ -207,4 +207,37 @@ fn a_stranger_learns_nothing_of_what_became_of_a_call() {
     let _ = bench.ended(key);
     assert_eq!(ask(&mut bench, "mallory"), Some(AckStatus::NotFound), "I4");
     assert_eq!(ask(&mut bench, "alice"), Some(AckStatus::Cancelled), "I7");
+}
+
+#[test]
+fn a_cancel_that_is_later_than_the_memory_does_not_hit_the_ids_next_request() {
+    // 002-18, I14: a client may use an id again once it has its answer
+    let mut bench = Bench::new(MCP);
+    for id in [RequestId::number(1), RequestId::text("a").unwrap()] {
+        let request = || Arrival { id: id.clone(), ..Bench::arrival(1, "tools/call") };
+        let key = bench.arrive(request()).0.unwrap();
+        let _ = bench.answer(key, HandlerResult::Value);
+        let _ = bench.ended(key);
+        bench.now += Duration::from_secs(62);
+        bench.session.recv_cancel(bench.now, Some(id.clone()), None, None, &Origin::STREAM);
+        assert_eq!(bench.outputs(), [Output::Event(Event::UnknownCancel)], "a late cancel of {id} was kept");
+        bench.now += Duration::from_secs(29);
+        assert!(bench.arrive(request()).0.is_some(), "{id}");
+    }
+}
+
+#[test]
+fn an_early_cancel_waits_though_lower_numbers_and_no_strings_were_forgotten() {
+    let mut bench = Bench::new(MCP);
+    for id in 1..=3 {
+        let key = bench.running(id);
+        let _ = bench.answer(key, HandlerResult::Value);
+        let _ = bench.ended(key);
+    }
+    bench.now += Duration::from_secs(3600);
+    assert_eq!(bench.cancel(3), [Output::Event(Event::UnknownCancel)]);
+    assert_eq!(bench.cancel(4), [Output::Event(Event::ParkedCancel)]);
+    let text = RequestId::text("a").unwrap();
+    bench.session.recv_cancel(bench.now, Some(text), None, None, &Origin::STREAM);
+    assert_eq!(bench.outputs(), [Output::Event(Event::ParkedCancel)]);
 }

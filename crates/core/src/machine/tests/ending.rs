@@ -30,7 +30,7 @@ fn loss_settles_every_call_and_cancels_every_handler_without_an_answer() {
         assert!(outputs.contains(&Output::Settle { call, settlement }), "I13: {outputs:?}");
     }
     assert_eq!((replies(&outputs), signals(&outputs)), (0, 1));
-    assert_eq!(replies(&bench.answer(key, HandlerEnd::Value)), 0);
+    assert_eq!(replies(&bench.answer(key, HandlerResult::Value)), 0);
     let _ = bench.ended(key);
     assert!(bench.session.is_finished());
     bench.assert_no_residue();
@@ -52,7 +52,7 @@ fn after_the_end_of_input_what_runs_still_answers_and_then_the_connection_closes
     let key = bench.running(1);
     bench.session.recv_half_close(bench.now);
     assert_eq!(bench.outputs(), []);
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
     assert_eq!(close(&bench.ended(key)), Some(CloseCause::InputEnded));
 }
 
@@ -66,6 +66,26 @@ fn after_the_half_close_grace_what_still_runs_is_cancelled_aborted_and_left() {
     let outputs = bench.pass(Duration::from_secs(2));
     assert!(outputs.contains(&Output::Abort(key)));
     assert_eq!(close(&outputs), Some(CloseCause::InputEnded));
+}
+
+#[test]
+fn mcp_leaves_soon_after_the_end_of_its_input() {
+    // MCP 2026-07-28: a server on stdio exits promptly at the end of its input
+    for dialect in [MCP, MCP_2026] {
+        let mut bench = Bench::new(dialect);
+        let (quick, slow) = (bench.running(1), bench.running(2));
+        bench.session.recv_half_close(bench.now);
+        assert_eq!(bench.outputs(), [], "what is about to answer may");
+        assert_eq!(bench.answer(quick, HandlerResult::Value), [reply(quick, 1, ReplyBody::Handler)]);
+        let _ = bench.ended(quick);
+        let cause = Cause::new(CauseKind::Disconnected);
+        let outputs = bench.pass(Duration::from_millis(250));
+        assert!(outputs.contains(&Output::Signal { key: slow, cause: cause.clone() }), "{outputs:?}");
+        assert!(outputs.contains(&reply(slow, 2, ReplyBody::Cancelled(cause))), "{outputs:?}");
+        let outputs = bench.pass(Duration::from_secs(2));
+        assert!(outputs.contains(&Output::Abort(slow)), "{outputs:?}");
+        assert_eq!(close(&outputs), Some(CloseCause::InputEnded));
+    }
 }
 
 #[test]
@@ -120,7 +140,7 @@ fn a_session_is_idle_before_its_requests_and_after_them() {
     assert!(!bench.session.has_requests_or_calls());
     let key = bench.running(1);
     assert!(bench.session.has_requests_or_calls());
-    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
     assert!(!bench.session.has_requests_or_calls());
     let _call = bench.written(&CallSpec::new("a"));
@@ -170,7 +190,7 @@ fn a_request_refused_during_shutdown_is_told_what_one_cancelled_by_us_is_told() 
     for (dialect, method, server_cancellable, graceful) in
         [(LSP, "textDocument/hover", true, None), (MCP_2026, "subscriptions/listen", false, Some("{}"))]
     {
-        let mut bench = Bench::new(dialect);
+        let mut bench = Bench::open(dialect);
         let _busy = bench.running(1);
         bench.session.local_shutdown(bench.now, Duration::from_secs(10));
         let arrival = Arrival { server_cancellable, ..Bench::arrival(2, method) };

@@ -8,6 +8,7 @@ mod ending;
 mod races;
 mod random;
 mod requests;
+mod shares;
 mod tree;
 
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::cause::Cause;
 use crate::dialect::{ABP, Dialect, Handshake};
-use crate::id::{Principal, RequestId, Scope};
+use crate::id::{ClientNumber, Principal, RequestId, Scope};
 use crate::message::{CancelKey, Exempt};
 
 /// A session and its clock.
@@ -37,6 +38,14 @@ impl Bench {
 
     fn client(dialect: Dialect) -> Self {
         Self::with(dialect, |config| config.role = Role::Client)
+    }
+
+    /// The same after the handshake.
+    fn open(dialect: Dialect) -> Self {
+        let mut bench = Self::new(dialect);
+        bench.session.handshake(HandshakePart::Params, &Handshake::default());
+        bench.session.handshake(HandshakePart::Result, &Handshake::default());
+        bench
     }
 
     fn outputs(&mut self) -> Vec<Output> {
@@ -69,7 +78,7 @@ impl Bench {
         self.outputs()
     }
 
-    fn answer(&mut self, key: InboundKey, end: HandlerEnd) -> Vec<Output> {
+    fn answer(&mut self, key: InboundKey, end: HandlerResult) -> Vec<Output> {
         self.session.local_answer(self.now, key, end);
         self.outputs()
     }
@@ -104,6 +113,7 @@ impl Bench {
         assert_eq!(session.timers.len(), 0, "I3: a timer is left");
         assert_eq!(session.queue.len(), 0, "I3: a place in the queue is left");
         assert_eq!(session.permits.held(), 0, "I3, I10: a permit is left");
+        assert!(session.shares.is_empty(), "I3: a client's share is left");
         assert_eq!(session.held_acks, 0, "I3: an ack is left");
         assert!(!session.has_work(), "I3: a cascade is left");
     }

@@ -163,7 +163,7 @@ fn a_lost_connection_whose_handlers_have_ended_waits_for_nothing() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.recv_lost(bench.now, Lost::Detach);
-    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
     assert!(bench.session.is_finished());
     bench.assert_no_residue();
@@ -288,7 +288,7 @@ fn two_requests_of_one_exchange_are_both_given_up_with_it() {
             bench.session.recv_request(bench.now, Arrival { origin, ..Bench::arrival(id, "a") }).unwrap()
         })
         .into();
-    let _ = bench.answer(keys[2], HandlerEnd::Value);
+    let _ = bench.answer(keys[2], HandlerResult::Value);
     let _ = bench.ended(keys[2]);
     bench.session.recv_exchange_closed(bench.now, exchange);
     assert_eq!(signals(&bench.outputs()), 2);
@@ -310,7 +310,7 @@ fn a_child_of_a_request_that_was_never_entered_leaves_with_it() {
 fn a_handler_that_goes_on_after_its_answer_is_not_aborted_because_the_connection_is_lost() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    let _ = bench.answer(key, HandlerEnd::Value);
+    let _ = bench.answer(key, HandlerResult::Value);
     bench.session.recv_lost(bench.now, Lost::CancelNow);
     assert_eq!(bench.outputs(), []);
     assert_eq!(bench.pass(seconds(3600)), [], "nobody has cancelled it");

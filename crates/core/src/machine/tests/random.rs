@@ -14,7 +14,7 @@ use crate::dialect::{ALL, AckStyle, AnswerAfterCancel, MCP};
 enum Input {
     Request { id: i64, key: u8, exchange: u64, kind: u8 },
     Cancel { id: i64, who: u8, kind: u8 },
-    Answer { which: usize, end: HandlerEnd },
+    Answer { which: usize, end: HandlerResult },
     Ended { which: usize },
     LocalCancel { which: usize, kind: CauseKind },
     Shield { which: usize },
@@ -44,10 +44,10 @@ fn input() -> impl Strategy<Value = Input> {
     let which = 0..8usize;
     let number = 0..24u64;
     let end = prop_oneof![
-        Just(HandlerEnd::Value),
-        Just(HandlerEnd::Error),
-        Just(HandlerEnd::Stopped),
-        Just(HandlerEnd::Panicked),
+        Just(HandlerResult::Value),
+        Just(HandlerResult::Error),
+        Just(HandlerResult::Stopped),
+        Just(HandlerResult::Panicked),
     ];
     let answer = prop_oneof![Just(AnswerKind::Value), Just(AnswerKind::Cancelled), Just(AnswerKind::Error)];
     let after =
@@ -176,7 +176,7 @@ impl Watch {
             Scope::Session
         };
         let principal = (who == 0).then(|| Principal("other".into()));
-        Origin { scope, exchange, principal }
+        Origin { scope, exchange, principal, client: None }
     }
 
     fn step(&mut self, input: &Input) -> TestCaseResult {

@@ -7,8 +7,8 @@ fn a_request_gets_exactly_one_answer_and_leaves_nothing() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     assert!(bench.session.cancel_keys.is_empty(), "it has no name but its id");
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [reply(key, 1, ReplyBody::Handler)]);
-    assert_eq!(bench.answer(key, HandlerEnd::Value), [], "I1: a second answer");
+    assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(key, HandlerResult::Value), [], "I1: a second answer");
     assert!(!bench.session.may_notify(key), "I2: a notification after the answer");
     assert_eq!(bench.ended(key), [Output::Gone(key)]);
     bench.assert_no_residue();
@@ -33,7 +33,7 @@ fn an_id_in_use_is_refused_without_an_id_and_the_first_is_untouched() {
     assert!(bench.session.recv_request(bench.now, Bench::arrival(1, "test/echo")).is_none());
     let refusal = Output::Refuse { to: None, exchange: ExchangeId::NONE, why: Refusal::DuplicateId };
     assert!(bench.outputs().contains(&refusal));
-    assert_eq!(bench.answer(first, HandlerEnd::Value), [reply(first, 1, ReplyBody::Handler)]);
+    assert_eq!(bench.answer(first, HandlerResult::Value), [reply(first, 1, ReplyBody::Handler)]);
 }
 
 #[test]
@@ -52,7 +52,11 @@ fn an_id_whose_handler_only_drains_is_refused_as_overloaded_under_its_own_id() {
     let _ = bench.ended(first);
     let second = bench.running(1);
     assert_ne!(first, second, "I14: a key came back");
-    assert_eq!(bench.answer(first, HandlerEnd::Value), [], "I14: the old handler answered the new request");
+    assert_eq!(
+        bench.answer(first, HandlerResult::Value),
+        [],
+        "I14: the old handler answered the new request"
+    );
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn over_the_running_limit_a_request_waits_and_over_the_queue_it_is_refused() {
         output,
         Output::Refuse { to: Some(_), why: Refusal::Overloaded("queued"), .. }
     )));
-    let _ = bench.answer(running, HandlerEnd::Value);
+    let _ = bench.answer(running, HandlerResult::Value);
     let outputs = bench.ended(running);
     assert!(outputs.contains(&Output::Start(queued)), "{outputs:?}");
 }
@@ -120,7 +124,7 @@ fn a_queued_request_that_is_cancelled_is_never_entered() {
     let queued = bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).unwrap();
     let outputs = bench.cancel(2);
     assert_eq!(outputs, [reply(queued, 2, ReplyBody::Cancelled(peer())), Output::Gone(queued)]);
-    let _ = bench.answer(running, HandlerEnd::Value);
+    let _ = bench.answer(running, HandlerResult::Value);
     assert_eq!(bench.ended(running), [Output::Gone(running)]);
     bench.assert_no_residue();
 }
@@ -144,12 +148,12 @@ fn blocking_work_counts_among_all_that_runs() {
     let [first, second] = [2, 3].map(|id| bench.session.recv_request(bench.now, blocking(id)).unwrap());
     assert_eq!(bench.outputs(), []);
     for (ends, starts) in [(task, first), (first, second)] {
-        let _ = bench.answer(ends, HandlerEnd::Value);
+        let _ = bench.answer(ends, HandlerResult::Value);
         assert!(bench.ended(ends).contains(&Output::Start(starts)));
     }
     bench.session.recv_half_close(bench.now);
     assert_eq!(bench.outputs(), [], "one still runs");
-    let _ = bench.answer(second, HandlerEnd::Value);
+    let _ = bench.answer(second, HandlerResult::Value);
     assert!(bench.ended(second).contains(&Output::Close(CloseCause::InputEnded)));
     bench.assert_no_residue();
 }
@@ -183,7 +187,7 @@ fn ten_thousand_requests_under_one_id_give_one_result() {
         assert!(bench.session.recv_request(bench.now, Bench::arrival(1, "test/echo")).is_none());
     }
     assert_eq!(replies(&bench.outputs()), 0);
-    assert_eq!(replies(&bench.answer(first, HandlerEnd::Value)), 1);
+    assert_eq!(replies(&bench.answer(first, HandlerResult::Value)), 1);
     assert_eq!(bench.session.stats().duplicate_ids, 10_000);
 }
 
@@ -198,10 +202,10 @@ fn handlers_are_counted_from_their_start_to_their_end() {
         (stats.started, stats.finished, stats.cancelled, gauges)
     };
     assert_eq!(counted(&bench), (3, 0, 0, (3, 0, 1, 4)));
-    let _ = bench.answer(keys[0], HandlerEnd::Value);
+    let _ = bench.answer(keys[0], HandlerResult::Value);
     let _ = bench.cancel(2);
     assert_eq!(counted(&bench), (3, 0, 0, (2, 1, 1, 4)), "one has answered, and none has ended");
-    let _ = bench.answer(keys[1], HandlerEnd::Stopped);
+    let _ = bench.answer(keys[1], HandlerResult::Stopped);
     let _ = bench.ended(keys[1]);
     assert_eq!(counted(&bench), (4, 1, 1, (2, 1, 0, 3)), "the next one runs");
     for key in [keys[0], keys[2]] {

@@ -35,7 +35,7 @@ fn each_child_is_cancelled_once_and_a_new_one_is_born_cancelled() {
     assert!(!cancelled.contains(&unrelated), "I4");
     assert!(cancels(&bench.cancel(1)).is_empty(), "I5: cancelled again");
     let born = bench.session.local_call(bench.now, &child_of(parent));
-    assert_eq!(born, Err(CallRefused::BornCancelled(CauseKind::Parent.into())), "I5");
+    assert_eq!(born, Err(CallRefused::AlreadyCancelled(CauseKind::Parent.into())), "I5");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_parent_that_answers_cancels_its_open_children_but_not_the_detached() {
     let child = bench.written(&child_of(parent));
     let detached = bench.written(&child_of(parent));
     bench.session.local_detach(detached);
-    let outputs = bench.answer(parent, HandlerEnd::Value);
+    let outputs = bench.answer(parent, HandlerResult::Value);
     assert_eq!(cancels(&outputs), [child]);
     assert!(bench.ended(parent).contains(&Output::Gone(parent)), "a child held its parent up");
 }
@@ -56,7 +56,7 @@ fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
     let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 1);
     let parent = bench.running(1);
     let children = [bench.written(&child_of(parent)), bench.written(&child_of(parent))];
-    assert_eq!(cancels(&bench.answer(parent, HandlerEnd::Value)), children[..1]);
+    assert_eq!(cancels(&bench.answer(parent, HandlerResult::Value)), children[..1]);
     let outputs = bench.ended(parent);
     assert_eq!(cancels(&outputs), children[1..]);
     assert!(outputs.contains(&Output::Gone(parent)));
@@ -88,7 +88,7 @@ fn children_that_end_by_themselves_leave_their_parent() {
     }
     let _ = bench.outputs();
     assert!(cancels(&bench.cancel(1)).is_empty());
-    let _ = bench.answer(parent, HandlerEnd::Stopped);
+    let _ = bench.answer(parent, HandlerResult::Stopped);
     let _ = bench.ended(parent);
     bench.assert_no_residue();
 }
@@ -119,7 +119,7 @@ fn a_parent_that_is_gone_keeps_its_slot_until_its_children_are_unlinked() {
     for _ in 0..8 {
         let _ = bench.written(&child_of(parent));
     }
-    let _ = bench.answer(parent, HandlerEnd::Value);
+    let _ = bench.answer(parent, HandlerResult::Value);
     let _ = bench.ended(parent);
     let again = bench.running(1);
     assert_ne!(again, parent);
@@ -142,7 +142,7 @@ fn a_child_on_another_connection_is_told_once() {
     let foreign = outputs.iter().filter(|output| matches!(output, Output::CancelForeign(_))).count();
     assert_eq!(foreign, 1, "{outputs:?}");
     assert!(bench.session.local_adopt(bench.now, parent, ForeignChild(3)).is_err(), "I5");
-    let _ = bench.answer(parent, HandlerEnd::Stopped);
+    let _ = bench.answer(parent, HandlerResult::Stopped);
     let _ = bench.ended(parent);
     bench.assert_no_residue();
 }

@@ -4,9 +4,11 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncRead;
 use tokio_util::io::poll_read_buf;
 
-use crate::framing::{Decoded, Decoder};
+use crate::framing::{BadFrame, Decoded, Decoder, Framing};
 use crate::id::ExchangeId;
 use crate::transport::closing::Closing;
+use crate::transport::framed::Framed;
+use crate::transport::partial_frame::{MemoryFull, PartialFrame};
 use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
 
 /// How much room is made for reading, in bytes; small frames share it.
@@ -19,13 +21,19 @@ const READS_A_POLL: usize = 32;
 /// The receiving half of a stream of bytes.
 pub(super) struct ByteReceiver<R> {
     reader: Pin<Box<R>>,
+    /// Of the framing that was said; until it is, one that only collects.
     decoder: Decoder,
+    framed: Framed,
+    max_frame: usize,
     closing: Closing,
+    partial: PartialFrame,
     place: Place,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
+    /// Nothing was read, and the framing may not have been said.
+    Beginning,
     Reading,
     /// The end of input was read, what it leaves was told.
     Ended,
@@ -35,15 +43,52 @@ enum Place {
 }
 
 impl<R: AsyncRead> ByteReceiver<R> {
-    pub(super) fn new(reader: R, decoder: Decoder, closing: Closing) -> Self {
-        Self { reader: Box::pin(reader), decoder, closing, place: Place::Reading }
+    pub(super) fn new(
+        reader: R,
+        framed: Framed,
+        max_frame: usize,
+        closing: Closing,
+        partial: PartialFrame,
+    ) -> Self {
+        let decoder = Framing::Newline.decoder(max_frame);
+        let reader = Box::pin(reader);
+        Self { reader, decoder, framed, max_frame, closing, partial, place: Place::Beginning }
+    }
+
+    /// Waits until the framing is said, at the latest by the first byte.
+    fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
+        let framing = if let Some(framing) = self.framed.said() {
+            framing
+        } else {
+            let buffer = self.decoder.buffer_mut();
+            buffer.reserve(READ_BUFFER);
+            ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))?;
+            let Some(first) = buffer.first() else {
+                self.place = Place::Ended;
+                return Poll::Ready(Ok(()));
+            };
+            self.framed.to_read(*first)
+        };
+        let read = std::mem::take(self.decoder.buffer_mut());
+        self.decoder = framing.decoder(self.max_frame);
+        *self.decoder.buffer_mut() = read;
+        self.place = Place::Reading;
+        Poll::Ready(Ok(()))
     }
 
     /// The next frame or refusal; `None`: input ended.
     fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Decoded>, TransportError>> {
         for _ in 0..READS_A_POLL {
             if let Some(decoded) = self.decoder.next_frame() {
+                self.partial.finish();
                 return Poll::Ready(Ok(Some(decoded)));
+            }
+            match ready!(self.partial.poll_grow(self.decoder.partial(), READ_BUFFER, cx)) {
+                Err(MemoryFull) if self.decoder.skip_frame() => {
+                    return Poll::Ready(Ok(Some(Decoded::Bad(BadFrame::MemoryFull))));
+                }
+                // What cannot be skipped is no frame yet but a header block, which is small.
+                Ok(()) | Err(MemoryFull) => {}
             }
             let buffer = self.decoder.buffer_mut();
             if buffer.capacity() - buffer.len() < LEAST_ROOM {
@@ -66,6 +111,12 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
             match self.place {
+                Place::Beginning => {
+                    if let Err(error) = ready!(self.poll_framed(cx)) {
+                        self.place = Place::Closed;
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                }
                 Place::Reading => match ready!(self.poll_decoded(cx)) {
                     Ok(Some(Decoded::Frame(body))) => {
                         return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
@@ -109,7 +160,7 @@ mod tests {
     use tokio::io::ReadBuf;
 
     use super::*;
-    use crate::framing::Framing;
+    use crate::byte_budget::ByteBudget;
     use crate::transport::closing::closing;
 
     /// Gives what it holds, and counts how often it is asked.
@@ -137,7 +188,8 @@ mod tests {
         let input: &'static [u8] = b"{\"jsonrpc\":\"2.0\"}\n".repeat(8 * 1024).leak();
         let reader = Counted { rest: input, reads: 0 };
         let (_closer, closing) = closing();
-        let mut receiver = ByteReceiver::new(reader, Framing::Newline.decoder(1024), closing);
+        let partial = PartialFrame::new(&ByteBudget::default());
+        let mut receiver = ByteReceiver::new(reader, Framed::default(), 1024, closing, partial);
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut frames = 0;
         while let Poll::Ready(Some(Ok(TransportEvent::Message(_)))) =

@@ -5,10 +5,10 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
-use crate::framing::Framing;
 use crate::plant::{self, Plant};
 use crate::transport::closing::Closer;
-use crate::transport::staging::{Broken, has_room, oversize};
+use crate::transport::framed::Framed;
+use crate::transport::send_buffer::{Broken, has_room, oversize};
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
 
 /// Room kept between batches, in bytes: more than a batch makes a buffer grow to that has no larger frame, or each would begin small again.
@@ -18,7 +18,7 @@ const KEPT_ROOM: usize = 256 * 1024;
 pub(super) struct ByteSender<W> {
     /// Taken and not yet handed to the writer.
     staged: BytesMut,
-    framing: Framing,
+    framed: Framed,
     max_frame: usize,
     place: Place<W>,
     closer: Closer,
@@ -30,9 +30,9 @@ enum Place<W> {
 }
 
 impl<W: AsyncWrite> ByteSender<W> {
-    pub(super) fn new(writer: W, framing: Framing, max_frame: usize, closer: Closer) -> Self {
+    pub(super) fn new(writer: W, framed: Framed, max_frame: usize, closer: Closer) -> Self {
         let place = Place::Open(Box::pin(writer));
-        Self { staged: BytesMut::new(), framing, max_frame, place, closer }
+        Self { staged: BytesMut::new(), framed, max_frame, place, closer }
     }
 
     fn writer(&mut self) -> Result<&mut Pin<Box<W>>, TransportError> {
@@ -101,7 +101,7 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
         if out.body.len() > self.max_frame {
             return Err(oversize(out.exchange, self.max_frame));
         }
-        let framing = self.framing;
+        let framing = self.framed.to_write();
         framing.encode(&out.body, &mut self.staged);
         Ok(())
     }
@@ -135,14 +135,14 @@ mod tests {
     use super::*;
     use crate::id::ExchangeId;
     use crate::transport::closing::closing;
-    use crate::transport::{FrameKind, Head};
+    use crate::transport::{FrameInfo, FrameKind};
 
     fn send(sender: &mut ByteSender<tokio::io::Sink>, bytes: usize) {
         let frame = Outbound {
             body: vec![b' '; bytes].into(),
             exchange: ExchangeId::NONE,
-            lane: Lane::Bulk,
-            head: Head { kind: FrameKind::Notification, id: None, method: None },
+            lane: Lane::Data,
+            head: FrameInfo { kind: FrameKind::Notification, id: None, method: None },
             last: false,
         };
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_large_frame_leaves_no_large_room_behind_and_a_small_one_its_own() {
-        let mut sender = ByteSender::new(tokio::io::sink(), Framing::Newline, 1 << 20, closing().0);
+        let mut sender = ByteSender::new(tokio::io::sink(), Framed::default(), 1 << 20, closing().0);
         send(&mut sender, 32 * 1024);
         assert!(sender.staged.try_reclaim(32 * 1024), "the next batch needs room again");
         send(&mut sender, 300 * 1024);

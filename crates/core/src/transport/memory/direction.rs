@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Lane;
-use crate::transport::staging::{has_room, is_half_empty};
+use crate::transport::send_buffer::{has_room, is_half_empty};
 
 /// What a frame counts beside its bytes, so that empty frames are bounded too.
 const FRAME_COST: usize = 64;
@@ -24,6 +24,8 @@ struct State {
     ended: bool,
     /// Nothing more goes out: the reader is gone.
     forsaken: bool,
+    /// The reader left frames unread.
+    frames_lost: bool,
     reader: Option<Waker>,
     /// The sender waits for room of this lane.
     writer: Option<(Lane, Waker)>,
@@ -76,7 +78,7 @@ impl Direction {
         // One task may wait for both lanes; control has room first.
         let waits_for = match &state.writer {
             Some((Lane::Control, _)) => Lane::Control,
-            Some((Lane::Bulk, _)) | None => lane,
+            Some((Lane::Data, _)) | None => lane,
         };
         state.writer = Some((waits_for, cx.waker().clone()));
         Poll::Pending
@@ -105,6 +107,13 @@ impl Direction {
         state.ended || state.forsaken
     }
 
+    /// The sender is done, or the reader left frames unread. A reader that read everything before it left lost nothing: the last frame
+    /// may have asked it to leave.
+    pub(super) fn has_lost_frames(&self) -> bool {
+        let state = self.state();
+        state.ended || state.frames_lost
+    }
+
     /// Waits until nothing can be sent any more.
     pub(super) fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state();
@@ -124,6 +133,7 @@ impl Direction {
     pub(super) fn forsake(&self) {
         let unread = self.over(|state| {
             state.forsaken = true;
+            state.frames_lost = !state.frames.is_empty();
             state.held = 0;
             std::mem::take(&mut state.frames)
         });
@@ -184,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_waits_is_woken_for_half_of_its_room_and_not_for_a_frame() {
-        assert_eq!(filled_and_read(Lane::Bulk), (33, 16));
+        assert_eq!(filled_and_read(Lane::Data), (33, 16));
         assert_eq!(filled_and_read(Lane::Control), (64, 32));
     }
 }

@@ -33,7 +33,7 @@ async fn an_error_about_one_exchange_ends_no_connection_and_any_other_does() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     wire.fails(TransportError { exchange: Some(ExchangeId(3)), ..broken() });
     wire.says(4, &request(1, "step", &json!({})));
-    assert_eq!(wire.told().await, ["begin 4", "Bulk Notification stepped on 4", "Bulk Answer 1 on 4, last"]);
+    assert_eq!(wire.told().await, ["begin 4", "Data Notification stepped on 4", "Data Answer 1 on 4, last"]);
     wire.fails(broken());
     let ended = end(&peer).await;
     assert!(matches!(ended, Err(ConnectionError::Transport(_))), "{ended:?}");
@@ -41,7 +41,7 @@ async fn an_error_about_one_exchange_ends_no_connection_and_any_other_does() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wire_is_closed_once_all_is_written_and_flushed() {
-    for (full, keeps) in [(Some(Lane::Bulk), false), (None, true)] {
+    for (full, keeps) in [(Some(Lane::Data), false), (None, true)] {
         let (peer, wire) = open(MCP, TRAITS, Limits::default());
         let begun = Instant::now();
         (wire.state().full, wire.state().keeps) = (full, keeps);
@@ -52,7 +52,7 @@ async fn a_wire_is_closed_once_all_is_written_and_flushed() {
         wire.state().keeps = false;
         wire.make_room();
         told.extend(wire.told().await);
-        assert_eq!(told, ["Bulk Notification news on none", "close"]);
+        assert_eq!(told, ["Data Notification news on none", "close"]);
         end(&peer).await.unwrap();
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
@@ -62,7 +62,7 @@ async fn a_wire_is_closed_once_all_is_written_and_flushed() {
 async fn a_wire_that_takes_no_more_is_left_when_the_time_to_flush_is_over() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     let begun = Instant::now();
-    wire.state().full = Some(Lane::Bulk);
+    wire.state().full = Some(Lane::Data);
     peer.notify("news", &json!({})).unwrap();
     begin_shutdown(&peer);
     end(&peer).await.unwrap();

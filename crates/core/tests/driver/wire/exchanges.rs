@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::probe::{TRAITS, cancel, client, open, request};
 use rescind_core::dialect::{ABP, ACP, ACP_DRAFT, Dialect, MCP};
 use rescind_core::{
-    CallNumber, CancelResult, ConnectionError, ExchangeId, FrameKind, Limits, LinkTraits, Outcome,
+    CallNumber, CancelResult, Capabilities, ConnectionError, ExchangeId, FrameKind, Limits, Outcome,
 };
 use serde_json::{Value, json};
 
@@ -15,16 +15,16 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
     limits.running = 1;
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "step", &json!({})));
-    let answered = ["begin 3", "Bulk Notification stepped on 3", "Bulk Answer 1 on 3, last"];
+    let answered = ["begin 3", "Data Notification stepped on 3", "Data Answer 1 on 3, last"];
     assert_eq!(wire.told().await, answered);
 
     wire.says(4, &request(2, "wait", &json!({})));
     wire.says(5, &request(3, "step", &json!({})));
     // The second waits for a permit: its handler does not run yet.
-    assert_eq!(wire.told().await, ["begin 4", "Bulk Notification waits on 4"]);
+    assert_eq!(wire.told().await, ["begin 4", "Data Notification waits on 4"]);
     wire.says(6, &cancel(2));
     let silenced = ["finish 6 Accepted", "finish 4 Silent"];
-    let next = ["begin 5", "Bulk Notification stepped on 5", "Bulk Answer 3 on 5, last"];
+    let next = ["begin 5", "Data Notification stepped on 5", "Data Answer 3 on 5, last"];
     assert_eq!(wire.told().await, [&silenced[..], &next].concat(), "I2");
 
     for owed_nothing in [
@@ -40,7 +40,7 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
         assert_eq!(wire.told().await, [""; 0], "{owed_nothing}");
     }
     wire.says(0, &request(4, "step", &json!({})));
-    assert_eq!(wire.told().await, ["Bulk Notification stepped on none", "Bulk Answer 4 on none"]);
+    assert_eq!(wire.told().await, ["Data Notification stepped on none", "Data Answer 4 on none"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,7 +49,7 @@ async fn what_comes_on_an_exchange_of_ours_is_answered_elsewhere_and_ends_nothin
     let ours = ExchangeId::of_call(CallNumber(1)).0;
     wire.says(ours, &request(5, "step", &json!({})));
     wire.says(ours, &"{");
-    let expected = ["Control Answer on none", "Bulk Notification stepped on none", "Bulk Answer 5 on none"];
+    let expected = ["Control Answer on none", "Data Notification stepped on none", "Data Answer 5 on none"];
     assert_eq!(wire.told().await, expected);
 }
 
@@ -67,18 +67,18 @@ async fn a_wire_hears_what_a_refusal_is_about_before_the_refusal() {
             request(1, "step", &no_params).to_string(),
             &["fault 2 NotInitialized", "Control Answer 1 on 2, last"],
         ),
-        (3, request(2, "initialize", &no_params).to_string(), &["begin 3", "Bulk Answer 2 on 3, last"]),
+        (3, request(2, "initialize", &no_params).to_string(), &["begin 3", "Data Answer 2 on 3, last"]),
         (
             4,
             request(3, "unknown", &no_params).to_string(),
-            &["fault 4 MethodNotFound", "Bulk Answer 3 on 4, last"],
+            &["fault 4 MethodNotFound", "Data Answer 3 on 4, last"],
         ),
         (
             5,
             request(4, "big", &json!([5000])).to_string(),
-            &["begin 5", "fault 5 Internal", "Bulk Answer 4 on 5, last"],
+            &["begin 5", "fault 5 Internal", "Data Answer 4 on 5, last"],
         ),
-        (6, request(5, "wait", &no_params).to_string(), &["begin 6", "Bulk Notification waits on 6"]),
+        (6, request(5, "wait", &no_params).to_string(), &["begin 6", "Data Notification waits on 6"]),
         (
             7,
             request(5, "wait", &no_params).to_string(),
@@ -104,7 +104,7 @@ async fn an_answer_the_wire_refuses_ends_its_exchange_and_harms_no_other() {
     wire.says(3, &request(1, "big", &json!([1])));
     assert_eq!(
         wire.told().await,
-        ["begin 3", "refused Bulk Answer 1 on 3, last", "finish 3 Refused"],
+        ["begin 3", "refused Data Answer 1 on 3, last", "finish 3 Refused"],
         "the exchange of a value"
     );
     wire.says(4, &"{");
@@ -115,7 +115,7 @@ async fn an_answer_the_wire_refuses_ends_its_exchange_and_harms_no_other() {
     );
     wire.state().refuses = None;
     wire.says(5, &request(2, "big", &json!([1])));
-    assert_eq!(wire.told().await, ["begin 5", "Bulk Answer 2 on 5, last"]);
+    assert_eq!(wire.told().await, ["begin 5", "Data Answer 2 on 5, last"]);
 
     let (_peer, wire) = open(ABP, TRAITS, Limits::default());
     let cancel = json!({"type": "capabilities/cancel", "id": "c1", "payload": {"callId": "k"}});
@@ -142,7 +142,7 @@ async fn a_call_the_wire_refuses_never_ran_and_a_wire_that_breaks_ends_the_conne
     assert!(matches!(outcome, Outcome::Disconnected { may_have_run: false }), "{outcome:?}");
     wire.state().refuses = Some((FrameKind::Notification, Some(ExchangeId::NONE)));
     peer.notify("news", &json!({})).unwrap();
-    let refused = ["refused Bulk Request 1 work on ours 1", "refused Bulk Notification news on none"];
+    let refused = ["refused Data Request 1 work on ours 1", "refused Data Notification news on none"];
     assert_eq!(wire.told().await, refused);
     assert!(!peer.is_closed(), "a frame was refused, not the connection");
 
@@ -159,23 +159,23 @@ async fn an_answer_may_be_just_as_long_as_a_frame() {
     limits.frame = envelope + 100;
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "big", &json!([100])));
-    assert_eq!(wire.told().await, ["begin 3", "Bulk Answer 1 on 3, last"]);
+    assert_eq!(wire.told().await, ["begin 3", "Data Answer 1 on 3, last"]);
     assert_eq!(wire.state().frame.len(), envelope + 100);
     wire.says(4, &request(2, "big", &json!([101])));
-    assert_eq!(wire.told().await, ["begin 4", "fault 4 Internal", "Bulk Answer 2 on 4, last"]);
+    assert_eq!(wire.told().await, ["begin 4", "fault 4 Internal", "Data Answer 2 on 4, last"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_cancelled_by_a_message_or_by_giving_up_its_exchange_where_ids_mean_nothing_beyond_it() {
     let message = ["Control Cancel 1 on ours 2"];
-    for (exchanges_abortable, exchange_scoped, cannot_abort, sent, cancelled) in [
-        (true, false, false, "Bulk Request 1 work on ours 1", &message[..]),
-        (true, true, false, "Bulk Request 1 work on ours 1", &["abort ours 1"]),
-        (true, true, true, "Bulk Request 1 work on ours 1", &["abort ours 1", message[0]]),
-        (false, true, false, "Bulk Request 1 work on none", &["Control Cancel 1 on none"]),
-        (false, false, false, "Bulk Request 1 work on none", &["Control Cancel 1 on none"]),
+    for (opens_exchanges, exchange_scoped, cannot_abort, sent, cancelled) in [
+        (true, false, false, "Data Request 1 work on ours 1", &message[..]),
+        (true, true, false, "Data Request 1 work on ours 1", &["abort ours 1"]),
+        (true, true, true, "Data Request 1 work on ours 1", &["abort ours 1", message[0]]),
+        (false, true, false, "Data Request 1 work on none", &["Control Cancel 1 on none"]),
+        (false, false, false, "Data Request 1 work on none", &["Control Cancel 1 on none"]),
     ] {
-        let traits = LinkTraits { exchanges_abortable, exchange_scoped, ..TRAITS };
+        let traits = Capabilities { opens_exchanges, exchange_scoped, ..TRAITS };
         let (peer, wire) = open(ACP, traits, Limits::default());
         wire.state().cannot_abort = cannot_abort;
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
@@ -205,13 +205,13 @@ async fn a_cancel_goes_to_a_peer_that_declared_it_in_its_half_of_the_handshake()
         let capabilities = json!({"cancellation": {"request": declared}});
         let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
         wire.says(2, &request(9, "big", &json!([1])));
-        assert_eq!(wire.told().await, ["begin 2", "Bulk Answer 9 on 2, last"]);
+        assert_eq!(wire.told().await, ["begin 2", "Data Answer 9 on 2, last"]);
         assert_eq!(declared_in(&wire.state().frame), None);
         wire.says(3, &request(0, "initialize", &params));
-        assert_eq!(wire.told().await, ["begin 3", "Bulk Answer 0 on 3, last"]);
+        assert_eq!(wire.told().await, ["begin 3", "Data Answer 0 on 3, last"]);
         assert_eq!(declared_in(&wire.state().frame), Some(true), "our own half");
         let call = peer.call::<_, Value>("work", &json!({})).start().unwrap();
-        assert_eq!(wire.told().await, ["Bulk Request 1 work on ours 1"]);
+        assert_eq!(wire.told().await, ["Data Request 1 work on ours 1"]);
         assert_eq!(call.canceller().cancel(""), result, "{params}");
         assert_eq!(wire.told().await, told, "{params}");
     }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::probe::{TRAITS, cancel, open, request};
 use rescind_core::dialect::{ACP, MCP};
-use rescind_core::{Lane, Limits, LinkTraits};
+use rescind_core::{Capabilities, Lane, Limits};
 use serde_json::{Value, json};
 
 #[tokio::test(start_paused = true)]
 async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_order() {
     for (ordered, passing) in [(false, 20), (true, 8)] {
-        let traits = LinkTraits { ordered, ..TRAITS };
+        let traits = Capabilities { ordered, ..TRAITS };
         let (peer, wire) = open(ACP, traits, Limits::default());
         let start = || peer.call::<_, Value>("work", &json!({})).start().unwrap();
         let calls: Vec<_> = (0..20).map(|_| start()).collect();
         assert_eq!(wire.told().await.len(), 20);
-        wire.state().full = Some(Lane::Bulk);
+        wire.state().full = Some(Lane::Data);
         peer.notify("news", &json!({})).unwrap();
         drop(calls);
         let passed = wire.told().await;
@@ -23,7 +23,7 @@ async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_or
         assert_eq!(passed.len(), passing, "a row of cancels at a time, ordered: {ordered}");
         wire.make_room();
         let rest = wire.told().await;
-        assert_eq!(rest.first().map(String::as_str), Some("Bulk Notification news on none"));
+        assert_eq!(rest.first().map(String::as_str), Some("Data Notification news on none"));
         assert_eq!(passed.len() + rest.len(), 21, "L1: a cancel that is never written");
     }
 }
@@ -31,7 +31,7 @@ async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_or
 #[tokio::test(start_paused = true)]
 async fn a_wire_without_room_for_bulk_is_not_asked_again_for_each_frame_of_it() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
-    wire.state().full = Some(Lane::Bulk);
+    wire.state().full = Some(Lane::Data);
     for _ in 0..5 {
         peer.notify("news", &json!({})).unwrap();
         assert_eq!(wire.told().await, [""; 0]);
@@ -41,7 +41,7 @@ async fn a_wire_without_room_for_bulk_is_not_asked_again_for_each_frame_of_it() 
     wire.says(3, &"{");
     assert_eq!(wire.told().await, ["fault 3 BadMessage", "Control Answer on 3, last"]);
     wire.make_room();
-    assert_eq!(wire.told().await, ["Bulk Notification news on none"; 5]);
+    assert_eq!(wire.told().await, ["Data Notification news on none"; 5]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,13 +51,13 @@ async fn a_wire_that_is_full_until_it_is_flushed_is_flushed_and_asked_again() {
     for _ in 0..3 {
         peer.notify("news", &json!({})).unwrap();
     }
-    assert_eq!(wire.told().await, ["Bulk Notification news on none"; 3], "a frame is left behind");
+    assert_eq!(wire.told().await, ["Data Notification news on none"; 3], "a frame is left behind");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_silenced_request_had_to_say_is_not_said_once_there_is_room() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
-    wire.state().full = Some(Lane::Bulk);
+    wire.state().full = Some(Lane::Data);
     wire.says(3, &request(1, "wait", &json!({})));
     wire.says(4, &request(2, "wait", &json!({})));
     assert_eq!(wire.told().await, ["begin 3", "begin 4"]);
@@ -66,7 +66,7 @@ async fn what_a_silenced_request_had_to_say_is_not_said_once_there_is_room() {
     assert_eq!(wire.told().await, ["finish 5 Accepted", "finish 3 Silent"]);
     assert_eq!(peer.load().outbox_frames, 1, "I2: a frame of the silenced request waits");
     wire.make_room();
-    assert_eq!(wire.told().await, ["Bulk Notification waits on 4"], "I2");
+    assert_eq!(wire.told().await, ["Data Notification waits on 4"], "I2");
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,7 +76,7 @@ async fn a_handler_hears_of_a_cancel_that_was_read_before_it_ran() {
     wire.says(0, &request(1, "wait", &json!({})));
     wire.says(0, &json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}}));
     let told = wire.told().await;
-    assert_eq!(told, ["Bulk Notification waits on none", "Bulk Answer 1 on none"], "L1: the signal is lost");
+    assert_eq!(told, ["Data Notification waits on none", "Data Answer 1 on none"], "L1: the signal is lost");
     assert_eq!(begun.elapsed(), std::time::Duration::ZERO, "the grace answered, not the handler");
 }
 
@@ -84,13 +84,13 @@ async fn a_handler_hears_of_a_cancel_that_was_read_before_it_ran() {
 async fn a_batch_is_read_where_both_the_wire_and_the_revision_allow_it() {
     let batch = json!([request(1, "step", &json!({})), [request(2, "step", &json!({}))], cancel(9)]);
     let refused = &["Control Answer on none"][..];
-    let read = ["Control Answer on none", "Bulk Notification stepped on none", "Bulk Answer 1 on none"];
+    let read = ["Control Answer on none", "Data Notification stepped on none", "Data Answer 1 on none"];
     for (batches, revision, expected) in
         [(true, "2025-03-26", &read[..]), (true, "2025-06-18", refused), (false, "2025-03-26", refused)]
     {
-        let (_peer, wire) = open(MCP, LinkTraits { batches, ..TRAITS }, Limits::default());
+        let (_peer, wire) = open(MCP, Capabilities { batches, ..TRAITS }, Limits::default());
         wire.says(0, &request(0, "initialize", &json!({"protocolVersion": revision})));
-        assert_eq!(wire.told().await, ["Bulk Answer 0 on none"]);
+        assert_eq!(wire.told().await, ["Data Answer 0 on none"]);
         wire.says(0, &batch);
         assert_eq!(wire.told().await, expected, "{revision}, over a wire with batches: {batches}");
     }
@@ -109,7 +109,7 @@ async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
     }
     tokio::time::advance(Limits::default().cancel_grace + Duration::from_millis(1)).await;
     let told = wire.told().await;
-    let place = told.iter().position(|line| line == "Bulk Answer 1 on 3, last");
+    let place = told.iter().position(|line| line == "Data Answer 1 on 3, last");
     assert!(place.is_some_and(|place| place < 200), "L3: the grace is over, and {place:?} lines come first");
 }
 
@@ -118,7 +118,7 @@ async fn who_waits_to_notify_goes_on_once_there_is_room() {
     let mut limits = Limits::default();
     limits.outbox_frames = 1;
     let (peer, wire) = open(MCP, TRAITS, limits);
-    wire.state().full = Some(Lane::Bulk);
+    wire.state().full = Some(Lane::Data);
     peer.notify("news", &json!({})).unwrap();
     let waits = tokio::spawn({
         let peer = peer.clone();
@@ -128,7 +128,7 @@ async fn who_waits_to_notify_goes_on_once_there_is_room() {
     assert!(!waits.is_finished(), "there is no room yet");
     wire.make_room();
     let told = wire.told().await;
-    assert_eq!(told, ["Bulk Notification news on none", "Bulk Notification later on none"]);
+    assert_eq!(told, ["Data Notification news on none", "Data Notification later on none"]);
     assert_eq!(waits.await.unwrap(), Ok(()));
 }
 

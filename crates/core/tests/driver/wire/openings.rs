@@ -37,7 +37,7 @@ async fn messages_that_no_dialect_recognises_are_refused_a_few_times() {
         assert_eq!(opened.is_finished(), !opens, "after {attempts}");
         if opens {
             wire.says(99, &request(1, "initialize", &json!({"protocolVersion": "2025-06-18"})));
-            assert_eq!(wire.told().await, ["begin 99", "Bulk Answer 1 on 99, last"]);
+            assert_eq!(wire.told().await, ["begin 99", "Data Answer 1 on 99, last"]);
             assert_eq!(opened.await.unwrap().unwrap().dialect().name(), "mcp");
         } else {
             let ended = opened.await.unwrap().err();

@@ -7,20 +7,18 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use rescind_core::dialect::Dialect;
 use rescind_core::{
-    CallContext, CloseReason, ExchangeId, Fault, Finish, FrameKind, HandlerError, Inbound, Lane, Limits,
-    Link, LinkTraits, Meta, Outbound, Peer, Receiver, Router, Sender, TransportError, TransportErrorKind,
-    TransportEvent, Unsupported,
+    CallContext, Capabilities, CloseReason, ExchangeEnd, ExchangeId, FrameKind, HandlerError, Inbound, Lane,
+    Limits, Link, Outbound, Peer, PeerInfo, Receiver, RejectReason, Router, Sender, TransportError,
+    TransportErrorKind, TransportEvent, Unsupported,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 /// Exchanges as HTTP has them, in one session.
-pub(crate) const TRAITS: LinkTraits = LinkTraits {
+pub(crate) const TRAITS: Capabilities = Capabilities {
     ordered: false,
-    exchanges_abortable: true,
+    opens_exchanges: true,
     exchange_scoped: false,
-    peer_can_request: true,
-    resumable: false,
     batches: false,
     max_frame: 1 << 20,
 };
@@ -130,11 +128,11 @@ impl Sender for Goes {
         self.note(format!("begin {}", named(exchange)));
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.note(format!("fault {} {fault:?}", named(exchange)));
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.note(format!("finish {} {how:?}", named(exchange)));
     }
 
@@ -168,7 +166,7 @@ impl Wire {
     /// A frame comes in on an exchange the peer opened; 0: on none.
     pub(crate) fn says(&self, exchange: u64, frame: &impl ToString) {
         let body = Bytes::from(frame.to_string());
-        let inbound = Inbound { body, exchange: ExchangeId(exchange), principal: None };
+        let inbound = Inbound { body, exchange: ExchangeId(exchange), principal: None, address: None };
         self.tells(TransportEvent::Message(inbound));
     }
 
@@ -208,27 +206,27 @@ impl Wire {
 }
 
 /// A side that serves, over such a wire.
-pub(crate) fn open(dialect: Dialect, traits: LinkTraits, limits: Limits) -> (Peer, Wire) {
+pub(crate) fn open(dialect: Dialect, traits: Capabilities, limits: Limits) -> (Peer, Wire) {
     serve(router(), dialect, traits, limits)
 }
 
 /// The same with methods of a test's own.
-pub(crate) fn serve(router: Router, dialect: Dialect, traits: LinkTraits, limits: Limits) -> (Peer, Wire) {
+pub(crate) fn serve(router: Router, dialect: Dialect, traits: Capabilities, limits: Limits) -> (Peer, Wire) {
     let (link, wire) = wire(traits);
     (Peer::builder(dialect).serve(router).limits(limits).attach(link).unwrap(), wire)
 }
 
 /// A side that serves nothing.
-pub(crate) fn client(dialect: Dialect, traits: LinkTraits) -> (Peer, Wire) {
+pub(crate) fn client(dialect: Dialect, traits: Capabilities) -> (Peer, Wire) {
     let (link, wire) = wire(traits);
     (Peer::builder(dialect).attach(link).unwrap(), wire)
 }
 
 /// A wire that nobody drives yet.
-pub(crate) fn wire(traits: LinkTraits) -> (Link, Wire) {
+pub(crate) fn wire(traits: Capabilities) -> (Link, Wire) {
     let (says, comes) = mpsc::unbounded_channel();
     let state = Arc::new(Mutex::new(State::default()));
-    let link = Link::new(Comes(comes), Goes(Arc::clone(&state)), traits, Meta::default());
+    let link = Link::new(Comes(comes), Goes(Arc::clone(&state)), traits, PeerInfo::default());
     (link, Wire { says, state })
 }
 

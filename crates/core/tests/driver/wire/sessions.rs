@@ -45,14 +45,14 @@ async fn one_connection_too_many_is_closed_and_the_next_has_the_place_of_one_tha
         wire
     };
     let first = come();
-    assert_eq!(first.told().await, ["begin 1", "Bulk Answer 1 on 1, last"]);
+    assert_eq!(first.told().await, ["begin 1", "Data Answer 1 on 1, last"]);
     let second = come();
     assert_eq!(second.told().await, ["close"], "I11");
     first.tells(TransportEvent::HalfClosed);
     tokio::time::sleep(Duration::from_secs(60)).await;
     first.told().await;
     let third = come();
-    assert_eq!(third.told().await, ["begin 1", "Bulk Answer 1 on 1, last"], "I3: the place is not free");
+    assert_eq!(third.told().await, ["begin 1", "Data Answer 1 on 1, last"], "I3: the place is not free");
     serving.abort();
 }
 

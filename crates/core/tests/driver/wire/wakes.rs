@@ -67,7 +67,7 @@ async fn ends_in_its_time(later: Option<Duration>) {
     assert!(context.cancel_local(Cause::new(CauseKind::Local)));
     assert_eq!(wire.told().await, [""; 0]);
     tokio::time::sleep(Limits::default().cancel_grace).await;
-    assert_eq!(wire.told().await, ["Bulk Answer 1 on 3, last"], "L2");
+    assert_eq!(wire.told().await, ["Data Answer 1 on 3, last"], "L2");
     assert_eq!(peer.stats().aborted, 1);
 }
 
@@ -82,7 +82,7 @@ async fn a_cascade_goes_on_slice_by_slice_although_nothing_can_be_written() {
         std::future::pending::<Result<(), HandlerError>>().await
     });
     let (peer, wire) = serve(router, MCP, TRAITS, limits);
-    wire.state().full = Some(Lane::Bulk);
+    wire.state().full = Some(Lane::Data);
     wire.says(3, &request(1, "many", &json!({})));
     assert_eq!(wire.told().await, ["begin 3"]);
     assert_eq!(peer.stats().calls, CHILDREN);

@@ -21,11 +21,11 @@ impl Client {
             (std::mem::take(&mut state.streams), std::mem::take(&mut state.cancels))
         };
         drop(tasks);
-        self.intake.end();
+        self.inbound_queue.end();
     }
 
     /// Tells the server that the connection ends.
-    pub(super) async fn say_farewell(self: Arc<Self>) {
+    pub(super) async fn send_delete(self: Arc<Self>) {
         if self.state().connection.is_none() {
             return;
         }
@@ -33,7 +33,9 @@ impl Client {
         let end = self.send(Method::DELETE, headers, Bytes::new());
         match tokio::time::timeout(FAREWELL, end).await {
             Ok(Ok(_)) => {}
-            Ok(Err(Failed { error, .. })) => tracing::debug!(%error, "the server did not hear of the end"),
+            Ok(Err(Failed { error, .. })) => {
+                tracing::debug!(error = %rescind_core::Shown::text(&error), "the server did not hear of the end");
+            }
             Err(_) => tracing::debug!("the server did not hear of the end in time"),
         }
     }

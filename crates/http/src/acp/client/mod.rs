@@ -14,13 +14,13 @@ mod streams;
 
 use std::sync::Arc;
 
-use rescind_core::{BoxFuture, Link, LinkTraits, Transport, TransportError};
+use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
 use tokio::sync::mpsc;
 
 use self::sender::ClientSender;
 use self::state::Client;
 use crate::client::HttpClient;
-use crate::intake::IntakeReceiver;
+use crate::inbound_queue::InboundReceiver;
 use crate::sync::spawn;
 
 /// POSTs that wait for the one before them.
@@ -53,20 +53,18 @@ impl Transport for AcpTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let meta = self.client.reach().await?;
-            let (queue, frames) = mpsc::channel(WAITING);
             let client = Arc::new(Client::new(&self.client));
+            let meta = client.requester.reach().await?;
+            let (queue, frames) = mpsc::channel(WAITING);
             let posting = spawn(Arc::clone(&client).post_all(frames));
-            let traits = LinkTraits {
+            let traits = Capabilities {
                 ordered: false,
-                exchanges_abortable: true,
+                opens_exchanges: true,
                 exchange_scoped: false,
-                peer_can_request: true,
-                resumable: false,
                 batches: false,
                 max_frame: client.max_frame,
             };
-            let receiver = IntakeReceiver(Arc::clone(&client.intake));
+            let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
             Ok(Link::new(receiver, ClientSender::new(client, queue, posting), traits, meta))
         })
     }

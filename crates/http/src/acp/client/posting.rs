@@ -11,10 +11,10 @@ use rescind_core::{
 use tokio::sync::mpsc;
 
 use super::state::Client;
-use crate::acp::peek::Message;
+use crate::acp::envelope::Message;
 use crate::client::{Failed, refusal};
-use crate::names::{ACP_CONNECTION_ID, BOTH, JSON};
-use crate::whole::whole;
+use crate::collect_body::whole;
+use crate::headers::{ACP_CONNECTION_ID, BOTH, JSON};
 
 impl Client {
     /// Posts one frame after another (B1).
@@ -48,9 +48,11 @@ impl Client {
                 if let Some(id) = id {
                     self.forget(&id);
                 }
-                self.intake.tell(TransportEvent::ExchangeFailed { exchange, sent, error });
+                self.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
             }
-            Err(Failed { error, .. }) => tracing::debug!(%error, "a message was not taken"),
+            Err(Failed { error, .. }) => {
+                tracing::debug!(error = %rescind_core::Shown::text(&error), "a message was not taken");
+            }
         }
     }
 
@@ -73,7 +75,7 @@ impl Client {
         }
         if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
             let text = "the server does not know the connection any more";
-            self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
+            self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, text));
         }
         let (head, body) = response.into_parts();
         let body = whole(body, self.max_frame).await.unwrap_or_default();
@@ -86,7 +88,7 @@ impl Client {
         }
         let answers = status == StatusCode::OK && message.is_answer();
         if message.is_answer() {
-            let _ = self.intake.put(Inbound::new(body)).await;
+            let _ = self.inbound_queue.send(Inbound::new(body)).await;
         }
         if answers {
             return Ok(());

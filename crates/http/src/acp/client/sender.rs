@@ -4,14 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rescind_core::{
-    CloseReason, ExchangeId, FrameKind, Lane, Outbound, Sender, TransportError, TransportErrorKind,
-    Unsupported,
-};
+use rescind_core::{CloseReason, FrameKind, Lane, Outbound, Sender, TransportError, TransportErrorKind};
 use tokio::sync::mpsc;
 
 use super::state::{Asked, Client};
-use crate::fits::fits;
+use crate::check_size::fits;
 use crate::sync::{Handle, JoinHandle, spawn};
 
 pub(super) struct ClientSender {
@@ -49,7 +46,7 @@ impl Sender for ClientSender {
             return Poll::Ready(Err(closed()));
         }
         // A place is always kept for a control frame that has to keep its order.
-        let least = if lane == Lane::Bulk { 2 } else { 1 };
+        let least = if lane == Lane::Data { 2 } else { 1 };
         if queue.capacity() >= least {
             return Poll::Ready(Ok(()));
         }
@@ -78,10 +75,6 @@ impl Sender for ClientSender {
         Poll::Ready(Ok(()))
     }
 
-    fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {
-        Err(Unsupported)
-    }
-
     /// Posts what waits, tells the server of the end, then ends.
     fn poll_close(
         mut self: Pin<&mut Self>,
@@ -98,7 +91,7 @@ impl Sender for ClientSender {
         }
         while ready!(self.client.state().cancels.poll_join_next(cx)).is_some() {}
         if self.farewell.is_none() {
-            self.farewell = Some(spawn(Arc::clone(&self.client).say_farewell()));
+            self.farewell = Some(spawn(Arc::clone(&self.client).send_delete()));
         }
         if let Some(farewell) = &mut self.farewell {
             ready!(Pin::new(farewell).poll(cx)).ok();
@@ -117,7 +110,7 @@ impl Drop for ClientSender {
         self.client.close();
         // Dropped without being closed, it still tells the server, which else would wait for it to come back.
         if let (None, Ok(runtime)) = (&self.farewell, Handle::try_current()) {
-            runtime.spawn(Arc::clone(&self.client).say_farewell());
+            runtime.spawn(Arc::clone(&self.client).send_delete());
         }
     }
 }

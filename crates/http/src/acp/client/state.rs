@@ -11,15 +11,15 @@ use http::{HeaderMap, HeaderValue, Method, Response};
 use rescind_core::RequestId;
 use tokio::sync::Notify;
 
-use crate::acp::jar::Jar;
+use crate::acp::cookie_store::CookieStore;
 use crate::client::{Failed, HttpClient, Reply, Requester};
-use crate::intake::Intake;
-use crate::names::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
+use crate::inbound_queue::InboundQueue;
 use crate::sync::{JoinSet, Mutex, MutexGuard};
 
 pub(super) struct Client {
     pub(super) requester: Requester,
-    pub(super) intake: Arc<Intake>,
+    pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) max_frame: usize,
     /// A request was taken.
     pub(super) moved: Notify,
@@ -29,7 +29,7 @@ pub(super) struct Client {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) connection: Option<HeaderValue>,
-    pub(super) cookies: Jar,
+    pub(super) cookies: CookieStore,
     /// Sessions whose stream is open or being opened.
     pub(super) sessions: HashSet<String>,
     pub(super) streams: JoinSet<()>,
@@ -55,7 +55,7 @@ impl Client {
     pub(super) fn new(client: &HttpClient) -> Self {
         Self {
             requester: Requester::new(client),
-            intake: Intake::new(client.max_frame),
+            inbound_queue: InboundQueue::new(client.max_frame),
             max_frame: client.max_frame,
             moved: Notify::new(),
             state: Mutex::default(),

@@ -1,5 +1,6 @@
 //! The event streams: of the connection, and of each session (B2).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use http::{HeaderValue, Method, StatusCode};
 use rescind_core::{Inbound, TransportError, TransportErrorKind};
 
 use super::state::Client;
-use crate::acp::peek::Message;
+use crate::acp::envelope::Message;
 use crate::client::{EventStream, Reply};
-use crate::names::EVENT_STREAM;
+use crate::headers::EVENT_STREAM;
 
 /// Sessions with a stream of their own.
 const STREAMS: usize = 1024;
@@ -41,6 +42,9 @@ impl Client {
         let mut failed_attempts = 0;
         let mut refused_wait = RETRY;
         loop {
+            // Waited for from before the stream is asked for: the message that names the session is on its way at the same time.
+            let mut taken = pin!(self.moved.notified());
+            taken.as_mut().enable();
             let mut headers = self.headers(session.as_deref());
             headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
             match self.send(Method::GET, headers, Bytes::new()).await {
@@ -53,19 +57,22 @@ impl Client {
                 // connection is gone, the connection's own stream tells.
                 Ok(response) if response.status() == StatusCode::NOT_FOUND && session.is_none() => {
                     let text = "the server does not know the connection any more";
-                    self.intake.fail(TransportError::new(TransportErrorKind::Closed, text));
+                    self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, text));
                     return;
                 }
                 Ok(response) => {
                     tracing::debug!(status = %response.status(), "a stream was refused");
-                    tokio::time::sleep(refused_wait).await;
+                    let wait = tokio::time::timeout(refused_wait, taken);
                     refused_wait = (refused_wait * 2).min(REFUSED);
+                    if wait.await.is_ok() && response.status() == StatusCode::NOT_FOUND {
+                        continue;
+                    }
                 }
                 Err(failed) => {
-                    tracing::debug!(error = %failed.error, "a stream could not be opened");
+                    tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "a stream could not be opened");
                     failed_attempts += 1;
                     if failed_attempts >= ATTEMPTS {
-                        self.intake.fail(failed.error);
+                        self.inbound_queue.fail(failed.error);
                         return;
                     }
                 }
@@ -75,7 +82,7 @@ impl Client {
     }
 
     async fn read(self: &Arc<Self>, body: Reply, session: Option<&str>) {
-        let mut events = EventStream::new(body, self.max_frame, &self.intake);
+        let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
         while let Some(event) = events.next().await {
             if !event.data.is_empty() {
                 self.take(event.data, session).await;
@@ -100,6 +107,6 @@ impl Client {
                 self.listen(Some(&made));
             }
         }
-        let _ = self.intake.put(Inbound::new(body)).await;
+        let _ = self.inbound_queue.send(Inbound::new(body)).await;
     }
 }

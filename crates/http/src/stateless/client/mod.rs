@@ -1,19 +1,19 @@
 //! The calling side: a POST for each frame; giving one up is the cancel of its request.
 
-mod flight;
 mod given_up;
+mod in_flight;
 mod sender;
 mod state;
 
 use std::sync::Arc;
 
-use rescind_core::{BoxFuture, Link, LinkTraits, Transport, TransportError};
+use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
 
 use self::sender::ClientSender;
 use self::state::Client;
 use super::mirror::Mirrors;
 use crate::client::HttpClient;
-use crate::intake::IntakeReceiver;
+use crate::inbound_queue::InboundReceiver;
 
 /// The calling side of the binding `stateless`: a transport to one URL.
 ///
@@ -65,18 +65,16 @@ impl Transport for StatelessTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let meta = self.client.reach().await?;
             let client = Arc::new(Client::new(&self.client, self.mirrors));
-            let traits = LinkTraits {
+            let meta = client.requester.reach().await?;
+            let traits = Capabilities {
                 ordered: false,
-                exchanges_abortable: true,
+                opens_exchanges: true,
                 exchange_scoped: true,
-                peer_can_request: false,
-                resumable: false,
                 batches: false,
                 max_frame: client.max_frame,
             };
-            let receiver = IntakeReceiver(Arc::clone(&client.intake));
+            let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
             Ok(Link::new(receiver, ClientSender(client), traits, meta))
         })
     }

@@ -10,7 +10,7 @@ use rescind_core::{
 };
 
 use super::state::Client;
-use crate::fits::fits;
+use crate::check_size::fits;
 
 /// Requests in flight at a time; more wait in the outbox.
 const FLIGHTS: usize = 1024;
@@ -31,7 +31,7 @@ impl Sender for ClientSender {
         if state.closed {
             return Poll::Ready(Err(closed()));
         }
-        if lane == Lane::Bulk && (state.requests >= FLIGHTS || state.leaving > 0) {
+        if lane == Lane::Data && (state.requests >= FLIGHTS || state.leaving > 0) {
             state.driver = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -58,7 +58,7 @@ impl Sender for ClientSender {
 
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
         let mut state = self.0.state();
-        let Some(flight) = state.flights.get_mut(&exchange.0) else { return Ok(()) };
+        let Some(flight) = state.in_flight.get_mut(&exchange.0) else { return Ok(()) };
         flight.given_up.give_up();
         // Without a head it may take a while; nothing is held up for that.
         let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
@@ -75,7 +75,7 @@ impl Sender for ClientSender {
         let told = {
             let mut state = self.0.state();
             let mut requests = 0;
-            state.flights.retain(|_, flight| {
+            state.in_flight.retain(|_, flight| {
                 let stays = flight.has_to_arrive();
                 if stays {
                     requests += usize::from(flight.asks);
@@ -86,7 +86,7 @@ impl Sender for ClientSender {
             });
             state.requests = requests;
             state.driver = Some(cx.waker().clone());
-            state.flights.len()
+            state.in_flight.len()
         };
         if told > 0 {
             return Poll::Pending;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::given_up::GivenUp;
 use crate::client::{HttpClient, Requester, Resets};
-use crate::intake::Intake;
-use crate::numbers::Numbered;
+use crate::inbound_queue::InboundQueue;
+use crate::int_map::Numbered;
 use crate::stateless::mirror::Mirrors;
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
@@ -19,7 +19,7 @@ const RESET_EVERY: Duration = Duration::from_millis(30);
 
 pub(super) struct Client {
     pub(super) requester: Requester,
-    pub(super) intake: Arc<Intake>,
+    pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) max_frame: usize,
     pub(super) mirrors: Mirrors,
     /// Before a response says so: giving up may be a reset.
@@ -28,7 +28,7 @@ pub(super) struct Client {
 }
 
 pub(super) struct State {
-    pub(super) flights: Numbered<Flight>,
+    pub(super) in_flight: Numbered<InFlight>,
     pub(super) next: u64,
     /// Requests in flight, those given up among them.
     pub(super) requests: usize,
@@ -43,7 +43,7 @@ impl State {
     fn new() -> Self {
         let resets = Resets::new(RESETS, RESET_EVERY);
         Self {
-            flights: Numbered::default(),
+            in_flight: Numbered::default(),
             next: 0,
             requests: 0,
             resets,
@@ -55,7 +55,7 @@ impl State {
 }
 
 /// A POST on its way, until its response has ended.
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) task: AbortHandle,
     /// Of a request.
     pub(super) asks: bool,
@@ -66,7 +66,7 @@ pub(super) struct Flight {
     pub(super) given_up: Arc<GivenUp>,
 }
 
-impl Flight {
+impl InFlight {
     pub(super) fn is_given_up(&self) -> bool {
         self.given_up.is_so()
     }
@@ -81,7 +81,7 @@ impl Client {
     pub(super) fn new(client: &HttpClient, mirrors: Mirrors) -> Self {
         Self {
             requester: Requester::new(client),
-            intake: Intake::new(client.max_frame),
+            inbound_queue: InboundQueue::new(client.max_frame),
             max_frame: client.max_frame,
             mirrors,
             maybe_http2: client.http2 || client.uri.scheme_str() == Some("https"),
@@ -94,10 +94,10 @@ impl Client {
     }
 
     /// Takes a flight out; the driver looks again.
-    pub(super) fn land(&self, key: u64) -> Option<Flight> {
+    pub(super) fn land(&self, key: u64) -> Option<InFlight> {
         let (flight, waker) = {
             let mut state = self.state();
-            let flight = state.flights.remove(&key);
+            let flight = state.in_flight.remove(&key);
             state.requests -= usize::from(flight.as_ref().is_some_and(|flight| flight.asks));
             state.leaving -= usize::from(flight.as_ref().is_some_and(|flight| flight.leaves));
             (flight, state.driver.take())
@@ -109,15 +109,15 @@ impl Client {
     }
 
     pub(super) fn close(&self) {
-        let flights = {
+        let in_flight = {
             let mut state = self.state();
             state.closed = true;
-            std::mem::take(&mut state.flights)
+            std::mem::take(&mut state.in_flight)
         };
-        for flight in flights.into_values() {
+        for flight in in_flight.into_values() {
             flight.task.abort();
         }
-        self.intake.end();
+        self.inbound_queue.end();
     }
 }
 

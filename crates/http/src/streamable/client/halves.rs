@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Finish, Lane, Outbound, Sender, TransportError, TransportErrorKind, Unsupported,
+    CloseReason, ExchangeEnd, ExchangeId, Lane, Outbound, Sender, TransportError, TransportErrorKind,
 };
 
-use super::flight;
+use super::in_flight;
 use super::state::{Client, EVENTS, Standing, abort};
-use crate::fits::fits;
-use crate::intake::IntakeReceiver;
+use crate::check_size::fits;
+use crate::inbound_queue::InboundReceiver;
 use crate::sync::{Handle, JoinHandle, spawn};
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
@@ -23,8 +23,8 @@ const YOUNG_BULK: usize = 64;
 /// So many frames are on their way at most without a response that has begun, cancels included.
 const YOUNG_FRAMES: usize = 4096;
 
-pub(super) fn halves(client: Arc<Client>) -> (IntakeReceiver, ClientSender) {
-    let receiver = IntakeReceiver(Arc::clone(&client.intake));
+pub(super) fn halves(client: Arc<Client>) -> (InboundReceiver, ClientSender) {
+    let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
     (receiver, ClientSender { client, farewell: None, is_closed: false })
 }
 
@@ -48,11 +48,11 @@ impl Sender for ClientSender {
         if self.is_closed || matches!(state.standing, Standing::Closed) {
             return Poll::Ready(Err(closed()));
         }
-        let (bytes, frames) = state.young;
+        let (bytes, frames) = state.pending;
         let room = frames < YOUNG_FRAMES
             && match lane {
                 Lane::Control => true,
-                Lane::Bulk => {
+                Lane::Data => {
                     state.leaving == 0
                         && bytes <= YOUNG
                         && frames < YOUNG_BULK
@@ -71,7 +71,7 @@ impl Sender for ClientSender {
             return Err(closed());
         }
         fits(&out, self.client.settings.max_frame)?;
-        flight::start(&self.client, out);
+        in_flight::start(&self.client, out);
         Ok(())
     }
 
@@ -81,24 +81,7 @@ impl Sender for ClientSender {
     }
 
     /// The server's requests come on exchanges of ours, or on its own stream: neither ends with their answer.
-    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: Finish) {}
-
-    fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
-        let task = self.client.step(|state| {
-            let flight = state.flights.values_mut().find(|flight| flight.exchange == Some(exchange))?;
-            flight.cancelled = true;
-            // The cancel has its own message: what is not reset is let come to its end.
-            if state.resets.take().is_err() {
-                flight.muted = true;
-                return None;
-            }
-            flight.task.take()
-        });
-        if let Some(task) = task {
-            task.abort();
-        }
-        Ok(())
-    }
+    fn finish_exchange(self: Pin<&mut Self>, _: ExchangeId, _: ExchangeEnd) {}
 
     fn poll_close(
         mut self: Pin<&mut Self>,
@@ -110,7 +93,7 @@ impl Sender for ClientSender {
         }
         if self.farewell.is_none() {
             let mut state = self.client.state();
-            if state.young.1 > 0 {
+            if state.pending.1 > 0 {
                 state.driver = Some(cx.waker().clone());
                 return Poll::Pending;
             }
@@ -120,7 +103,7 @@ impl Sender for ClientSender {
                 self.end();
                 return Poll::Ready(Ok(()));
             }
-            self.farewell = Some(spawn(self.say_farewell()));
+            self.farewell = Some(spawn(self.send_delete()));
         }
         if let Some(farewell) = &mut self.farewell {
             std::task::ready!(Pin::new(farewell).poll(cx)).ok();
@@ -131,8 +114,8 @@ impl Sender for ClientSender {
 }
 
 impl ClientSender {
-    fn say_farewell(&self) -> impl Future<Output = ()> + use<> {
-        Client::say_farewell(self.client.requester.clone(), self.client.headers(EVENTS))
+    fn send_delete(&self) -> impl Future<Output = ()> + use<> {
+        Client::send_delete(self.client.requester.clone(), self.client.headers(EVENTS))
     }
 
     fn end(&mut self) {
@@ -151,7 +134,7 @@ impl Drop for ClientSender {
         let named = self.client.state().id.is_some();
         if let (true, None, Ok(runtime)) = (named, &self.farewell, Handle::try_current()) {
             // Before the streams end: the end of a session is another thing than the loss of its streams.
-            let farewell = self.say_farewell();
+            let farewell = self.send_delete();
             let tasks = self.client.take_tasks();
             runtime.spawn(async move {
                 farewell.await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rescind_core::{ExchangeId, Inbound};
 use tokio::time::Instant;
 
-use super::state::{Client, Flight, Standing, State};
+use super::state::{Client, InFlight, Standing, State};
 use super::stream::{self, Again, Reading};
 
 use crate::sync::spawn;
@@ -40,16 +40,15 @@ fn launch(state: &mut State, task: impl Future<Output = ()> + Send + 'static) {
     let number = state.next;
     state.next += 1;
     let task = spawn(task).abort_handle();
-    let flight = Flight {
+    let flight = InFlight {
         task: Some(task),
         exchange: None,
         id: None,
-        young: false,
+        pending: false,
         cancel: None,
         cancelled: false,
-        muted: false,
     };
-    state.flights.insert(number, flight);
+    state.in_flight.insert(number, flight);
 }
 
 async fn listen(client: Arc<Client>) {
@@ -64,15 +63,18 @@ async fn listen(client: Arc<Client>) {
                 let each = |body| {
                     let client = Arc::clone(&client);
                     async move {
-                        let inbound = Inbound { body, exchange: ExchangeId::NONE, principal: None };
-                        let _ = client.intake.put(inbound).await;
+                        let inbound =
+                            Inbound { body, exchange: ExchangeId::NONE, principal: None, address: None };
+                        let _ = client.inbound_queue.send(inbound).await;
                     }
                 };
                 reading.drain(&client, body, each).await;
                 tokio::time::sleep(reading.retry).await;
             }
             // What was missed is lost; what comes is not.
-            Again::Never if reading.last.is_some() && !client.intake.is_closed() => reading.last = None,
+            Again::Never if reading.last.is_some() && !client.inbound_queue.is_closed() => {
+                reading.last = None;
+            }
             Again::Never => return,
             again @ (Again::Later | Again::Unreached) => {
                 unreached += usize::from(matches!(again, Again::Unreached));

@@ -9,8 +9,8 @@
 //!   comes before the result. It is waited for 250 ms at most.
 //! - K5 With the link's sending half everything ends: tasks, streams, connections.
 
-mod flight;
 mod halves;
+mod in_flight;
 mod listen;
 mod state;
 mod stream;
@@ -18,7 +18,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind_core::{BoxFuture, Link, LinkTraits, Transport, TransportError};
+use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
 
 use self::state::Client;
 use crate::client::HttpClient;
@@ -64,21 +64,21 @@ impl StreamableTransport {
         Self { client, settings }
     }
 
-    /// How long a cancel waits for its request's response to begin; 250 ms unless said. POSTs have no order, so a cancel
+    /// How long a cancel waits for its request's response to begin. Default: 250 ms. POSTs have no order, so a cancel
     /// that is sent at once may come before its request.
     pub const fn cancel_after(mut self, wait: Duration) -> Self {
         self.settings.cancel_after = wait;
         self
     }
 
-    /// How long to wait before taking a cut stream up again, where the server does not say; 1 s unless said.
+    /// How long to wait before taking a cut stream up again, where the server does not say. Default: 1 s.
     pub const fn retry(mut self, wait: Duration) -> Self {
         self.settings.retry = wait;
         self
     }
 
     /// After so long without success a cut stream is given up: its call fails, and with the server's own stream the link
-    /// ends; 30 s unless said.
+    /// ends. Default: 30 s.
     pub const fn give_up_after(mut self, wait: Duration) -> Self {
         self.settings.give_up_after = wait;
         self
@@ -93,7 +93,7 @@ impl StreamableTransport {
         self
     }
 
-    /// The most requests in flight; 1024 unless said. In HTTP/1.1 each takes a connection. More wait.
+    /// The most requests in flight. Default: 1024. In HTTP/1.1 each takes a connection. More wait.
     pub const fn exchanges(mut self, most: usize) -> Self {
         self.settings.exchanges = most;
         self
@@ -107,17 +107,15 @@ impl Transport for StreamableTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let meta = self.client.reach().await?;
-            let traits = LinkTraits {
+            let client = Client::new(&self.client, self.settings);
+            let meta = client.requester.reach().await?;
+            let traits = Capabilities {
                 ordered: false,
-                exchanges_abortable: true,
+                opens_exchanges: true,
                 exchange_scoped: false,
-                peer_can_request: true,
-                resumable: false,
                 batches: false,
                 max_frame: self.settings.max_frame,
             };
-            let client = Client::new(&self.client, self.settings);
             let (receiver, sender) = halves::halves(Arc::new(client));
             Ok(Link::new(receiver, sender, traits, meta))
         })

@@ -12,20 +12,20 @@ use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
 use tokio::sync::Notify;
 
 use super::ClientSettings;
-use crate::client::{HttpClient, Requester, Resets};
-use crate::intake::Intake;
-use crate::names::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::numbers::Numbered;
-use crate::soon::Soon;
+use crate::client::{HttpClient, Requester};
+use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::inbound_queue::InboundQueue;
+use crate::int_map::Numbered;
+use crate::shared_delay::SharedDelay;
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
 pub(super) struct Client {
     pub(super) requester: Requester,
-    pub(super) intake: Arc<Intake>,
+    pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) settings: ClientSettings,
     /// A request that has waited so long for its head counts as begun.
-    pub(super) soon: Arc<Soon>,
-    /// A frame is young no more, or its place is given back.
+    pub(super) soon: Arc<SharedDelay>,
+    /// A frame is no longer pending, or its place is given back.
     pub(super) moved: Notify,
     state: Mutex<State>,
 }
@@ -37,10 +37,10 @@ pub(super) struct State {
     pub(super) version: Option<HeaderValue>,
     /// What each POST has, until the session or its version changes.
     pub(super) post_headers: Option<HeaderMap>,
-    pub(super) flights: Numbered<Flight>,
+    pub(super) in_flight: Numbered<InFlight>,
     pub(super) next: u64,
     /// Frames whose response has not begun, in bytes and in number.
-    pub(super) young: (usize, usize),
+    pub(super) pending: (usize, usize),
     /// Requests in flight.
     pub(super) requests: usize,
     /// Notifications and cancels; those that were taken are left out at the next one.
@@ -51,8 +51,6 @@ pub(super) struct State {
     pub(super) leaving: usize,
     pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
-    /// Exchanges that may be given up by a reset; more are given up in silence.
-    pub(super) resets: Resets,
 }
 
 /// Where the session stands.
@@ -68,19 +66,17 @@ pub(super) enum Standing {
 }
 
 /// A frame on its way, until its response has ended.
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) task: Option<AbortHandle>,
     /// Of a request.
     pub(super) exchange: Option<ExchangeId>,
     pub(super) id: Option<RequestId>,
     /// Its response has not begun, and it is not old enough to count as if it had.
-    pub(super) young: bool,
+    pub(super) pending: bool,
     /// The frame that cancels it.
     pub(super) cancel: Option<u64>,
-    /// Its cancel was sent, or it was given up: its stream is not taken up again.
+    /// Its cancel was sent: its stream is not taken up again.
     pub(super) cancelled: bool,
-    /// It was given up without a reset: what comes is dropped.
-    pub(super) muted: bool,
 }
 
 impl Client {
@@ -90,23 +86,22 @@ impl Client {
             id: None,
             version: None,
             post_headers: None,
-            flights: Numbered::default(),
+            in_flight: Numbered::default(),
             next: 0,
-            young: (0, 0),
+            pending: (0, 0),
             requests: 0,
             notified: Vec::new(),
             latest: None,
             leaving: 0,
             driver: None,
             listens: false,
-            resets: Resets::new(10, Duration::from_millis(100)),
         };
-        let intake = Intake::new(settings.max_frame);
+        let inbound_queue = InboundQueue::new(settings.max_frame);
         Self {
             requester: Requester::new(client),
-            intake,
+            inbound_queue,
             settings,
-            soon: Soon::new(settings.cancel_after),
+            soon: SharedDelay::new(settings.cancel_after),
             moved: Notify::new(),
             state: Mutex::new(state),
         }
@@ -148,24 +143,22 @@ impl Client {
 
     /// The server does not know the session any more: the link ends.
     pub(super) fn lose(&self, why: &'static str) {
-        self.intake.fail(TransportError::new(TransportErrorKind::Closed, why));
+        self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, why));
     }
 
     /// Whether this frame's stream is not to be taken up again.
     pub(super) fn is_cancelled(&self, flight: u64) -> bool {
-        self.state().flights.get(&flight).is_none_or(|flight| flight.cancelled)
-    }
-
-    pub(super) fn is_muted(&self, flight: u64) -> bool {
-        self.state().flights.get(&flight).is_some_and(|flight| flight.muted)
+        self.state().in_flight.get(&flight).is_none_or(|flight| flight.cancelled)
     }
 
     /// Tells the server that the session is over, if it has named one.
-    pub(super) async fn say_farewell(requester: Requester, headers: HeaderMap) {
+    pub(super) async fn send_delete(requester: Requester, headers: HeaderMap) {
         let end = requester.send(Method::DELETE, headers, Bytes::new());
         match tokio::time::timeout(FAREWELL, end).await {
             Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the session is ended"),
-            Ok(Err(failed)) => tracing::debug!(error = %failed.error, "the server did not hear of the end"),
+            Ok(Err(failed)) => {
+                tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "the server did not hear of the end");
+            }
             Err(_) => tracing::debug!("the server did not hear of the end in time"),
         }
     }
@@ -177,26 +170,26 @@ impl Client {
 
     /// Sends nothing any more, and gives the tasks that are left to whoever ends them.
     pub(super) fn take_tasks(&self) -> Vec<AbortHandle> {
-        let flights = self.step(|state| {
+        let in_flight = self.step(|state| {
             state.standing = Standing::Closed;
-            std::mem::take(&mut state.flights)
+            std::mem::take(&mut state.in_flight)
         });
-        self.intake.end();
-        flights.into_values().filter_map(|flight| flight.task).collect()
+        self.inbound_queue.end();
+        in_flight.into_values().filter_map(|flight| flight.task).collect()
     }
 
     /// What a response to a cancel says is handed on before what its call says behind it (K4).
     pub(super) async fn after_its_cancel(&self, flight: u64) {
-        let cancel = self.state().flights.get(&flight).and_then(|flight| flight.cancel);
+        let cancel = self.state().in_flight.get(&flight).and_then(|flight| flight.cancel);
         let Some(cancel) = cancel else { return };
-        let over = self.until(|state| !state.flights.contains_key(&cancel));
+        let over = self.until(|state| !state.in_flight.contains_key(&cancel));
         let _ = Box::pin(tokio::time::timeout(self.settings.cancel_after, over)).await;
     }
 
-    /// Waits until none of these frames is young any more; for ever once nothing is sent any more.
+    /// Waits until none of these frames is pending. Waits for ever once nothing more is sent.
     pub(super) async fn after(&self, frames: &[u64]) {
         if !frames.is_empty() {
-            let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_young(*frame));
+            let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_pending(*frame));
             self.until(|state| !matches!(state.standing, Standing::Closed) && none_is_young(state)).await;
         }
     }
@@ -225,8 +218,8 @@ impl State {
         headers
     }
 
-    pub(super) fn is_young(&self, frame: u64) -> bool {
-        self.flights.get(&frame).is_some_and(|flight| flight.young)
+    pub(super) fn is_pending(&self, frame: u64) -> bool {
+        self.in_flight.get(&frame).is_some_and(|flight| flight.pending)
     }
 }
 

@@ -8,11 +8,11 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use rescind_core::{ExchangeId, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 
-use super::flight;
+use super::in_flight;
 use super::state::{Client, EVENTS};
 use crate::client::{EventStream, Failed, Media, Reply, media_of};
-use crate::names::LAST_EVENT_ID;
-use crate::streamable::peek;
+use crate::headers::LAST_EVENT_ID;
+use crate::streamable::envelope;
 
 /// A server that could not be reached so many times on end is gone.
 pub(super) const UNREACHED: usize = 3;
@@ -45,7 +45,7 @@ impl Reading {
     where
         F: Future<Output = ()>,
     {
-        let mut events = EventStream::new(body, client.settings.max_frame, &client.intake);
+        let mut events = EventStream::new(body, client.settings.max_frame, &client.inbound_queue);
         while let Some(event) = events.next().await {
             self.fresh = true;
             if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
@@ -56,7 +56,7 @@ impl Reading {
             }
             let is_message = event.name.as_deref().is_none_or(|name| name == "message");
             if is_message && !event.data.is_empty() {
-                self.answered |= self.awaits_answer && peek::answers(&event.data);
+                self.answered |= self.awaits_answer && envelope::answers(&event.data);
                 each(event.data).await;
             }
             if self.answered {
@@ -86,7 +86,7 @@ pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
     let response = match client.requester.send(Method::GET, headers, Bytes::new()).await {
         Ok(response) => response,
         Err(failed) => {
-            tracing::debug!(error = %failed.error, "an event stream could not be opened");
+            tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "an event stream could not be opened");
             return if failed.sent { Again::Later } else { Again::Unreached };
         }
     };
@@ -122,7 +122,7 @@ pub(super) async fn read(
     let mut unreached = 0;
     loop {
         if let Some(body) = body.take() {
-            let each = |data| flight::recv(client, number, exchange, data, opens);
+            let each = |data| in_flight::recv(client, number, exchange, data, opens);
             reading.drain(client, body, each).await;
             if std::mem::take(&mut reading.fresh) {
                 cut_at = Instant::now();

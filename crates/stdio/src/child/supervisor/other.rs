@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::stairs::{Act, Stairs};
+use super::termination::{Action, Termination};
 use crate::child::Process;
 
 /// How often the child's exit is asked for.
@@ -12,26 +12,26 @@ const ASKED_EVERY: Duration = Duration::from_millis(20);
 
 /// Calls the supervisor.
 #[derive(Debug)]
-pub(crate) struct Bell(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct WakeSender(Arc<(Mutex<bool>, Condvar)>);
 
-/// What hears the [`Bell`].
+/// Is woken by the [`WakeSender`].
 #[derive(Debug)]
-pub(crate) struct Ear(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct WakeReceiver(Arc<(Mutex<bool>, Condvar)>);
 
-impl Bell {
+impl WakeSender {
     #[expect(clippy::unnecessary_wraps, reason = "on Unix it can fail")]
-    pub(crate) fn new() -> io::Result<(Self, Ear)> {
+    pub(crate) fn new() -> io::Result<(Self, WakeReceiver)> {
         let shared = Arc::default();
-        Ok((Self(Arc::clone(&shared)), Ear(shared)))
+        Ok((Self(Arc::clone(&shared)), WakeReceiver(shared)))
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_one();
     }
 }
 
-impl Ear {
+impl WakeReceiver {
     fn wait(&self) {
         let rung = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.0.1.wait_timeout_while(rung, ASKED_EVERY, |rung| !*rung);
@@ -40,7 +40,11 @@ impl Ear {
 }
 
 /// Watches over the child on a thread of its own until it is reaped.
-pub(crate) fn supervise(mut child: Child, process: &Arc<Process>, ear: Ear) -> io::Result<()> {
+pub(crate) fn supervise(
+    mut child: Child,
+    process: &Arc<Process>,
+    wake_receiver: WakeReceiver,
+) -> io::Result<()> {
     if let Some(mut stderr) = child.stderr.take() {
         let process = Arc::clone(process);
         thread::Builder::new().name("rescind-stderr".into()).spawn(move || {
@@ -51,12 +55,14 @@ pub(crate) fn supervise(mut child: Child, process: &Arc<Process>, ear: Ear) -> i
         })?;
     }
     let process = Arc::clone(process);
-    thread::Builder::new().name("rescind-child".into()).spawn(move || run(child, &process, &ear))?;
+    thread::Builder::new()
+        .name("rescind-child".into())
+        .spawn(move || run(child, &process, &wake_receiver))?;
     Ok(())
 }
 
-fn run(mut child: Child, process: &Process, ear: &Ear) {
-    let mut stairs = Stairs::Running;
+fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
+    let mut stairs = Termination::Running;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -65,14 +71,14 @@ fn run(mut child: Child, process: &Process, ear: &Ear) {
         }
         let now = Instant::now();
         match stairs.step(process.wish(), now, process.grace()) {
-            Act::Nothing => {}
+            Action::Nothing => {}
             // There is no way to ask.
-            Act::Ask | Act::Kill => drop(child.kill()),
+            Action::Ask | Action::Kill => drop(child.kill()),
         }
         if process.settles_at().is_some_and(|at| now >= at) {
             process.settle();
         }
-        ear.wait();
+        wake_receiver.wait();
     };
     process.reap(|| status);
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use super::stairs::{Act, Stairs};
+use super::termination::{Action, Termination};
 use crate::child::Process;
 
 /// How often a child's exit is asked for where no descriptor tells it.
@@ -19,36 +19,36 @@ const LAST_PIECES: usize = 64;
 
 /// Calls the supervisor.
 #[derive(Debug)]
-pub(crate) struct Bell(UnixStream);
+pub(crate) struct WakeSender(UnixStream);
 
-impl Bell {
-    pub(crate) fn ring(&self) {
+impl WakeSender {
+    pub(crate) fn wake(&self) {
         // A full socket has rung already, a closed one has nobody left to hear.
         let _ = (&self.0).write(&[1]);
     }
 }
 
-/// What hears the [`Bell`].
+/// Is woken by the [`WakeSender`].
 #[derive(Debug)]
-pub(crate) struct Ear(UnixStream);
+pub(crate) struct WakeReceiver(UnixStream);
 
-impl Bell {
-    pub(crate) fn new() -> io::Result<(Self, Ear)> {
-        let (bell, ear) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
-        ear.set_nonblocking(true)?;
-        Ok((Self(bell), Ear(ear)))
+impl WakeSender {
+    pub(crate) fn new() -> io::Result<(Self, WakeReceiver)> {
+        let (wake_sender, wake_receiver) = UnixStream::pair()?;
+        wake_sender.set_nonblocking(true)?;
+        wake_receiver.set_nonblocking(true)?;
+        Ok((Self(wake_sender), WakeReceiver(wake_receiver)))
     }
 }
 
 /// Watches over the child on a thread of its own until it is reaped.
-pub(crate) fn supervise(child: Child, process: &Arc<Process>, ear: Ear) -> io::Result<()> {
+pub(crate) fn supervise(child: Child, process: &Arc<Process>, wake_receiver: WakeReceiver) -> io::Result<()> {
     let process = Arc::clone(process);
     // The child is put into the thread only once there is one: without it, the child is killed and reaped here.
     let (hand_over, taken) = std::sync::mpsc::sync_channel::<Child>(1);
     let thread = thread::Builder::new().name("rescind-child".into()).spawn(move || {
         if let Ok(child) = taken.recv() {
-            Supervisor::new(child, process, ear).run();
+            Supervisor::new(child, process, wake_receiver).run();
         }
     });
     match thread {
@@ -69,27 +69,27 @@ pub(crate) fn supervise(child: Child, process: &Arc<Process>, ear: Ear) -> io::R
 struct Supervisor {
     child: Child,
     process: Arc<Process>,
-    ear: Ear,
+    wake_receiver: WakeReceiver,
     stderr: Option<ChildStderr>,
     /// Readable once the child has exited.
     exit: Option<OwnedFd>,
-    stairs: Stairs,
+    stairs: Termination,
 }
 
 impl Supervisor {
-    fn new(mut child: Child, process: Arc<Process>, ear: Ear) -> Self {
+    fn new(mut child: Child, process: Arc<Process>, wake_receiver: WakeReceiver) -> Self {
         let stderr = child.stderr.take();
         let exit = exit_descriptor(&child);
-        Self { child, process, ear, stderr, exit, stairs: Stairs::Running }
+        Self { child, process, wake_receiver, stderr, exit, stairs: Termination::Running }
     }
 
     fn run(mut self) {
         while !has_exited(&self.child) {
             let now = Instant::now();
             match self.stairs.step(self.process.wish(), now, self.process.grace()) {
-                Act::Nothing => {}
-                Act::Ask => signal(self.process.pid(), Signal::TERM),
-                Act::Kill => signal(self.process.pid(), Signal::KILL),
+                Action::Nothing => {}
+                Action::Ask => signal(self.process.pid(), Signal::TERM),
+                Action::Kill => signal(self.process.pid(), Signal::KILL),
             }
             if self.process.settles_at().is_some_and(|at| now >= at) {
                 self.process.settle();
@@ -114,7 +114,7 @@ impl Supervisor {
             let asked = Instant::now() + ASKED_EVERY;
             due = Some(due.map_or(asked, |due| due.min(asked)));
         }
-        let mut watched = vec![readable(self.ear.0.as_fd())];
+        let mut watched = vec![readable(self.wake_receiver.0.as_fd())];
         watched.extend(self.exit.as_ref().map(|exit| readable(exit.as_fd())));
         watched.extend(self.stderr.as_ref().map(|stderr| readable(stderr.as_fd())));
         let timeout = due.map(|due| timespec(due.saturating_duration_since(Instant::now())));
@@ -123,7 +123,7 @@ impl Supervisor {
             return;
         }
         let mut rung = [0; 64];
-        while (&self.ear.0).read(&mut rung).is_ok_and(|count| count == rung.len()) {}
+        while (&self.wake_receiver.0).read(&mut rung).is_ok_and(|count| count == rung.len()) {}
         if is_readable(self.stderr.as_ref()) {
             self.drain_stderr();
         }

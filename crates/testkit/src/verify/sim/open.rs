@@ -130,7 +130,7 @@ impl Setting<'_> {
         self.net.record();
         let ends = self.net.connect().map_err(|error| error.to_string())?;
         let attach = |side, end| {
-            let link = ByteStream::whole(end, framing).into_link();
+            let link = ByteStream::whole(end).framing(framing).into_link();
             builder(side, self).attach(tap(link, side, self.judge)).map_err(|error| error.to_string())
         };
         let client = attach(Side::Client, ends.client)?;

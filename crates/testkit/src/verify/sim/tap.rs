@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use rescind_core::{
-    CloseReason, ExchangeId, Fault, Finish, Lane, Link, Outbound, Receiver, Sender, TransportError,
-    TransportEvent, Unsupported,
+    CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, Receiver, RejectReason, Sender,
+    TransportError, TransportEvent, Unsupported,
 };
 
 use super::both::Side;
@@ -89,11 +89,11 @@ impl Sender for TapSender {
         self.inner.as_mut().begin_exchange(exchange);
     }
 
-    fn note_fault(mut self: Pin<&mut Self>, exchange: ExchangeId, fault: Fault) {
+    fn note_fault(mut self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.inner.as_mut().note_fault(exchange, fault);
     }
 
-    fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: Finish) {
+    fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         self.inner.as_mut().finish_exchange(exchange, how);
     }
 

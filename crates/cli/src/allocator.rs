@@ -1,0 +1,81 @@
+//! How the system's allocator gives memory back.
+//!
+//! glibc serves a large block by a mapping of its own, and unmaps it when it is freed. Each such free raises the size from which it does
+//! so, up to 32 MiB, which is more than any frame is: a server would keep the memory of its largest frames for ever. A fixed
+//! threshold ends that. It can be set only before a process starts, without `unsafe`: so the program starts itself once more, as the same
+//! process.
+
+/// Sets the allocator's thresholds, if they are not set yet, by running this program anew in this process. For a program that serves, before
+/// it starts a thread. On systems without glibc it does nothing.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+pub(crate) fn give_back_large_blocks() {
+    use std::os::unix::process::CommandExt as _;
+
+    let set = std::env::var_os(glibc::TUNABLES).unwrap_or_default();
+    // A value that is no text is the user's, and stays.
+    let (None, Some(set)) = (std::env::var_os(glibc::DONE), set.to_str()) else { return };
+    let Some(tunables) = glibc::completed(set, |name| std::env::var_os(name).is_some()) else { return };
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut arguments = std::env::args_os();
+    let mut command = std::process::Command::new(program);
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    let error = command.args(arguments).env(glibc::TUNABLES, tunables).env(glibc::DONE, "1").exec();
+    // It serves all the same, and keeps more memory.
+    tracing::debug!(%error, "the allocator could not be set");
+}
+
+/// See the other.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+pub(crate) const fn give_back_large_blocks() {}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod glibc {
+    /// What glibc reads when a process starts: `name=value:name=value`.
+    pub(super) const TUNABLES: &str = "GLIBC_TUNABLES";
+    /// Set in the program that was started anew, so that it happens once.
+    pub(super) const DONE: &str = "RESCIND_ALLOCATOR_SET";
+
+    /// The name of a setting, its older variable, and our value.
+    const SETTINGS: [(&str, &str, &str); 3] = [
+        ("glibc.malloc.mmap_threshold", "MALLOC_MMAP_THRESHOLD_", "131072"),
+        ("glibc.malloc.trim_threshold", "MALLOC_TRIM_THRESHOLD_", "131072"),
+        ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX", "2"),
+    ];
+
+    /// What is set, with those of our settings that the user has not made. `None`: the user has made all of them.
+    pub(super) fn completed(set: &str, has_variable: impl Fn(&str) -> bool) -> Option<String> {
+        let is_set = |name: &str| {
+            set.split(':').any(|part| part.split_once('=').is_some_and(|(set_name, _)| set_name == name))
+        };
+        let missing: Vec<String> = SETTINGS
+            .into_iter()
+            .filter(|(name, variable, _)| !is_set(name) && !has_variable(variable))
+            .map(|(name, _, value)| format!("{name}={value}"))
+            .collect();
+        if missing.is_empty() {
+            return None;
+        }
+        let set = (!set.is_empty()).then(|| set.to_owned());
+        Some(set.into_iter().chain(missing).collect::<Vec<_>>().join(":"))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::completed;
+
+        #[test]
+        fn what_the_user_set_stays_and_the_rest_is_added() {
+            let ours = "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072:\
+                        glibc.malloc.arena_max=2";
+            assert_eq!(completed("", |_| false).as_deref(), Some(ours));
+            let theirs = "glibc.malloc.mmap_threshold=7:glibc.malloc.arena_max=3";
+            assert_eq!(
+                completed(theirs, |_| false).unwrap(),
+                format!("{theirs}:glibc.malloc.trim_threshold=131072")
+            );
+            assert_eq!(completed(theirs, |variable| variable == "MALLOC_TRIM_THRESHOLD_"), None);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The fixture sets its allocator as it starts.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+
+/// The value of `GLIBC_TUNABLES` in the environment of a fixture that answers, under the process id it was started with.
+fn tunables(set: Option<&str>) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rescind"));
+    command.args(["fixture", "--dialect", "acp", "--listen", "stdio"]);
+    command.env_remove("GLIBC_TUNABLES").env_remove("RESCIND_ALLOCATOR_SET");
+    for name in ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX"] {
+        command.env_remove(name);
+    }
+    if let Some(set) = set {
+        command.env("GLIBC_TUNABLES", set);
+    }
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"test/echo\"}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+    assert!(answer.contains("\"id\":1"), "{answer}");
+    let environment = std::fs::read(format!("/proc/{}/environ", child.id())).unwrap();
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    let environment = String::from_utf8(environment).unwrap();
+    // glibc reads its settings in place, and may leave a zero for each colon.
+    let (_, value) = environment.split_once("GLIBC_TUNABLES=").unwrap_or_default();
+    let settings = value.split(['\0', ':']).take_while(|setting| setting.starts_with("glibc."));
+    settings.collect::<Vec<_>>().join(":")
+}
+
+#[test]
+fn a_fixture_has_its_large_blocks_given_back() {
+    let ours =
+        "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072:glibc.malloc.arena_max=2";
+    assert_eq!(tunables(None), ours);
+}
+
+#[test]
+fn what_the_user_set_of_the_allocator_stays() {
+    let theirs = "glibc.malloc.mmap_threshold=262144:glibc.malloc.tcache_count=3";
+    let both = format!("{theirs}:glibc.malloc.trim_threshold=131072:glibc.malloc.arena_max=2");
+    assert_eq!(tunables(Some(theirs)), both);
+    assert_eq!(tunables(Some(&both)), both, "all is set");
+}

@@ -1,0 +1,377 @@
+//! How many bytes are held for a server, for one of its clients, or for one connection.
+//!
+//! Budgets form a tree: what a connection holds counts for its client and for its server too. Where a budget is full, new work is
+//! refused or waits. What was accepted is never dropped: its answer is counted even if that exceeds the limit.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// The name of the limit in refusals and events.
+pub const MEMORY: &str = "memory";
+
+/// A bound of bytes, and how many of them are in use. Clones share one count.
+///
+/// ```
+/// use rescind_core::ByteBudget;
+///
+/// let server = ByteBudget::new(100);
+/// let connection = server.child(60);
+/// let held = connection.try_hold(50).expect("there is room");
+/// assert_eq!((connection.used(), server.used()), (50, 50));
+/// assert!(connection.try_hold(20).is_none(), "the connection is full");
+/// assert!(server.child(60).try_hold(60).is_none(), "so is the server");
+/// drop(held);
+/// assert_eq!(server.used(), 0);
+/// ```
+#[derive(Clone)]
+pub struct ByteBudget(Arc<Node>);
+
+struct Node {
+    limit: AtomicUsize,
+    used: AtomicUsize,
+    /// What this one counts for too. Set once.
+    parent: OnceLock<ByteBudget>,
+    waiting: Mutex<Vec<Waker>>,
+    /// Somebody may be in `waiting`.
+    is_awaited: AtomicBool,
+}
+
+impl Default for ByteBudget {
+    /// One without a bound.
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
+impl ByteBudget {
+    /// A budget of `limit` bytes that belongs to no other.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self(Arc::new(Node {
+            limit: AtomicUsize::new(limit),
+            used: AtomicUsize::new(0),
+            parent: OnceLock::new(),
+            waiting: Mutex::new(Vec::new()),
+            is_awaited: AtomicBool::new(false),
+        }))
+    }
+
+    /// A budget of `limit` bytes whose use counts for this one too.
+    #[must_use]
+    pub fn child(&self, limit: usize) -> Self {
+        let child = Self::new(limit);
+        child.set_parent(self);
+        child
+    }
+
+    /// Lets the use of this budget, also what is in use already, count for `parent` too. A budget that has a parent keeps it. Nothing
+    /// may be added to or taken from it meanwhile.
+    pub fn set_parent(&self, parent: &Self) {
+        if self.0.parent.set(parent.clone()).is_ok() {
+            parent.add(self.used());
+        }
+    }
+
+    /// What this budget counts for too.
+    #[must_use]
+    pub fn parent(&self) -> Option<&Self> {
+        self.0.parent.get()
+    }
+
+    /// Changes the bound, in bytes. What is in use stays so.
+    pub fn set_limit(&self, limit: usize) {
+        self.0.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// The bound, in bytes.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.0.limit.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in use. It may be more than the limit: answers to accepted requests are always added.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used.load(Ordering::SeqCst)
+    }
+
+    /// Whether so many bytes fit here and in all it counts for.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.full_at(bytes).is_none()
+    }
+
+    /// Holds so many bytes if they fit. `None`: they do not.
+    #[must_use]
+    pub fn try_hold(&self, bytes: usize) -> Option<HeldBytes> {
+        // What is added and taken back wakes whoever waits: two that wait would wake each other for ever.
+        if bytes > 0 && !self.has_room(bytes) {
+            return None;
+        }
+        let held = self.hold(bytes);
+        // Added first and looked at then: of two that come at once for the same room not both get it.
+        if bytes > 0 && !self.has_room(0) { None } else { Some(held) }
+    }
+
+    /// Holds so many bytes, whether they fit or not: for what was accepted already.
+    pub fn hold(&self, bytes: usize) -> HeldBytes {
+        self.add(bytes);
+        HeldBytes { budget: self.clone(), bytes }
+    }
+
+    /// The same bytes, which count here until the last handle to them is dropped.
+    #[must_use]
+    pub fn hold_frame(&self, frame: Bytes) -> Bytes {
+        let held = self.hold(frame.len());
+        held.with_frame(frame)
+    }
+
+    /// Ready once so many bytes fit. Registers the task to be woken when there may be room.
+    pub fn poll_room(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(full) = self.full_at(bytes) {
+            full.await_change(cx.waker());
+            // Something may have been given back just before the waker was there.
+            if full.fits(bytes) {
+                continue;
+            }
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    /// The first budget, from here upwards, that has no room for so many bytes.
+    fn full_at(&self, bytes: usize) -> Option<&Self> {
+        let mut budget = self;
+        loop {
+            if !budget.fits(bytes) {
+                return Some(budget);
+            }
+            budget = budget.parent()?;
+        }
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.used().saturating_add(bytes) <= self.limit()
+    }
+
+    /// Counts so many more. Wakes nobody.
+    pub(crate) fn add(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let mut budget = Some(self);
+        while let Some(at) = budget {
+            at.0.used.fetch_add(bytes, Ordering::SeqCst);
+            budget = at.parent();
+        }
+    }
+
+    /// Counts so many less, and wakes who waits for them.
+    pub(crate) fn remove(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let mut budget = Some(self);
+        while let Some(at) = budget {
+            at.0.used.fetch_sub(bytes, Ordering::SeqCst);
+            if at.0.is_awaited.load(Ordering::SeqCst) {
+                at.wake_all();
+            }
+            budget = at.parent();
+        }
+    }
+
+    fn await_change(&self, waker: &Waker) {
+        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|other| other.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+        self.0.is_awaited.store(true, Ordering::SeqCst);
+    }
+
+    fn wake_all(&self) {
+        let waiting = {
+            let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            self.0.is_awaited.store(false, Ordering::SeqCst);
+            std::mem::take(&mut *waiting)
+        };
+        for waker in waiting {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for ByteBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByteBudget")
+            .field("used", &self.used())
+            .field("limit", &self.limit())
+            .field("parent", &self.parent())
+            .finish()
+    }
+}
+
+/// Bytes of a [`ByteBudget`] that are in use until this is dropped.
+#[derive(Debug)]
+#[must_use = "the bytes are given back when it is dropped"]
+pub struct HeldBytes {
+    budget: ByteBudget,
+    bytes: usize,
+}
+
+impl HeldBytes {
+    /// How many.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds so many instead, whether they fit or not.
+    pub fn resize(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.budget.add(bytes - self.bytes);
+        } else {
+            self.budget.remove(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Holds so many instead if they fit; fewer always do. `false`: they do not, and nothing changes.
+    #[must_use]
+    pub fn try_resize(&mut self, bytes: usize) -> bool {
+        let before = self.bytes;
+        // As in `try_hold`: a try that fails wakes nobody.
+        if bytes > before && !self.budget.has_room(bytes - before) {
+            return false;
+        }
+        self.resize(bytes);
+        if bytes > before && !self.budget.has_room(0) {
+            self.resize(before);
+            return false;
+        }
+        true
+    }
+
+    /// The same frame, for which these bytes are held until the last handle to it is dropped.
+    #[must_use]
+    pub fn with_frame(self, frame: Bytes) -> Bytes {
+        if frame.is_empty() { frame } else { Bytes::from_owner(HeldFrame { frame, _held: self }) }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.budget.remove(self.bytes);
+    }
+}
+
+struct HeldFrame {
+    frame: Bytes,
+    _held: HeldBytes,
+}
+
+impl AsRef<[u8]> for HeldFrame {
+    fn as_ref(&self) -> &[u8] {
+        &self.frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize as Count;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(Count);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_a_child_holds_counts_for_every_budget_above_it() {
+        let server = ByteBudget::new(100);
+        let client = server.child(50);
+        let connection = client.child(40);
+        let held = connection.hold(30);
+        assert_eq!([server.used(), client.used(), connection.used()], [30; 3]);
+        assert!(connection.has_room(10) && !connection.has_room(11), "its own limit");
+        assert!(client.has_room(20) && !client.child(100).has_room(21), "its client's");
+        drop(held);
+        assert_eq!([server.used(), client.used(), connection.used()], [0; 3]);
+    }
+
+    #[test]
+    fn a_hold_that_does_not_fit_leaves_nothing() {
+        let budget = ByteBudget::new(10).child(100);
+        let mut held = budget.try_hold(10).unwrap();
+        assert!(budget.try_hold(1).is_none() && !held.try_resize(11));
+        assert_eq!((held.bytes(), budget.used()), (10, 10));
+        assert!(held.try_resize(4) && budget.try_hold(6).is_some());
+        // What was accepted is held over the limit, and then nothing new fits.
+        held.resize(20);
+        assert_eq!(budget.used(), 20);
+        assert!(budget.try_hold(1).is_none());
+    }
+
+    #[test]
+    fn a_frame_is_held_until_its_last_part_is_dropped() {
+        let budget = ByteBudget::new(10);
+        let frame = budget.hold_frame(Bytes::from_static(b"12345678"));
+        let part = frame.slice(2..3);
+        drop(frame);
+        assert_eq!((budget.used(), &*part), (8, &b"3"[..]));
+        drop(part);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn who_waits_for_room_above_is_woken_by_what_is_given_back_there() {
+        let server = ByteBudget::new(10);
+        let (one, two) = (server.child(10), server.child(10));
+        let held = one.hold(8);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        assert!(two.poll_room(2, &mut cx).is_ready());
+        assert!(two.poll_room(3, &mut cx).is_pending() && two.poll_room(3, &mut cx).is_pending());
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+        drop(held);
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1, "once, however often it asked");
+        assert!(two.poll_room(3, &mut cx).is_ready());
+    }
+
+    #[test]
+    fn a_try_that_fails_wakes_nobody() {
+        let server = ByteBudget::new(10);
+        let _full = server.hold(10);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        assert!(server.poll_room(1, &mut cx).is_pending());
+        let mut held = server.child(10).hold(0);
+        assert!(!held.try_resize(1) && server.try_hold(1).is_none());
+        assert_eq!(woken.0.load(Ordering::SeqCst), 0, "those who wait would wake each other for ever");
+    }
+
+    #[test]
+    fn a_parent_that_comes_later_counts_what_is_held_already() {
+        let (server, connection) = (ByteBudget::new(100), ByteBudget::default());
+        let held = connection.hold(30);
+        connection.set_parent(&server);
+        connection.set_parent(&ByteBudget::new(1));
+        assert_eq!(server.used(), 30);
+        drop(held);
+        assert_eq!((server.used(), connection.used()), (0, 0));
+    }
+}

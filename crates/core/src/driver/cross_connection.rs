@@ -1,0 +1,94 @@
+//! Parent and child on two connections, as in a gateway.
+//!
+//! The parent's machine knows the child by a number; the parent's driver knows where that number leads. Neither
+//! connection's lock is taken under the other's (D3), so the child is registered in three steps, and a cancel that
+//! falls between them is found by the last.
+
+use std::sync::{Arc, Weak};
+
+use super::request::Request;
+use super::shared::{ConnectionInner, Core};
+use super::slots::SlotKey;
+use crate::cause::{Cause, CauseKind};
+use crate::id::InboundKey;
+use crate::machine::{CallRefused, ForeignChild};
+
+/// A call on another connection.
+pub(super) struct ForeignCall {
+    connection: Weak<ConnectionInner>,
+    ticket: SlotKey,
+}
+
+impl ForeignCall {
+    /// The parent is cancelled.
+    pub(super) fn cancel_for_parent(self) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.step(|core, now, _| {
+                let _ = core.cancel_call(now, self.ticket, Cause::new(CauseKind::Parent), None);
+            });
+        }
+    }
+}
+
+/// A parent on another connection.
+pub(super) struct ForeignParent {
+    connection: Weak<ConnectionInner>,
+    key: InboundKey,
+    child: ForeignChild,
+}
+
+impl ForeignParent {
+    /// First: makes the parent expect a child, if it may have one.
+    pub(super) fn adopt(request: &Request) -> Result<Self, CallRefused> {
+        request.shared.step(|core, now, _| {
+            let child = ForeignChild(core.next_foreign);
+            core.session.local_adopt(now, request.key, child)?;
+            core.next_foreign += 1;
+            core.foreign.insert(child.0, None);
+            Ok(Self { connection: Arc::downgrade(&request.shared), key: request.key, child })
+        })
+    }
+
+    pub(super) const fn child(&self) -> ForeignChild {
+        self.child
+    }
+
+    /// The child has ended, or was not made after all.
+    pub(super) fn release(self) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.step(|core, _, _| {
+                core.foreign.remove(&self.child.0);
+                core.session.local_release(self.key, self.child);
+            });
+        }
+    }
+}
+
+impl Request {
+    /// Last: tells the parent where its child is. If it is cancelled already, or the child has ended, nobody asks.
+    pub(super) fn place_child(
+        &self,
+        child: ForeignChild,
+        connection: &Arc<ConnectionInner>,
+        ticket: SlotKey,
+    ) {
+        let call = ForeignCall { connection: Arc::downgrade(connection), ticket };
+        let missed = {
+            let mut core = self.shared.lock();
+            match core.foreign.get_mut(&child.0) {
+                Some(place) => place.replace(call),
+                None => Some(call),
+            }
+        };
+        if let Some(call) = missed {
+            call.cancel_for_parent();
+        }
+    }
+}
+
+impl Core {
+    /// The machine cancels a child on another connection. `None`: it is not placed yet, and will find itself gone.
+    pub(super) fn take_foreign(&mut self, child: ForeignChild) -> Option<ForeignCall> {
+        self.foreign.remove(&child.0).flatten()
+    }
+}

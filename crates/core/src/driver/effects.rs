@@ -1,0 +1,161 @@
+//! What a step leads to beyond its connection's lock (D2, D3).
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::cross_connection::{ForeignCall, ForeignParent};
+use super::few::Few;
+use super::handler::{Handler, Job};
+use super::log::Entry;
+use super::notifications::Inbox;
+use super::request::Request;
+use super::shared::ConnectionInner;
+use super::subscriptions::Matcher;
+use super::task_guard::Guard;
+use crate::machine::Event;
+use crate::sync::AbortHandle;
+
+/// Filled under the lock, run without it: first signals, then starts, aborts, wakers, and last what is gone.
+///
+/// One is made for each step, so it is small: most steps leave one thing or none.
+#[derive(Default)]
+pub(super) struct Deferred {
+    pub(super) starts: Few<Start>,
+    pub(super) wakers: Few<Waker>,
+    pub(super) driver: Option<Waker>,
+    /// Slots of requests that are gone: the last hold on what their contexts share.
+    pub(super) gone: Few<Arc<Request>>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few steps lead to. Its fields are run in the order they stand in.
+#[derive(Default)]
+pub(super) struct Rare {
+    pub(super) signals: Vec<Arc<Request>>,
+    pub(super) aborts: Vec<Arc<Request>>,
+    pub(super) watches: Vec<AbortHandle>,
+    pub(super) inboxes: Vec<Arc<Inbox>>,
+    pub(super) matchers: Vec<Matcher>,
+    pub(super) foreign_cancels: Vec<ForeignCall>,
+    pub(super) foreign_ends: Vec<ForeignParent>,
+    pub(super) events: Vec<Event>,
+    /// The connection has closed.
+    pub(super) closed: bool,
+    pub(super) log: Vec<Entry>,
+}
+
+/// A handler to be started.
+pub(super) struct Start {
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) request: Arc<Request>,
+    pub(super) params: Option<bytes::Bytes>,
+}
+
+impl Deferred {
+    pub(super) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(super) fn run(mut self, shared: &Arc<ConnectionInner>) {
+        if let Some(rare) = &mut self.rare {
+            for request in rare.signals.drain(..) {
+                request.wake_signalled();
+            }
+        }
+        if !self.starts.is_empty() {
+            start_all(self.starts);
+        }
+        if let Some(rare) = &mut self.rare {
+            for request in rare.aborts.drain(..) {
+                request.abort();
+            }
+        }
+        for waker in self.wakers {
+            waker.wake();
+        }
+        if let Some(driver) = self.driver {
+            driver.wake();
+        }
+        if let Some(rare) = self.rare {
+            rare.run(shared);
+        }
+        drop(self.gone);
+    }
+}
+
+impl Rare {
+    /// All that comes after the wakers.
+    fn run(self, shared: &Arc<ConnectionInner>) {
+        for watch in self.watches {
+            watch.abort();
+        }
+        for inbox in self.inboxes {
+            inbox.close();
+        }
+        for matcher in self.matchers {
+            matcher.inbox.close();
+        }
+        for call in self.foreign_cancels {
+            call.cancel_for_parent();
+        }
+        for parent in self.foreign_ends {
+            parent.release();
+        }
+        if let Some(hook) = &shared.on_event {
+            for event in &self.events {
+                // A hook that panics must not take the connection with it.
+                if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
+                    tracing::warn!("the event hook panicked");
+                }
+            }
+        }
+        if self.closed {
+            shared.closed.notify_waiters();
+        }
+        for entry in self.log {
+            entry.tell();
+        }
+    }
+}
+
+thread_local! {
+    /// Handlers to start after the one that is being started on this thread.
+    static STARTING: RefCell<Option<Vec<Start>>> = const { RefCell::new(None) };
+}
+
+/// Starts handlers one after another. A runtime that shuts down drops a task while it is being started, which ends
+/// its request and may start the next one: those are taken in turn, not one within the other.
+fn start_all(starts: Few<Start>) {
+    let first = STARTING.with_borrow_mut(|starting| {
+        if let Some(later) = starting {
+            later.extend(starts);
+            return None;
+        }
+        *starting = Some(Vec::new());
+        Some(starts)
+    });
+    let Some(first) = first else { return };
+    first.into_iter().for_each(start_one);
+    loop {
+        let turn = STARTING.with_borrow_mut(|starting| match starting {
+            Some(later) if !later.is_empty() => std::mem::take(later),
+            _ => {
+                *starting = None;
+                Vec::new()
+            }
+        });
+        if turn.is_empty() {
+            return;
+        }
+        turn.into_iter().for_each(start_one);
+    }
+}
+
+fn start_one(start: Start) {
+    let runtime = start.request.shared.runtime.clone();
+    let job = Job { guard: Guard::new(Arc::clone(&start.request)), params: start.params };
+    let abort = start.handler.start(job, &runtime);
+    start.request.set_abort(abort);
+}

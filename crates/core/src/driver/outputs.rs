@@ -1,0 +1,272 @@
+//! The outputs of the machine, done in order.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::Level;
+
+use super::admission::Places;
+use super::effects::{Deferred, Start};
+use super::log::{Entry, name, outcome_of_reply};
+use super::outbox::{Answer, Bulk, Control};
+use super::request::{Task, Unserved, Waiting};
+use super::shared::{ConnectionInner, Core};
+use crate::cause::Cause;
+use crate::dialect::{HandshakePart, Refusal};
+use crate::id::{ExchangeId, InboundKey};
+use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
+use crate::plant::{self, Plant};
+use crate::sync::atomic::Ordering;
+use crate::transport::ExchangeEnd;
+
+impl Core {
+    /// Does what the machine wants, under the lock; what concerns others is deferred.
+    pub(super) fn apply(&mut self, shared: &Arc<ConnectionInner>, now: Instant, deferred: &mut Deferred) {
+        while let Some(output) = self.session.poll_output() {
+            self.apply_one(shared, now, output, deferred);
+        }
+        if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
+            self.close = Some(CloseCause::PeerNotReading);
+        }
+    }
+
+    fn apply_one(
+        &mut self,
+        shared: &Arc<ConnectionInner>,
+        now: Instant,
+        output: Output,
+        deferred: &mut Deferred,
+    ) {
+        match output {
+            Output::Start(key) => self.start(shared, now, key, deferred),
+            Output::Signal { key, cause } => self.signal(key, cause, deferred),
+            Output::Abort(key) => self.abort(shared, key, deferred),
+            Output::Reply(reply) => self.reply(shared, reply, deferred),
+            Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
+            Output::Gone(key) => {
+                if let Some(slot) = self.inbound.remove(key.0) {
+                    self.memory.request_gone(slot.bytes);
+                    if let Some(extras) = slot.extras {
+                        self.reported.forget(key, &extras.tokens);
+                        deferred.rare().watches.extend(extras.watches);
+                    }
+                    deferred.gone.push(slot.request);
+                }
+            }
+            Output::Refuse { to, exchange, why } => {
+                self.outbox.push_control(Control::Refuse { to, exchange, why });
+            }
+            Output::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                self.outbox.push_control(Control::RefuseCancelled {
+                    id,
+                    tag,
+                    server_cancellable,
+                    exchange,
+                    graceful,
+                    cause,
+                });
+            }
+            Output::ExchangeEnd { exchange, silent } => self.finish(exchange, silent),
+            Output::Ack { ack, key, exchange, status } => {
+                self.outbox.push_control(Control::Ack { ack, key, exchange, status });
+            }
+            Output::SendCancel { call, number, cancel, cause } => {
+                if let Some((ticket, entry)) = self.entry_of(call) {
+                    let source = cause.kind();
+                    entry.extras().cancel = Some((cancel, cause));
+                    let span = entry.span();
+                    deferred.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
+                    self.outbox.push_control(Control::Cancel(ticket));
+                }
+            }
+            Output::TakeBack(call) => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    entry.frame = None;
+                    let calls = &self.calls;
+                    self.outbox
+                        .took_back(|ticket| calls.get(ticket).is_some_and(|call| call.frame.is_some()));
+                }
+            }
+            Output::Acked { call, cancelled } => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    let extras = entry.extras();
+                    extras.acknowledged = Some(cancelled);
+                    deferred.wakers.extend(extras.ack_waker.take());
+                }
+            }
+            Output::Settle { call, settlement } => self.settle_call(call, settlement, deferred),
+            Output::CancelForeign(child) => deferred.rare().foreign_cancels.extend(self.take_foreign(child)),
+            Output::Event(event) => self.tell(shared, event, deferred),
+            Output::Close(cause) => {
+                self.close.get_or_insert(cause);
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        shared: &Arc<ConnectionInner>,
+        now: Instant,
+        key: InboundKey,
+        deferred: &mut Deferred,
+    ) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        let (waiting, arrives) = match self.arriving.take() {
+            Some((arriving, waiting)) if arriving == key => (Some(waiting), true),
+            other => {
+                self.arriving = other;
+                (slot.extras.as_mut().and_then(|extras| extras.waiting.take()), false)
+            }
+        };
+        if let Some(Waiting { handler: Some(handler), params }) = waiting {
+            self.places.starts(&shared.admission, slot.request.whose(), arrives);
+            slot.task = Task::Running;
+            shared.beginning.fetch_add(1, Ordering::SeqCst);
+            let exchange = slot.request.exchange();
+            if arrives {
+                self.begun = exchange;
+            } else if exchange.is_peers() {
+                self.outbox.push_control(Control::Begin(exchange));
+            }
+            deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
+        } else {
+            // Nobody serves the method: it is answered here, and no task is made.
+            let lifecycle = shared.dialect.rules().lifecycle;
+            let shuts_down = lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.method);
+            slot.unserved = if shuts_down { Unserved::Shutdown } else { Unserved::NotFound };
+            self.session.local_answer(now, key, HandlerResult::Error);
+            self.session.local_ended(now, key);
+        }
+    }
+
+    fn signal(&mut self, key: InboundKey, cause: Cause, deferred: &mut Deferred) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if plant::is(Plant::LateRegistration) && !slot.request.has_begun() {
+            return;
+        }
+        let (request, logged) = (&slot.request, &cause);
+        deferred.log(Level::DEBUG, || Entry::RequestCancelled {
+            request: Arc::clone(request),
+            cause: logged.clone(),
+        });
+        slot.request.set_cancelled(cause);
+        deferred.rare().signals.push(Arc::clone(&slot.request));
+    }
+
+    fn abort(&mut self, shared: &ConnectionInner, key: InboundKey, deferred: &mut Deferred) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if slot.task == Task::Running {
+            Places::drains(&shared.admission, slot.request.whose());
+            slot.task = Task::Draining;
+        }
+        deferred.rare().aborts.push(Arc::clone(&slot.request));
+    }
+
+    fn reply(&mut self, shared: &ConnectionInner, mut reply: Reply, deferred: &mut Deferred) {
+        let mut answer = None;
+        if let Some(slot) = self.inbound.get_mut(reply.key.0) {
+            answer = match slot.unserved {
+                Unserved::NotFound => Some(Answer::Refused(Refusal::MethodNotFound)),
+                Unserved::Shutdown => {
+                    let result = shared.dialect.rules().lifecycle.map(|lifecycle| lifecycle.shutdown_result);
+                    if let (ReplyBody::Handler, Some(result)) = (&reply.body, result) {
+                        reply.body = ReplyBody::Graceful(result);
+                    }
+                    None
+                }
+                Unserved::No if reply.body == ReplyBody::Handler => self.offered.take(),
+                Unserved::No => None,
+            };
+            if slot.task == Task::Running {
+                Places::drains(&shared.admission, slot.request.whose());
+                slot.task = Task::Draining;
+            }
+            let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
+            deferred.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
+            let rules = shared.dialect.rules();
+            if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
+                (&answer, &reply.body, rules.handshake)
+            {
+                if handshake == &*slot.request.method {
+                    let said = shared.dialect.codec().read_handshake(HandshakePart::Result, value);
+                    self.session.handshake(HandshakePart::Result, &said);
+                }
+            }
+        }
+        self.end_waits_for_room(reply.key, deferred);
+        let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
+        self.outbox.push_bulk(Bulk::Answer { reply, answer });
+    }
+
+    fn silence(
+        &mut self,
+        shared: &ConnectionInner,
+        key: InboundKey,
+        exchange: ExchangeId,
+        deferred: &mut Deferred,
+    ) {
+        if let Some(slot) = self.inbound.get_mut(key.0) {
+            if slot.task == Task::Running {
+                Places::drains(&shared.admission, slot.request.whose());
+                slot.task = Task::Draining;
+            }
+            if slot.take_frames() {
+                self.outbox.silence(key);
+                self.give_room(deferred);
+            }
+        }
+        self.end_waits_for_room(key, deferred);
+        self.finish(exchange, true);
+    }
+
+    fn finish(&mut self, exchange: ExchangeId, silent: bool) {
+        if exchange.is_peers() {
+            let how = if silent { ExchangeEnd::Silent } else { ExchangeEnd::Accepted };
+            self.outbox.push_control(Control::ExchangeEnd { exchange, how });
+        }
+    }
+
+    fn tell(&mut self, shared: &ConnectionInner, event: Event, deferred: &mut Deferred) {
+        match &event {
+            Event::LimitReached(limit) => deferred.log(Level::DEBUG, || Entry::LimitReached(limit)),
+            Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
+                if let Some(slot) = self.inbound.get(key.0) {
+                    let (request, event) = (&slot.request, name(&event));
+                    let request = || Arc::clone(request);
+                    deferred.log(Level::DEBUG, || Entry::HandlerEndedBadly { request: request(), event });
+                }
+            }
+            Event::Unresponsive(_) => deferred.log(Level::DEBUG, || Entry::Unresponsive),
+            Event::UnknownCancel
+            | Event::MalformedCancel
+            | Event::IgnoredCancel
+            | Event::EarlyNotification
+            | Event::ParkedCancel
+            | Event::LateAnswer
+            | Event::UnknownAnswer
+            | Event::DuplicateId
+            | Event::BadFrame
+            | Event::IgnoredToken => deferred.log(Level::TRACE, || Entry::NoEffect(name(&event))),
+        }
+        if shared.on_event.is_some() {
+            deferred.rare().events.push(event);
+        }
+    }
+
+    /// From now on every handler that still runs is draining: nothing can answer for it.
+    pub(super) fn lose_wire(
+        &mut self,
+        shared: &ConnectionInner,
+        deferred: &mut Deferred,
+    ) -> impl Sized + use<> {
+        for slot in self.inbound.values_mut() {
+            if slot.task == Task::Running {
+                Places::drains(&shared.admission, slot.request.whose());
+                slot.task = Task::Draining;
+            }
+        }
+        let frames = self.outbox.clear();
+        self.give_room_to_all(deferred);
+        (frames, self.drop_notices())
+    }
+}

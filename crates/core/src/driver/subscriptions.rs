@@ -1,0 +1,98 @@
+//! Who reads which notifications: the calls whose callers tell theirs apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::notifications::{Inbox, Notification};
+
+/// Whether a notification belongs to a call.
+pub(super) type Belongs = Arc<dyn Fn(&Notification) -> bool + Send + Sync>;
+
+/// A reader of a call whose notifications its caller tells apart.
+#[derive(Clone)]
+pub(super) struct Matcher {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) belongs: Belongs,
+}
+
+/// A reader's place: they are asked in the order in which they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(u64);
+
+/// The readers in their order.
+pub(super) type Readers = BTreeMap<Place, Matcher>;
+
+/// The readers of a connection. A notification asks them outside the connection's lock, so it holds the list itself and
+/// not a copy. Only a change that comes meanwhile makes one: at most one a notification, which asks all of them anyway.
+#[derive(Default)]
+pub(super) struct Matchers {
+    readers: Arc<Readers>,
+    next: u64,
+}
+
+impl Matchers {
+    pub(super) fn add(&mut self, matcher: Matcher) -> Place {
+        let place = Place(self.next);
+        self.next += 1;
+        Arc::make_mut(&mut self.readers).insert(place, matcher);
+        place
+    }
+
+    /// Takes a reader out. What is returned is to be dropped without the lock (D2).
+    #[must_use]
+    pub(super) fn remove(&mut self, place: Place) -> Option<Matcher> {
+        Arc::make_mut(&mut self.readers).remove(&place)
+    }
+
+    /// All of them as they are now, if there is any.
+    pub(super) fn all(&self) -> Option<Arc<Readers>> {
+        (!self.readers.is_empty()).then(|| Arc::clone(&self.readers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matcher() -> Matcher {
+        Matcher { inbox: Inbox::new(false), belongs: Arc::new(|_| true) }
+    }
+
+    #[test]
+    fn a_notification_copies_no_reader() {
+        let mut matchers = Matchers::default();
+        assert!(matchers.all().is_none());
+        for _ in 0..1000 {
+            matchers.add(matcher());
+        }
+        let all = matchers.all().unwrap();
+        let copies = all.values().filter(|reader| Arc::strong_count(&reader.belongs) != 1).count();
+        assert_eq!((all.len(), copies), (1000, 0), "the readers are copied for a notification");
+    }
+
+    #[test]
+    fn the_end_of_a_call_touches_its_own_reader_alone() {
+        let mut matchers = Matchers::default();
+        let places: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
+        let list = Arc::as_ptr(&matchers.readers);
+        for place in places.iter().take(500) {
+            let removed = matchers.remove(*place);
+            assert_eq!(removed.map(|removed| Arc::strong_count(&removed.belongs)), Some(1));
+        }
+        assert_eq!(Arc::as_ptr(&matchers.readers), list, "the list is built anew for each call that ends");
+        let left: Vec<_> = matchers.readers.keys().copied().collect();
+        assert_eq!(left, places.split_at(500).1, "the others keep their order");
+    }
+
+    #[test]
+    fn readers_that_come_and_go_meanwhile_change_nothing_for_those_who_ask() {
+        let mut matchers = Matchers::default();
+        let first = matchers.add(matcher());
+        let asked = matchers.all().unwrap();
+        let second = matchers.add(matcher());
+        assert!(matchers.remove(first).is_some());
+        assert_eq!(asked.keys().collect::<Vec<_>>(), [&first]);
+        assert_eq!(matchers.all().unwrap().keys().collect::<Vec<_>>(), [&second]);
+        assert!(matchers.remove(first).is_none(), "a place is not given again");
+    }
+}

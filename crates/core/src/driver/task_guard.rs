@@ -1,0 +1,177 @@
+//! The end of a handler's task, told once, however it comes.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::context::CallContext;
+use super::outbox::Answer;
+use super::request::{Request, Task};
+use super::shared::{ConnectionInner, Core};
+use crate::dialect::HandshakePart;
+use crate::machine::HandlerResult;
+
+/// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
+pub(super) struct Guard(Arc<Request>);
+
+impl Guard {
+    pub(super) const fn new(request: Arc<Request>) -> Self {
+        Self(request)
+    }
+
+    pub(super) fn context(&self) -> CallContext {
+        CallContext::new(Arc::clone(&self.0))
+    }
+
+    /// Opens the request's span, if anyone wants it.
+    pub(super) fn open_span(&self) {
+        let request = &self.0;
+        let span = tracing::info_span!(
+            "rescind.request",
+            rpc.system.name = request.shared.rpc_system(),
+            rpc.method = %crate::shown::Shown::name(&request.method),
+            jsonrpc.request.id = %crate::shown::Shown::name(&request.id),
+            cancel.source = tracing::field::Empty,
+            cancel.outcome = tracing::field::Empty,
+        );
+        if !span.is_disabled() {
+            request.put_span(Some(span));
+        }
+    }
+
+    /// Runs code of the handler in the request's span.
+    pub(super) fn enter<R>(&self, code: impl FnOnce() -> R) -> R {
+        let span = self.0.take_span();
+        let entered = span.as_ref().map(tracing::Span::enter);
+        let result = code();
+        drop(entered);
+        self.0.put_span(span);
+        result
+    }
+
+    /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then; and closes it.
+    pub(super) fn close_span(&self, end: HandlerResult) {
+        let Some(span) = self.0.take_span() else { return };
+        let Some(cause) = self.0.cause() else { return };
+        span.record("cancel.source", cause.kind().name());
+        let outcome = match end {
+            HandlerResult::Value => "completed",
+            HandlerResult::Error => "failed",
+            HandlerResult::Stopped => "cancelled",
+            HandlerResult::Panicked => "panicked",
+        };
+        span.record("cancel.outcome", outcome);
+    }
+
+    pub(super) fn begin(&self) {
+        self.0.begin();
+    }
+
+    /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
+    /// becomes an internal error.
+    pub(super) fn fit(&self, answer: Answer) -> Answer {
+        self.0.shared.fit(&self.0.method, answer)
+    }
+
+    /// Offers the handler's end once there is room for it, and reports the task as gone.
+    ///
+    /// Dropped before it is done, the answer is lost and the task counts as gone without one: that is what an abort
+    /// after the grace does, when the machine has answered already.
+    pub(super) fn poll_offer(
+        &self,
+        end: HandlerResult,
+        answer: &mut Option<Answer>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let offered = self.0.poll_offer(end, answer, cx);
+        if offered.is_ready() {
+            self.0.set_told();
+        }
+        offered
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let request = &self.0;
+        // Of a task that was aborted; contexts may outlive it.
+        drop(request.take_span());
+        if !request.is_told() {
+            request.begin();
+            request.shared.step(|core, now, _| core.end_task(request, now));
+        }
+    }
+}
+
+impl Request {
+    /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
+    /// permit and can be cancelled.
+    fn poll_offer(
+        self: &Arc<Self>,
+        end: HandlerResult,
+        answer: &mut Option<Answer>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let heard = self.shared.dialect.rules().errors_after_cancel;
+        let end = match (end, &*answer) {
+            // What the dialect lets a handler say after its cancel stands as a value would.
+            (HandlerResult::Error, Some(Answer::Error(error))) if heard.contains(&error.code) => {
+                HandlerResult::Value
+            }
+            (end, _) => end,
+        };
+        self.shared.step(|core, now, deferred| {
+            let weight = answer.as_ref().map_or(0, Answer::weight);
+            let settled = !core.session.may_notify(self.key);
+            let has_room = core.outbox.has_room(core.session.limits(), weight);
+            let Some(slot) = core.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
+            if !settled && !has_room {
+                if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
+                    core.waiting_for_room.push(self.key);
+                }
+                core.memory.answer_waits(&mut slot.bytes, weight);
+                return Poll::Pending;
+            }
+            core.offered = answer.take();
+            core.session.local_answer(now, self.key, end);
+            core.end_task(self, now);
+            core.apply(&self.shared, now, deferred);
+            // What the machine did not take is dropped without the lock.
+            *answer = core.offered.take();
+            Poll::Ready(())
+        })
+    }
+}
+
+impl Core {
+    /// The task of a request is gone.
+    pub(super) fn end_task(&mut self, request: &Request, now: std::time::Instant) {
+        if request.is_cancelled() {
+            request.shared.registry.clear(request.session(), &request.id);
+        }
+        if let Some(slot) = self.inbound.get_mut(request.key.0) {
+            self.places.ends(&request.shared.admission, request.whose(), slot.task);
+            slot.task = Task::Ended;
+        }
+        self.session.local_ended(now, request.key);
+    }
+}
+
+impl ConnectionInner {
+    fn fit(&self, method: &str, answer: Answer) -> Answer {
+        let Answer::Value(mut value) = answer else { return answer };
+        if self.dialect.rules().handshake == Some(method) {
+            let declared = self.dialect.codec().declare(HandshakePart::Result, &value, self.handles_cancels);
+            value = declared.unwrap_or(value);
+        }
+        if value.get().len() > self.max_frame {
+            tracing::warn!(
+                rpc.method = %crate::shown::Shown::name(method),
+                bytes = value.get().len(),
+                limit = self.max_frame,
+                "an answer is over the frame limit"
+            );
+            return Answer::Refused(crate::dialect::Refusal::Internal);
+        }
+        Answer::Value(value)
+    }
+}

@@ -1,0 +1,136 @@
+//! How long calls of ours may take.
+
+use std::time::{Duration, Instant};
+
+use crate::dialect::{Role, Rules};
+
+/// What the connection says of calls that say nothing of it themselves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    pub(super) call: Setting,
+    pub(super) max: Setting,
+}
+
+/// A time that may be left to whoever sets the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Setting {
+    #[default]
+    Default,
+    Never,
+    After(Duration),
+}
+
+impl Setting {
+    pub(super) fn of(time: Option<Duration>) -> Self {
+        time.map_or(Self::Never, Self::After)
+    }
+
+    pub(super) fn or(self, default: Option<Duration>) -> Option<Duration> {
+        match self {
+            Self::Default => default,
+            Self::Never => None,
+            Self::After(time) => Some(time),
+        }
+    }
+}
+
+/// What a call says of its time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CallTime {
+    pub(super) timeout: Setting,
+    pub(super) max: Setting,
+    /// Progress begins the timeout anew.
+    pub(super) is_renewed: bool,
+}
+
+/// The time of a call that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) timeout: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
+    pub(super) renewal: Option<Renewal>,
+}
+
+/// How progress moves the deadline of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Renewal {
+    by: Duration,
+    until: Option<Instant>,
+}
+
+impl Renewal {
+    /// The deadline after progress that comes now.
+    pub(super) fn deadline(self, now: Instant) -> Option<Instant> {
+        now.checked_add(self.by).into_iter().chain(self.until).min()
+    }
+}
+
+impl CallTime {
+    /// The dialect's defaults are a client's, and none of requests that are meant to stay open.
+    pub(super) fn begin(
+        self,
+        now: Instant,
+        connection: Timeouts,
+        rules: &Rules,
+        role: Role,
+        method: &str,
+    ) -> Given {
+        let stays_open = rules.peer_may_end.contains(&method);
+        let of_client = |time: Option<Duration>| time.filter(|_| role == Role::Client);
+        let by_default = connection.call.or(of_client(rules.call_timeout)).filter(|_| !stays_open);
+        let timeout = self.timeout.or(by_default);
+        // A default maximum cuts no timeout that was asked for.
+        let max_by_default = connection.max.or(of_client(rules.max_call_timeout)).filter(|_| self.is_renewed);
+        let max = self.max.or(max_by_default.map(|max| timeout.map_or(max, |timeout| max.max(timeout))));
+        let until = max.and_then(|max| now.checked_add(max));
+        let renewal = timeout.filter(|_| self.is_renewed).map(|by| Renewal { by, until });
+        let timeout = timeout.into_iter().chain(max).min();
+        Given { timeout, deadline: timeout.and_then(|timeout| now.checked_add(timeout)), renewal }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::{ACP, MCP, MCP_2026};
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const UNSET: Timeouts = Timeouts { call: Setting::Default, max: Setting::Default };
+
+    fn timeout(
+        call: CallTime,
+        connection: Timeouts,
+        rules: &Rules,
+        role: Role,
+        method: &str,
+    ) -> Option<Duration> {
+        call.begin(Instant::now(), connection, rules, role, method).timeout
+    }
+
+    #[test]
+    fn only_clients_of_mcp_have_a_timeout_by_default() {
+        let call = CallTime::default();
+        assert_eq!(timeout(call, UNSET, MCP.rules(), Role::Client, "tools/call"), Some(60 * SECOND));
+        assert_eq!(timeout(call, UNSET, MCP.rules(), Role::Server, "elicitation/create"), None);
+        assert_eq!(timeout(call, UNSET, MCP_2026.rules(), Role::Client, "subscriptions/listen"), None);
+        assert_eq!(timeout(call, UNSET, ACP.rules(), Role::Client, "session/prompt"), None);
+        let never = Timeouts { call: Setting::Never, ..UNSET };
+        assert_eq!(timeout(call, never, MCP.rules(), Role::Client, "tools/call"), None);
+        let short = Timeouts { call: Setting::After(SECOND), ..UNSET };
+        assert_eq!(timeout(call, short, ACP.rules(), Role::Server, "a"), Some(SECOND));
+        let own = CallTime { timeout: Setting::Never, ..call };
+        assert_eq!(timeout(own, short, ACP.rules(), Role::Server, "a"), None);
+    }
+
+    #[test]
+    fn a_default_maximum_cuts_no_timeout_that_was_asked_for() {
+        let now = Instant::now();
+        let long =
+            CallTime { timeout: Setting::After(3600 * SECOND), is_renewed: true, ..CallTime::default() };
+        let given = long.begin(now, UNSET, MCP.rules(), Role::Client, "a");
+        assert_eq!(given.timeout, Some(3600 * SECOND));
+        assert_eq!(given.renewal.and_then(|renewal| renewal.until), now.checked_add(3600 * SECOND));
+        let capped = CallTime { max: Setting::After(SECOND), ..long };
+        assert_eq!(capped.begin(now, UNSET, MCP.rules(), Role::Client, "a").timeout, Some(SECOND));
+    }
+}

@@ -1,0 +1,254 @@
+//! What became of the last keys: to answer "already", and to know that a cancel came late rather than early.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::id::{Principal, RequestId, Scope};
+
+/// A key in its space.
+pub(super) type Name = (Scope, RequestId);
+
+/// About what a settled key takes beside the text of its id, in bytes.
+const ENTRY: usize = 160;
+
+/// The bytes of a key's text, where it is one.
+pub(super) fn text_of((_, id): &Name) -> usize {
+    id.as_text().map_or(0, str::len)
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It was answered with what its handler gave.
+    Completed,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// The last settled keys, bounded in number and age.
+#[derive(Clone, Debug)]
+pub(super) struct Memory {
+    most: usize,
+    longest: Duration,
+    known: HashMap<Name, Known>,
+    order: VecDeque<Recorded>,
+    /// How many were ever recorded.
+    recorded: u64,
+    /// Bytes of the ids in `order`.
+    text: usize,
+    forgotten: Forgotten,
+}
+
+/// The settled keys that are not known any more, to make room or for their age, since the connection began. A cancel for one of
+/// them can come at any time, and is late.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Forgotten {
+    /// The highest of those that are numbers.
+    pub(super) highest: Option<i64>,
+    /// Whether a string was among them: strings have no order.
+    pub(super) strings: bool,
+}
+
+impl Forgotten {
+    fn note(&mut self, id: &RequestId) {
+        match id.as_number() {
+            Some(number) => self.highest = self.highest.max(Some(number)),
+            None => self.strings = true,
+        }
+    }
+
+    /// Whether this id may be one of them.
+    pub(super) fn may_hold(self, id: &RequestId) -> bool {
+        match id.as_number() {
+            Some(number) => self.highest.is_some_and(|highest| number <= highest),
+            None => self.strings,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    settled: Settled,
+    principal: Option<Principal>,
+    number: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Recorded {
+    name: Name,
+    number: u64,
+    at: Instant,
+}
+
+impl Memory {
+    pub(super) fn new(most: usize, longest: Duration) -> Self {
+        Self {
+            most,
+            longest,
+            known: HashMap::new(),
+            order: VecDeque::new(),
+            recorded: 0,
+            text: 0,
+            forgotten: Forgotten::default(),
+        }
+    }
+
+    pub(super) fn record(
+        &mut self,
+        now: Instant,
+        name: Name,
+        principal: Option<Principal>,
+        settled: Settled,
+    ) {
+        self.forget_old(now);
+        self.recorded += 1;
+        let number = self.recorded;
+        self.text += text_of(&name);
+        self.known.insert(name.clone(), Known { settled, principal, number });
+        self.order.push_back(Recorded { name, number, at: now });
+        while self.order.len() > self.most {
+            self.forget_first();
+        }
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.order.len() * ENTRY + self.text
+    }
+
+    /// What became of a key, for the principal whose it was: to others it is unknown (I4).
+    pub(super) fn recall(
+        &mut self,
+        now: Instant,
+        name: &Name,
+        principal: Option<&Principal>,
+    ) -> Option<Settled> {
+        self.forget_old(now);
+        let known = self.known.get(name)?;
+        (known.principal.as_ref() == principal).then_some(known.settled)
+    }
+
+    /// Whether a key was settled of late, whoever's it was.
+    pub(super) fn knows(&mut self, now: Instant, name: &Name) -> bool {
+        self.forget_old(now);
+        self.known.contains_key(name)
+    }
+
+    /// What was settled and is not known any more.
+    pub(super) fn forgotten(&mut self, now: Instant) -> Forgotten {
+        self.forget_old(now);
+        self.forgotten
+    }
+
+    /// The same, with all that is too old by now. Without a now nothing is.
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect_forgotten(&self, now: Option<Instant>) -> Forgotten {
+        let mut forgotten = self.forgotten;
+        let is_old = |at: Instant| now.is_some_and(|now| now.saturating_duration_since(at) >= self.longest);
+        for (name, ..) in self.inspect().filter(|(_, known, at)| known.is_some() && is_old(*at)) {
+            forgotten.note(&name.1);
+        }
+        forgotten
+    }
+
+    /// What is remembered, the eldest first; without an end where a younger entry has taken its place.
+    #[cfg(feature = "verify")]
+    pub(super) fn inspect(
+        &self,
+    ) -> impl Iterator<Item = (&Name, Option<(Settled, Option<&Principal>)>, Instant)> {
+        self.order.iter().map(|entry| {
+            let known = self.known.get(&entry.name).filter(|known| known.number == entry.number);
+            (&entry.name, known.map(|known| (known.settled, known.principal.as_ref())), entry.at)
+        })
+    }
+
+    fn forget_old(&mut self, now: Instant) {
+        while self.order.front().is_some_and(|first| now.saturating_duration_since(first.at) >= self.longest)
+        {
+            self.forget_first();
+        }
+    }
+
+    /// The first entry goes, and its key with it. A key settled again since has a younger entry of its own, and stays.
+    fn forget_first(&mut self) {
+        let Some(Recorded { name, number, .. }) = self.order.pop_front() else { return };
+        self.text -= text_of(&name);
+        if let Entry::Occupied(known) = self.known.entry(name) {
+            if known.get().number == number {
+                let ((_, id), _) = known.remove_entry();
+                self.forgotten.note(&id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(id: i64) -> Name {
+        (Scope::Session, RequestId::number(id))
+    }
+
+    fn forgotten(memory: &mut Memory, now: Instant) -> (Option<i64>, bool) {
+        let Forgotten { highest, strings } = memory.forgotten(now);
+        (highest, strings)
+    }
+
+    #[test]
+    fn memory_is_bounded_in_number_and_age_and_tells_what_it_forgot() {
+        let start = Instant::now();
+        let mut memory = Memory::new(2, Duration::from_secs(60));
+        memory.record(start, name(1), None, Settled::Completed);
+        memory.record(start, name(2), None, Settled::Cancelled);
+        assert_eq!(forgotten(&mut memory, start), (None, false));
+        memory.record(start, name(3), None, Settled::Completed);
+        assert_eq!(memory.recall(start, &name(1), None), None);
+        assert_eq!(memory.recall(start, &name(2), None), Some(Settled::Cancelled));
+        assert_eq!(forgotten(&mut memory, start), (Some(1), false));
+        let later = start + Duration::from_secs(60);
+        assert_eq!(memory.recall(later, &name(2), None), None);
+        assert_eq!(forgotten(&mut memory, later), (Some(3), false));
+        assert!(memory.known.is_empty() && memory.order.is_empty());
+    }
+
+    #[test]
+    fn a_key_settled_again_replaces_its_memory() {
+        let start = Instant::now();
+        let mut memory = Memory::new(8, Duration::from_secs(60));
+        memory.record(start, name(1), None, Settled::Completed);
+        memory.record(start + Duration::from_secs(30), name(1), None, Settled::Cancelled);
+        let when = start + Duration::from_secs(61);
+        assert_eq!(memory.recall(when, &name(1), None), Some(Settled::Cancelled));
+        assert_eq!(forgotten(&mut memory, when), (None, false));
+    }
+
+    #[test]
+    fn a_key_settled_twice_in_one_step_is_known_while_its_younger_entry_is() {
+        let start = Instant::now();
+        let mut memory = Memory::new(2, Duration::from_secs(60));
+        for id in [1, 1, 2] {
+            memory.record(start, name(id), None, Settled::Completed);
+        }
+        assert_eq!(memory.recall(start, &name(1), None), Some(Settled::Completed));
+        assert_eq!(forgotten(&mut memory, start), (None, false), "nothing is missing");
+    }
+
+    #[test]
+    fn the_highest_that_was_forgotten_is_kept_for_good() {
+        let start = Instant::now();
+        let mut memory = Memory::new(1, Duration::from_secs(60));
+        for id in [7, 3, 4] {
+            memory.record(start, name(id), None, Settled::Completed);
+        }
+        assert_eq!(forgotten(&mut memory, start), (Some(7), false));
+        let text = RequestId::text("a").unwrap();
+        memory.record(start, (Scope::Session, text.clone()), None, Settled::Completed);
+        assert_eq!(forgotten(&mut memory, start), (Some(7), false));
+        let hours = start + Duration::from_secs(7200);
+        assert_eq!(forgotten(&mut memory, hours), (Some(7), true), "strings have no order");
+        let forgotten = memory.forgotten(hours);
+        assert!(forgotten.may_hold(&7.into()) && forgotten.may_hold(&text) && !forgotten.may_hold(&8.into()));
+    }
+}

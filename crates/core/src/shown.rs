@@ -1,0 +1,126 @@
+//! What a stranger says, as a log may hold it.
+
+use std::fmt::{self, Write as _};
+
+/// The most bytes that are shown of a name: two of them on an event and two on its span leave room on a line of a kilobyte.
+const NAME: usize = 128;
+/// The most bytes that are shown of a text.
+const TEXT: usize = 256;
+
+/// Shows what may be a stranger's on one short line: everything but printable characters is escaped, and what is too long is cut.
+///
+/// For fields of logs and spans, in wires of your own too: method names, ids, addresses, texts of errors.
+///
+/// ```
+/// use rescind_core::Shown;
+///
+/// assert_eq!(Shown::name("tools/call\n\u{1b}[2J").to_string(), r"tools/call\u{a}\u{1b}[2J");
+/// assert!(Shown::text("x".repeat(1 << 20)).to_string().len() < 300);
+/// ```
+#[derive(Clone, Copy)]
+pub struct Shown<T> {
+    value: T,
+    most: usize,
+}
+
+impl<T: fmt::Display> Shown<T> {
+    /// A name: a method, an id, an address; 128 bytes of it.
+    pub const fn name(value: T) -> Self {
+        Self { value, most: NAME }
+    }
+
+    /// A text: a reason, an error; 256 bytes of it.
+    pub const fn text(value: T) -> Self {
+        Self { value, most: TEXT }
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Shown<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = Line { out: f, room: self.most, state: State::Writing };
+        let written = write!(line, "{}", self.value);
+        match line.state {
+            State::Full => f.write_str("..."),
+            State::Failed => Err(fmt::Error),
+            State::Writing => written,
+        }
+    }
+}
+
+impl<T: fmt::Display> fmt::Debug for Shown<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Takes what a value writes, until there is no room: then it says that it failed, so that a long value writes no more.
+struct Line<'a, 'b> {
+    out: &'a mut fmt::Formatter<'b>,
+    room: usize,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Writing,
+    Full,
+    Failed,
+}
+
+impl fmt::Write for Line<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            let plain = matches!(character, ' '..='~') || character.is_alphanumeric();
+            let length = if plain { character.len_utf8() } else { character.escape_unicode().len() };
+            let Some(left) = self.room.checked_sub(length) else {
+                self.room = 0;
+                self.state = State::Full;
+                return Err(fmt::Error);
+            };
+            self.room = left;
+            let written = if plain {
+                self.out.write_char(character)
+            } else {
+                write!(self.out, "{}", character.escape_unicode())
+            };
+            if written.is_err() {
+                self.state = State::Failed;
+                return written;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_shown_is_one_short_line() {
+        for evil in ["\u{1b}", "\n", "\r", "\0", "\u{202e}", "\u{2066}", "\u{85}", "\u{2028}", "x", "é"] {
+            for (times, cut) in [(1, false), (1 << 20, true)] {
+                for shown in [Shown::name(evil.repeat(times)), Shown::text(evil.repeat(times))] {
+                    let shown = shown.to_string();
+                    assert!(shown.len() <= TEXT + 3 && shown.ends_with("...") == cut, "{shown}");
+                    assert!(shown.chars().all(|shown| shown == ' '
+                        || shown.is_alphanumeric()
+                        || shown.is_ascii_punctuation()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_was_cut_writes_no_more() {
+        struct Endless;
+        impl fmt::Display for Endless {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                loop {
+                    f.write_str("again ")?;
+                }
+            }
+        }
+        assert!(Shown::text(Endless).to_string().ends_with("..."));
+    }
+}

@@ -1,0 +1,363 @@
+//! Which hosts a server answers for, and which web pages may talk to it: strings in, a decision out.
+//!
+//! The one implementation for every transport that begins with an HTTP request. A host is compared by name and port: names in
+//! any case, a trailing dot of a `Host` aside; addresses by value, IPv6 in brackets. An origin is scheme, host and port, where
+//! no port is the default of `http`, `ws` (80) and `https`, `wss` (443).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The hosts a server answers for. Default: loopback names only (`localhost` and the addresses of loopback), on any port.
+///
+/// A browser that was led to this server under another name (DNS rebinding) names that host, and is refused.
+#[derive(Clone, Debug, Default)]
+pub struct HostPolicy {
+    listed: Vec<Listed<HostName>>,
+    others: OtherHosts,
+}
+
+/// The hosts that are answered for though nobody listed them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OtherHosts {
+    #[default]
+    Loopback,
+    /// Loopback names, and any address: no name can be led to an address that is spelled out.
+    Addresses,
+    Any,
+}
+
+/// The pages that may send requests. Default: pages of loopback, and of the very host and port the request is for.
+///
+/// A request without `Origin` is not sent by a page of another origin, and passes.
+#[derive(Clone, Debug, Default)]
+pub struct OriginPolicy {
+    listed: Vec<ListedOrigin>,
+    any: bool,
+}
+
+/// A host that a request is for, read from its head.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHost<'a> {
+    name: Name<'a>,
+    port: Option<u16>,
+}
+
+/// Why a request's host is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostRefusal {
+    /// The request names no host. HTTP's status for it is 400, as for the next two.
+    #[error("the request must name its host")]
+    Missing,
+    /// There are several `Host` headers, or `Host` and the request's target (`:authority` in HTTP/2) differ.
+    #[error("the request names more than one host")]
+    Several,
+    /// The value is not a host with an optional port. User names are not allowed either.
+    #[error("the request's host is not a host name or address")]
+    Malformed,
+    /// The server does not answer for this host: 421.
+    #[error("this host is not served here: allow it by name in the server's settings")]
+    NotServed,
+}
+
+/// An entry that cannot be in a list of allowed hosts or origins.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` cannot be allowed: {why}", entry.escape_debug())]
+pub struct NotAllowable {
+    entry: String,
+    why: &'static str,
+}
+
+/// `name`, or `name:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed<N> {
+    name: N,
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ListedOrigin {
+    scheme: String,
+    host: Listed<HostName>,
+}
+
+/// A host's name in lower case, or its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HostName {
+    Address(IpAddr),
+    Name(String),
+}
+
+/// A host's name as it was sent, or its address.
+#[derive(Clone, Copy, Debug)]
+enum Name<'a> {
+    Address(IpAddr),
+    Name(&'a str),
+}
+
+impl HostPolicy {
+    /// Answers for this host too: a name or an address, for any port, or with the one port that counts. IPv6 addresses are in
+    /// brackets.
+    ///
+    /// # Errors
+    /// It is neither, such as a URL.
+    pub fn allow(&mut self, host: &str) -> Result<(), NotAllowable> {
+        let (name, port) =
+            authority(host).ok_or_else(|| not_allowable(host, "it is not `name` or `name:port`"))?;
+        self.listed.push(Listed { name: name.without_dot().to_owned(), port });
+        Ok(())
+    }
+
+    /// Answers for every host, as behind a proxy that checks it.
+    pub fn allow_any(&mut self) {
+        self.others = OtherHosts::Any;
+    }
+
+    /// The server listens on this address. Beyond loopback it answers for any address as well: it cannot know its own.
+    pub fn bound_to(&mut self, address: IpAddr) {
+        if self.others == OtherHosts::Loopback && !address.to_canonical().is_loopback() {
+            self.others = OtherHosts::Addresses;
+        }
+    }
+
+    /// The host a request is for: by its target where that names one (`:authority` in HTTP/2, the absolute form in HTTP/1.1),
+    /// and by its `Host` headers.
+    ///
+    /// # Errors
+    /// It is refused, and why. "A server MUST respond with a 400 (Bad Request) status code to any HTTP/1.1 request message that
+    /// lacks a Host header field and to any request message that contains more than one Host header field line or a Host header
+    /// field with an invalid field value" (RFC 9112, 3.2).
+    pub fn check<'a>(
+        &self,
+        target: Option<&'a str>,
+        hosts: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<RequestHost<'a>, HostRefusal> {
+        let mut hosts = hosts.into_iter();
+        let header = hosts.next().map(RequestHost::read).transpose()?;
+        if hosts.next().is_some() {
+            return Err(HostRefusal::Several);
+        }
+        let target = target.map(|target| RequestHost::read(target.as_bytes())).transpose()?;
+        let host = match (target, header) {
+            (None, None) => return Err(HostRefusal::Missing),
+            (Some(host), None) | (None, Some(host)) => host,
+            (Some(target), Some(header)) if target.is_same(&header) => target,
+            (Some(_), Some(_)) => return Err(HostRefusal::Several),
+        };
+        if self.allows(&host) { Ok(host) } else { Err(HostRefusal::NotServed) }
+    }
+
+    fn allows(&self, host: &RequestHost<'_>) -> bool {
+        let name = host.name.without_dot();
+        let by_kind = match (self.others, name) {
+            (OtherHosts::Any, _) | (OtherHosts::Addresses, Name::Address(_)) => true,
+            (OtherHosts::Loopback | OtherHosts::Addresses, _) => name.is_loopback(),
+        };
+        by_kind || self.listed.iter().any(|listed| listed.name.is(name) && is_port(listed.port, host.port))
+    }
+}
+
+/// A listed host without a port has any; a `Host` without one is on the default of a scheme it does not tell.
+fn is_port(listed: Option<u16>, asked: Option<u16>) -> bool {
+    match (listed, asked) {
+        (None, _) => true,
+        (Some(port), None) => is_default(port),
+        (Some(listed), Some(asked)) => listed == asked,
+    }
+}
+
+const fn is_default(port: u16) -> bool {
+    matches!(port, 80 | 443)
+}
+
+impl OriginPolicy {
+    /// Lets pages of this origin send requests, as in `https://app.example` or `http://app.example:8080`.
+    ///
+    /// # Errors
+    /// It is not an origin: a path (also a trailing slash), a user name, no scheme, no host. `null` is none either: every
+    /// sandboxed frame and local file sends it, so that it says nothing of who asks.
+    pub fn allow(&mut self, origin: &str) -> Result<(), NotAllowable> {
+        if origin.eq_ignore_ascii_case("null") {
+            return Err(not_allowable(
+                origin,
+                "any sandboxed page sends it; name the origins that are meant",
+            ));
+        }
+        let (scheme, rest) = scheme(origin).ok_or_else(|| {
+            not_allowable(origin, "an origin begins with a scheme, as in `https://app.example`")
+        })?;
+        if rest.contains(['/', '?', '#', '\\']) {
+            return Err(not_allowable(origin, "an origin has no path and no trailing slash"));
+        }
+        let (name, port) = authority(rest)
+            .ok_or_else(|| not_allowable(origin, "an origin is `scheme://host` or `scheme://host:port`"))?;
+        let host = Listed { name: name.to_owned(), port: port.or(default_port(scheme)) };
+        self.listed.push(ListedOrigin { scheme: scheme.to_ascii_lowercase(), host });
+        Ok(())
+    }
+
+    /// Lets pages of every origin send requests, `null` included.
+    pub fn allow_any(&mut self) {
+        self.any = true;
+    }
+
+    /// Whether pages of every origin may.
+    #[must_use]
+    pub const fn allows_any(&self) -> bool {
+        self.any
+    }
+
+    /// Whether a request may come from where its `Origin` headers say, given the host it is for. `Ok(None)`: it has none.
+    /// `Ok(Some(origin))`: this origin may, and is the value that CORS repeats.
+    ///
+    /// # Errors
+    /// It may not: 403. So it is with two `Origin` headers, whatever they say.
+    pub fn check<'a>(
+        &self,
+        origins: impl IntoIterator<Item = &'a [u8]>,
+        host: &RequestHost<'_>,
+    ) -> Result<Option<&'a str>, OriginRefused> {
+        let mut origins = origins.into_iter();
+        let Some(origin) = origins.next() else { return Ok(None) };
+        let origin = std::str::from_utf8(origin).map_err(|_| OriginRefused)?;
+        if origins.next().is_none() && (self.any || self.allows(origin, host)) {
+            Ok(Some(origin))
+        } else {
+            Err(OriginRefused)
+        }
+    }
+
+    fn allows(&self, origin: &str, host: &RequestHost<'_>) -> bool {
+        let Some((scheme, rest)) = scheme(origin) else { return false };
+        let Some((name, port)) = authority(rest) else { return false };
+        let port = port.or(default_port(scheme));
+        let is_page = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+        let is_same_host = || name.is_same(host.name) && port == host.port.or(default_port(scheme));
+        let is_listed = |listed: &ListedOrigin| {
+            listed.scheme.eq_ignore_ascii_case(scheme)
+                && listed.host.name.is(name)
+                && listed.host.port == port
+        };
+        (is_page && (name.is_loopback() || is_same_host())) || self.listed.iter().any(is_listed)
+    }
+}
+
+/// Pages of this origin may not send requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("requests from this Origin are not allowed")]
+pub struct OriginRefused;
+
+impl<'a> RequestHost<'a> {
+    fn read(value: &'a [u8]) -> Result<Self, HostRefusal> {
+        let text = std::str::from_utf8(value).map_err(|_| HostRefusal::Malformed)?;
+        let (name, port) = authority(text).ok_or(HostRefusal::Malformed)?;
+        Ok(Self { name, port })
+    }
+
+    /// Two ways to name the host of one request: either may leave out a default port.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_same_port = match (self.port, other.port) {
+            (Some(port), None) | (None, Some(port)) => is_default(port),
+            (one, other) => one == other,
+        };
+        is_same_port && self.name.is_same(other.name)
+    }
+}
+
+impl<'a> Name<'a> {
+    fn is_same(self, other: Name<'_>) -> bool {
+        match (self, other) {
+            (Self::Address(one), Name::Address(other)) => one == other,
+            (Self::Name(one), Name::Name(other)) => one.eq_ignore_ascii_case(other),
+            (Self::Address(_), Name::Name(_)) | (Self::Name(_), Name::Address(_)) => false,
+        }
+    }
+
+    /// Whether it can mean this machine only.
+    fn is_loopback(self) -> bool {
+        match self {
+            Self::Address(address) => address.to_canonical().is_loopback(),
+            Self::Name(name) => name.eq_ignore_ascii_case("localhost"),
+        }
+    }
+
+    /// `name.` is `name` that is not looked for in a domain of the client's own.
+    fn without_dot(self) -> Name<'a> {
+        match self {
+            Self::Address(_) => self,
+            Self::Name(name) => Self::Name(name.strip_suffix('.').unwrap_or(name)),
+        }
+    }
+
+    fn to_owned(self) -> HostName {
+        match self {
+            Self::Address(address) => HostName::Address(address),
+            Self::Name(name) => HostName::Name(name.to_ascii_lowercase()),
+        }
+    }
+}
+
+impl HostName {
+    fn is(&self, name: Name<'_>) -> bool {
+        let own = match self {
+            Self::Address(address) => Name::Address(*address),
+            Self::Name(name) => Name::Name(name),
+        };
+        own.is_same(name)
+    }
+}
+
+/// `scheme://rest`.
+fn scheme(origin: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = origin.split_once("://")?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    is_scheme.then_some((scheme, rest))
+}
+
+fn default_port(scheme: &str) -> Option<u16> {
+    let is_one_of = |schemes: [&str; 2]| schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    if is_one_of(["http", "ws"]) {
+        Some(80)
+    } else if is_one_of(["https", "wss"]) {
+        Some(443)
+    } else {
+        None
+    }
+}
+
+/// Reads `name`, `name:port`, `[v6]` or `[v6]:port`; an empty port is none. `None`: it is something else.
+fn authority(text: &str) -> Option<(Name<'_>, Option<u16>)> {
+    let (name, port) = if let Some(inner) = text.strip_prefix('[') {
+        let (address, port) = inner.split_once(']')?;
+        (Name::Address(IpAddr::V6(address.parse::<Ipv6Addr>().ok()?)), port)
+    } else {
+        let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        if name.is_empty() || name.starts_with('.') || !name.bytes().all(is_name) {
+            return None;
+        }
+        (name.parse().map_or(Name::Name(name), |address| Name::Address(IpAddr::V4(address))), port)
+    };
+    let port = match port.strip_prefix(':') {
+        None if port.is_empty() => None,
+        Some("") => None,
+        Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => Some(digits.parse().ok()?),
+        None | Some(_) => return None,
+    };
+    Some((name, port))
+}
+
+fn not_allowable(entry: &str, why: &'static str) -> NotAllowable {
+    NotAllowable { entry: entry.to_owned(), why }
+}
+
+impl fmt::Display for RequestHost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Name::Address(IpAddr::V6(address)) => write!(f, "[{address}]")?,
+            Name::Address(address) => write!(f, "{address}")?,
+            Name::Name(name) => f.write_str(name)?,
+        }
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
+}

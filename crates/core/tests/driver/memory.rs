@@ -1,0 +1,259 @@
+//! How many bytes a connection and a server hold, and what happens at the limit `memory`.
+
+use std::time::Duration;
+
+use rescind_core::dialect::MCP;
+use rescind_core::{
+    ByteBudget, ByteStream, CallContext, CallError, Event, Framing, HandlerError, Limits, Link, Outcome,
+    Peer, Router, Server, ServerLimits, memory_listener, memory_pair,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
+
+use crate::wire::probe::{self, TRAITS};
+
+const MIB: usize = 1 << 20;
+
+/// Handlers of all kinds; it says which began.
+fn router() -> (Router, mpsc::UnboundedReceiver<String>) {
+    let (tell, began) = mpsc::unbounded_channel();
+    let router = Router::new()
+        .method("echo", |_: CallContext, params: Value| async move { Ok(params) })
+        .method("hang", move |ctx: CallContext, _: Value| {
+            tell.send(ctx.request_id().to_string()).unwrap();
+            async move {
+                let cause = ctx.cancelled().await;
+                ctx.stopped::<Value>(cause)
+            }
+        })
+        .method("deaf", |_: CallContext, _: Value| std::future::pending::<Result<(), HandlerError>>());
+    (router, began)
+}
+
+fn limits(memory: usize) -> Limits {
+    let mut limits = Limits::default();
+    (limits.memory, limits.frame) = (memory, MIB);
+    limits
+}
+
+fn filled(bytes: usize) -> Value {
+    json!({ "pad": "x".repeat(bytes) })
+}
+
+fn refused(answer: Result<Value, CallError>) -> String {
+    match answer {
+        Err(CallError::Failed(error)) => error.data.map(|data| data.to_string()).unwrap_or(error.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_over_the_memory_of_their_connection_are_refused_and_a_cancel_passes() {
+    let (router, mut began) = router();
+    let (near, far) = memory_pair();
+    let server = Peer::builder(MCP).serve(router).limits(limits(2 * MIB)).attach(far).unwrap();
+    let client = Peer::builder(MCP).attach(near).unwrap();
+    let hang = || client.call::<_, Value>("hang", &filled(900_000)).start().unwrap();
+    let (first, second) = (hang(), hang());
+    began.recv().await.unwrap();
+    began.recv().await.unwrap();
+    let third = refused(client.call("hang", &filled(900_000)).await);
+    assert!(third.contains(r#""limit":"memory""#), "{third}");
+    // What is small still fits, and a cancel always does.
+    let echoed: Value = client.call("echo", &json!({ "a": 1 })).await.unwrap();
+    assert_eq!(echoed, json!({ "a": 1 }));
+    assert!(server.load().memory > 1_800_000, "{:?}", server.load());
+    let _ = first.canceller().cancel("enough");
+    assert!(matches!(first.outcome().await, Outcome::Cancelled(_)));
+    while server.load().memory > MIB {
+        tokio::task::yield_now().await;
+    }
+    let fourth = hang();
+    began.recv().await.unwrap();
+    drop((second, fourth));
+    // What is left are the ids that are remembered.
+    while server.load().memory > 8 * 1024 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_a_permit_count_too() {
+    let (router, mut began) = router();
+    let (near, far) = memory_pair();
+    let mut limits = limits(2 * MIB);
+    limits.running = 1;
+    let _server = Peer::builder(MCP).serve(router).limits(limits).attach(far).unwrap();
+    let client = Peer::builder(MCP).attach(near).unwrap();
+    let hang = || client.call::<_, Value>("hang", &filled(900_000)).start().unwrap();
+    let (_running, _queued) = (hang(), hang());
+    began.recv().await.unwrap();
+    let third = refused(client.call("hang", &filled(900_000)).await);
+    assert!(third.contains(r#""limit":"memory""#), "I11: {third}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_connections_of_a_server_share_its_memory() {
+    let (router, mut began) = router();
+    let (listener, transport) = memory_listener();
+    let mut bounds = ServerLimits::default();
+    bounds.memory = 3 * MIB;
+    let server =
+        Server::builder([MCP]).serve(router).limits(limits(2 * MIB)).server_limits(bounds).listen(listener);
+    let counts = server.counts();
+    let serving = tokio::spawn(server.run());
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(Peer::builder(MCP).connect(transport.clone()).await.unwrap());
+    }
+    let hang = |client: &Peer| client.call::<_, Value>("hang", &filled(900_000)).start().unwrap();
+    let held = [hang(&clients[0]), hang(&clients[1]), hang(&clients[2])];
+    for _ in &held {
+        began.recv().await.unwrap();
+    }
+    let fourth = refused(clients[0].call("hang", &filled(900_000)).await);
+    assert!(fourth.contains(r#""limit":"memory""#), "I11: {fourth}");
+    assert!(counts.memory() > 2_700_000, "{counts:?}");
+    drop(held);
+    clients.clear();
+    while counts.memory() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    serving.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
+    let (router, _began) = router();
+    let router =
+        router.method("big", |_: CallContext, (size,): (usize,)| async move { Ok("x".repeat(size)) });
+    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits(2 * MIB));
+    wire.state().full = Some(rescind_core::Lane::Data);
+    for id in 1..=3 {
+        wire.says(id, &probe::request(id, "big", &json!([900_000])));
+    }
+    wire.told().await;
+    // The requests were small and all were accepted: their answers are held beyond the limit.
+    assert!(peer.load().memory > 2_700_000, "{:?}", peer.load());
+    wire.says(4, &probe::request(4, "big", &json!([1])));
+    let told = wire.told().await;
+    assert_eq!(told, ["fault 4 Overloaded", "Control Answer 4 on 4, last"]);
+    let refusal = String::from_utf8(wire.state().frame.to_vec()).unwrap();
+    assert!(refusal.contains(r#""limit":"memory""#), "{refusal}");
+    wire.make_room();
+    let told = wire.told().await;
+    let answers = told.iter().filter(|line| line.starts_with("Data Answer")).count();
+    assert_eq!(answers, 3, "{told:?}");
+    assert!(peer.load().memory < 1024, "what is left are the ids that are remembered: {:?}", peer.load());
+}
+
+#[tokio::test(start_paused = true)]
+async fn notifications_over_the_memory_are_dropped_and_counted() {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let router = Router::new().notification("note", |_, _: Value| std::future::pending());
+    let (link, wire) = probe::wire(TRAITS);
+    let events = move |event: &Event| {
+        if let Event::LimitReached(limit) = event {
+            tell.send(*limit).unwrap();
+        }
+    };
+    let peer =
+        Peer::builder(MCP).serve(router).limits(limits(2 * MIB)).on_event(events).attach(link).unwrap();
+    for _ in 0..5 {
+        let note = json!({ "jsonrpc": "2.0", "method": "note", "params": filled(900_000) });
+        wire.says(0, &note);
+        wire.told().await;
+    }
+    // One is with its handler.
+    assert_eq!(peer.load().notifications_dropped, 2, "I11");
+    assert_eq!((told.recv().await, told.recv().await), (Some("memory"), Some("memory")));
+}
+
+/// A served stream of bytes whose budget belongs to `server`.
+fn served(framing: Framing, server: &ByteBudget) -> (tokio::io::DuplexStream, Peer) {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let link: Link = ByteStream::whole(far).framing(framing).into_link();
+    link.budget.set_parent(server);
+    let (router, _) = router();
+    (near, Peer::builder(MCP).serve(router).attach(link).unwrap())
+}
+
+/// Reads up to the end of what is looked for.
+async fn read_until(reads: &mut (impl AsyncRead + Unpin), end: &str) -> String {
+    let mut read = String::new();
+    while !read.ends_with(end) {
+        read.push(char::from(reads.read_u8().await.unwrap()));
+    }
+    read
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_for_which_the_server_has_no_memory_waits_and_is_refused_and_the_next_is_served() {
+    for framing in [Framing::Newline, Framing::ContentLength] {
+        let server = ByteBudget::new(MIB);
+        let others = server.hold(MIB);
+        let (near, _peer) = served(framing, &server);
+        let (mut reads, mut writes) = tokio::io::split(near);
+        let large = probe::request(1, "echo", &filled(900_000)).to_string();
+        let small = probe::request(2, "echo", &json!({ "a": 1 })).to_string();
+        tokio::spawn(async move {
+            for body in [large, small] {
+                let mut frame = bytes::BytesMut::new();
+                framing.encode(body.as_bytes(), &mut frame);
+                writes.write_all(&frame).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        });
+        let begun = tokio::time::Instant::now();
+        let refusal = read_until(&mut reads, "}}}").await;
+        assert!(refusal.contains(r#""limit":"memory""#), "{framing:?}: {refusal}");
+        assert_eq!(begun.elapsed().as_secs(), 10, "{framing:?}: it waits for what others hold");
+        // The next is read, and refused under its id: the memory is still full.
+        let refusal = read_until(&mut reads, "}}}").await;
+        assert!(refusal.contains(r#""id":2"#), "{framing:?}: {refusal}");
+        assert!(refusal.contains(r#""limit":"memory""#), "{framing:?}: {refusal}");
+        drop(others);
+        assert_eq!(server.used(), 0, "{framing:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_waits_for_memory_goes_on_when_others_give_it_back() {
+    let server = ByteBudget::new(MIB);
+    let others = server.hold(MIB);
+    let (near, _peer) = served(Framing::Newline, &server);
+    let (reads, mut writes) = tokio::io::split(near);
+    let mut lines = BufReader::new(reads).lines();
+    let frame = format!("{}\n", probe::request(1, "echo", &filled(900_000)));
+    tokio::spawn(async move {
+        writes.write_all(frame.as_bytes()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    drop(others);
+    let answer = lines.next_line().await.unwrap().unwrap();
+    assert!(answer.contains(r#""id":1"#) && answer.len() > 900_000, "{} bytes", answer.len());
+    // What is left are the ids that are remembered.
+    while server.used() > 8 * 1024 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_that_are_remembered_and_early_cancels_count() {
+    let (router, _began) = router();
+    let (peer, wire) = probe::serve(router, MCP, TRAITS, limits(2 * MIB));
+    for n in 0..100 {
+        let id = format!("{n:0>256}");
+        wire.says(0, &json!({ "jsonrpc": "2.0", "id": id, "method": "echo", "params": {} }));
+    }
+    wire.told().await;
+    let settled = peer.load().memory;
+    assert!(settled > 100 * 256, "I11: {settled}");
+    for n in 0..100 {
+        wire.says(0, &probe::cancel(1000 + n));
+    }
+    wire.told().await;
+    assert!(peer.load().memory > settled + 100 * 256, "I11: {:?}", peer.load());
+}

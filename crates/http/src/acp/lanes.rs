@@ -1,0 +1,38 @@
+//! Which sessions a connection knows, as far as their streams may be read.
+
+use memchr::memmem;
+
+use super::UnknownSessions;
+use super::connection::{OWN, State};
+use super::envelope::Message;
+
+/// Why a stream is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotHeard {
+    /// No message has named the session, or it was forgotten.
+    Unknown,
+    /// The connection has as many sessions as it may.
+    TooMany,
+}
+
+impl State {
+    /// The stream of a session that is to be read.
+    pub(super) fn lane_to_read(&mut self, name: &str, unknown: UnknownSessions) -> Result<u64, NotHeard> {
+        match (self.sessions.lane(name), unknown) {
+            (None, UnknownSessions::Refused) => Err(NotHeard::Unknown),
+            (Some(_), _) | (None, UnknownSessions::Opened) => match self.lane(name) {
+                OWN => Err(NotHeard::TooMany),
+                lane => Ok(lane),
+            },
+        }
+    }
+
+    /// The session that an answer made is known from now on.
+    pub(super) fn learn(&mut self, answer: &[u8]) {
+        if memmem::find(answer, b"sessionId").is_some() {
+            if let Some(name) = Message::of(answer).made() {
+                self.lane(&name);
+            }
+        }
+    }
+}

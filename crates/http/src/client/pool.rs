@@ -1,0 +1,379 @@
+//! The connections of a client.
+//!
+//! - L1 In HTTP/1.1 a connection carries one exchange at a time and is free once its response was read. In HTTP/2 all
+//!   exchanges share one.
+//! - L2 Who finds no free connection waits for the next one, opened or freed; what is urgent waits ahead of all else.
+//! - L3 While a response of HTTP/1.1 goes on, one connection is kept open for what is urgent, so that a cancel waits for
+//!   no handshake.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::connector::Connector;
+use super::requester::Posted;
+
+use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
+
+/// A connection that was not used for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// So many connections are being opened at a time.
+const OPENING: usize = 64;
+/// Of HTTP/2: between two pings, and for the answer to one.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+
+/// A connection to send one request on.
+pub(super) enum Line {
+    /// Of HTTP/1.1: this request's alone.
+    Own(http1::SendRequest<Posted>),
+    /// Of HTTP/2.
+    Shared(http2::SendRequest<Posted>),
+}
+
+/// How soon a request needs a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// In its turn.
+    Usual,
+    /// Before what is usual, on the connection kept for it.
+    Urgent,
+}
+
+/// The connections to one server.
+pub(super) struct Pool {
+    connector: Connector,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Free ones of HTTP/1.1, the one used last at the end.
+    free: Vec<Free>,
+    /// Kept for what is urgent.
+    spare: Option<Free>,
+    /// What is urgent is at the front.
+    waiting: VecDeque<Waiting>,
+    opening: usize,
+    /// The one of HTTP/2.
+    shared: Option<http2::SendRequest<Posted>>,
+    /// The server speaks HTTP/1.1, so that it takes a connection each.
+    each: bool,
+    /// Responses that go on, each on its connection.
+    going_on: usize,
+    sweeping: Option<AbortHandle>,
+}
+
+struct Free {
+    sender: http1::SendRequest<Posted>,
+    since: Instant,
+}
+
+struct Waiting {
+    urgency: Urgency,
+    told: oneshot::Sender<Result<Line, Arc<io::Error>>>,
+}
+
+impl Pool {
+    pub(super) fn new(connector: Connector) -> Arc<Self> {
+        Arc::new(Self { connector, state: Mutex::default() })
+    }
+
+    /// Whether a connection ended because its server does not speak HTTP/2; told once for each.
+    pub(super) fn was_misunderstood(&self) -> bool {
+        self.connector.was_misunderstood()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection that is open and free.
+    pub(super) fn free(&self, urgency: Urgency) -> Option<Line> {
+        let mut state = self.state();
+        if let Some(shared) = &state.shared {
+            if shared.is_ready() {
+                return Some(Line::Shared(shared.clone()));
+            }
+            state.shared = None;
+        }
+        if urgency == Urgency::Usual && !state.waiting.is_empty() {
+            return None;
+        }
+        while let Some(Free { sender, .. }) = state.free.pop() {
+            if sender.is_ready() {
+                return Some(Line::Own(sender));
+            }
+        }
+        if urgency == Urgency::Urgent {
+            return state
+                .spare
+                .take()
+                .filter(|spare| spare.sender.is_ready())
+                .map(|spare| Line::Own(spare.sender));
+        }
+        None
+    }
+
+    /// The next connection that is opened or freed (L2).
+    ///
+    /// # Cancel safety
+    /// Dropped, it gives its turn to the next.
+    pub(super) async fn next(self: &Arc<Self>, urgency: Urgency) -> Result<Line, Arc<io::Error>> {
+        let (told, answer) = oneshot::channel();
+        {
+            let mut state = self.state();
+            let waiting = Waiting { urgency, told };
+            match urgency {
+                Urgency::Usual => state.waiting.push_back(waiting),
+                Urgency::Urgent => {
+                    let place = state.waiting.iter().position(|other| other.urgency == Urgency::Usual);
+                    let place = place.unwrap_or(state.waiting.len());
+                    state.waiting.insert(place, waiting);
+                }
+            }
+            self.open_more(&mut state);
+        }
+        answer.await.unwrap_or_else(|_| Err(Arc::new(io::Error::other("the client has ended"))))
+    }
+
+    /// Opens connections for those who wait. The first one tells whether more are needed.
+    fn open_more(self: &Arc<Self>, state: &mut State) {
+        let most = if state.each { OPENING } else { 1 };
+        while state.opening < state.waiting.len().min(most) {
+            self.open_one(state);
+        }
+    }
+
+    fn open_one(self: &Arc<Self>, state: &mut State) {
+        state.opening += 1;
+        let (pool, connector) = (Arc::downgrade(self), self.connector.clone());
+        spawn(async move {
+            let opened = open(connector).await;
+            if let Some(pool) = pool.upgrade() {
+                pool.opened(opened);
+            }
+        });
+    }
+
+    fn opened(self: &Arc<Self>, opened: io::Result<Line>) {
+        let mut state = self.state();
+        state.opening -= 1;
+        match opened {
+            Ok(Line::Shared(shared)) => {
+                for waiting in std::mem::take(&mut state.waiting) {
+                    let _ = waiting.told.send(Ok(Line::Shared(shared.clone())));
+                }
+                state.shared = Some(shared);
+            }
+            Ok(Line::Own(sender)) => {
+                state.each = true;
+                self.take_in(&mut state, sender);
+            }
+            // As many wait as are being opened, or more.
+            Err(error) => {
+                let error = Arc::new(error);
+                while state.waiting.len() > state.opening {
+                    let Some(waiting) = state.waiting.pop_front() else { break };
+                    let told = waiting.told.send(Err(Arc::clone(&error))).is_ok();
+                    // Where one is opened for all, it fails for all.
+                    if told && state.each {
+                        break;
+                    }
+                }
+            }
+        }
+        self.open_more(&mut state);
+    }
+
+    /// Takes back a connection whose response was read.
+    pub(super) fn give_back(self: &Arc<Self>, mut sender: http1::SendRequest<Posted>) {
+        if sender.is_ready() {
+            self.take_in(&mut self.state(), sender);
+        } else if !sender.is_closed() {
+            let pool: Weak<Self> = Arc::downgrade(self);
+            spawn(async move {
+                if sender.ready().await.is_ok()
+                    && let Some(pool) = pool.upgrade()
+                {
+                    pool.take_in(&mut pool.state(), sender);
+                }
+            });
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, state: &mut State, sender: http1::SendRequest<Posted>) {
+        state.take_in(sender);
+        if state.sweeping.is_none() && !state.free.is_empty() {
+            state.sweeping = Some(spawn(Self::sweep(Arc::downgrade(self))).abort_handle());
+        }
+    }
+
+    /// Closes connections that nobody used for long, while there are any.
+    async fn sweep(pool: Weak<Self>) {
+        loop {
+            tokio::time::sleep(IDLE / 2).await;
+            let Some(pool) = pool.upgrade() else { return };
+            let mut state = pool.state();
+            let now = Instant::now();
+            state.free.retain(|free| now - free.since < IDLE && !free.sender.is_closed());
+            if state.free.is_empty() {
+                state.sweeping = None;
+                return;
+            }
+        }
+    }
+
+    /// A response goes on: what is urgent gets a connection of its own (L3).
+    pub(super) fn begin_going_on(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.going_on += 1;
+        let is_open = |free: &Free| !free.sender.is_closed();
+        if state.spare.as_ref().is_some_and(is_open) {
+            return;
+        }
+        state.spare = state.free.pop().filter(is_open);
+        if state.spare.is_none() && state.opening == 0 {
+            self.open_one(&mut state);
+        }
+    }
+
+    pub(super) fn end_going_on(&self) {
+        let mut state = self.state();
+        state.going_on -= 1;
+        if state.going_on == 0
+            && let Some(spare) = state.spare.take()
+        {
+            state.free.push(spare);
+        }
+    }
+}
+
+async fn open(connector: Connector) -> io::Result<Line> {
+    let socket = connector.open().await?;
+    if socket.is_http2() {
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .handshake(socket)
+            .await
+            .map_err(io::Error::other)?;
+        spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+            }
+        });
+        return Ok(Line::Shared(sender));
+    }
+    let (mut sender, connection) = http1::Builder::new().handshake(socket).await.map_err(io::Error::other)?;
+    spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(error = %rescind_core::Shown::text(&error), "a connection broke");
+        }
+    });
+    sender.ready().await.map_err(io::Error::other)?;
+    Ok(Line::Own(sender))
+}
+
+impl State {
+    /// A connection is free: it goes to who waits first, or is kept.
+    fn take_in(&mut self, sender: http1::SendRequest<Posted>) {
+        let mut line = Line::Own(sender);
+        let urgent = |waiting: &Waiting| waiting.urgency == Urgency::Urgent;
+        while let Some(waiting) = self.waiting.front() {
+            if self.going_on > 0 && self.spare.is_none() && !urgent(waiting) {
+                break;
+            }
+            let Some(waiting) = self.waiting.pop_front() else { break };
+            match waiting.told.send(Ok(line)) {
+                Err(Ok(back)) => line = back,
+                Ok(()) | Err(Err(_)) => return,
+            }
+        }
+        let Line::Own(sender) = line else { return };
+        let free = Free { sender, since: Instant::now() };
+        if self.going_on > 0 && self.spare.is_none() {
+            self.spare = Some(free);
+        } else {
+            self.free.push(free);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(sweeping) = self.state().sweeping.take() {
+            sweeping.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("connector", &self.connector).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::future::poll_immediate;
+    use tokio::net::TcpListener;
+
+    use super::super::HttpClient;
+    use super::*;
+
+    async fn pool() -> (TcpListener, Arc<Pool>) {
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = HttpClient::new(&format!("http://{}/", socket.local_addr().unwrap())).unwrap();
+        (socket, Pool::new(Connector::new(&client)))
+    }
+
+    #[tokio::test]
+    async fn what_is_urgent_gets_the_first_connection() {
+        let (_socket, pool) = pool().await;
+        let mut usual = pin!(pool.next(Urgency::Usual));
+        assert!(poll_immediate(usual.as_mut()).await.is_none());
+        tokio::select! {
+            biased;
+            _ = usual.as_mut() => panic!("it waited longer, and is not urgent (L2)"),
+            line = pool.next(Urgency::Urgent) => assert!(matches!(line, Ok(Line::Own(_)))),
+        }
+        assert!(matches!(usual.await, Ok(Line::Own(_))));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_kept_for_what_is_urgent_while_a_response_goes_on() {
+        let (_socket, pool) = pool().await;
+        let first = pool.next(Urgency::Usual).await;
+        pool.begin_going_on();
+        let Ok(Line::Own(second)) = pool.next(Urgency::Usual).await else { panic!("it speaks HTTP/1.1") };
+        while pool.state().spare.is_none() {
+            tokio::task::yield_now().await;
+        }
+        assert!(pool.free(Urgency::Usual).is_none(), "what is kept is not for all (L3)");
+        assert!(pool.free(Urgency::Urgent).is_some());
+        pool.give_back(second);
+        assert!(pool.free(Urgency::Usual).is_none(), "it takes the place of the one used");
+        pool.end_going_on();
+        assert!(pool.free(Urgency::Usual).is_some(), "there is nothing to keep it for");
+        drop(first);
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_that_nobody_listens() {
+        let (socket, pool) = pool().await;
+        drop(socket);
+        let (first, second) = tokio::join!(pool.next(Urgency::Usual), pool.next(Urgency::Urgent));
+        assert!(first.is_err() && second.is_err());
+        assert_eq!(pool.state().opening, 0);
+    }
+}

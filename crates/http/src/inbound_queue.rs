@@ -1,0 +1,234 @@
+//! What came in and waits for the driver: the receiving half of every link of this crate.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use rescind_core::{HeldBytes, Inbound, Receiver, TransportError, TransportEvent};
+use tokio::sync::Notify;
+
+use crate::sync::{Mutex, MutexGuard};
+
+/// So many messages wait at most.
+const MESSAGES: usize = 4096;
+
+/// What came in and waits. Messages are bounded in number and bytes; events about exchanges are not, as there are no
+/// more of them than exchanges.
+#[derive(Debug)]
+pub(crate) struct InboundQueue {
+    state: Mutex<State>,
+    /// In bytes.
+    most: usize,
+    /// There is room again.
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Waiting>,
+    messages: usize,
+    bytes: usize,
+    ended: bool,
+    /// The driver reads no more.
+    forsaken: bool,
+    reader: Option<Waker>,
+}
+
+/// What waits, with the bytes held for it: from here on the driver counts them.
+#[derive(Debug)]
+struct Waiting {
+    item: Result<TransportEvent, TransportError>,
+    held: Option<HeldBytes>,
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// Too many wait.
+    Full,
+    /// The link is closed.
+    Closed,
+}
+
+impl InboundQueue {
+    /// An inbound queue that holds two of the largest frames, or many smaller ones.
+    pub(crate) fn new(max_frame: usize) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), most: max_frame.saturating_mul(2), room: Notify::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a message to the driver.
+    pub(crate) fn push(&self, inbound: Inbound, held: HeldBytes) -> Result<(), NotTaken> {
+        self.push_under_lock(inbound, held).map(wake)
+    }
+
+    /// As [`push`](Self::push), for a caller whose lock keeps the order of what it hands over: it wakes the driver once
+    /// that lock is gone.
+    pub(crate) fn push_under_lock(
+        &self,
+        inbound: Inbound,
+        held: HeldBytes,
+    ) -> Result<Option<Waker>, NotTaken> {
+        self.try_push(inbound, Some(held)).map_err(|(why, _)| why)
+    }
+
+    /// Hands a message to the driver once there is room for it.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits, the message is lost.
+    pub(crate) async fn send(&self, inbound: Inbound) -> Result<(), NotTaken> {
+        match self.try_push(inbound, None) {
+            Ok(reader) => {
+                wake(reader);
+                Ok(())
+            }
+            Err((NotTaken::Closed, _)) => Err(NotTaken::Closed),
+            Err((NotTaken::Full, back)) => Box::pin(self.send_later(back)).await,
+        }
+    }
+
+    async fn send_later(&self, mut inbound: Inbound) -> Result<(), NotTaken> {
+        loop {
+            let room = self.room.notified();
+            match self.try_push(inbound, None) {
+                Ok(reader) => {
+                    wake(reader);
+                    return Ok(());
+                }
+                Err((NotTaken::Closed, _)) => return Err(NotTaken::Closed),
+                Err((NotTaken::Full, back)) => inbound = back,
+            }
+            room.await;
+        }
+    }
+
+    fn try_push(
+        &self,
+        inbound: Inbound,
+        held: Option<HeldBytes>,
+    ) -> Result<Option<Waker>, (NotTaken, Inbound)> {
+        let mut state = self.state();
+        if state.ended || state.forsaken {
+            return Err((NotTaken::Closed, inbound));
+        }
+        let bytes = state.bytes.saturating_add(inbound.body.len());
+        // One message always fits, so that none waits for ever.
+        if state.messages > 0 && (state.messages >= MESSAGES || bytes > self.most) {
+            return Err((NotTaken::Full, inbound));
+        }
+        state.messages += 1;
+        state.bytes = bytes;
+        state.queue.push_back(Waiting { item: Ok(TransportEvent::Message(inbound)), held });
+        Ok(state.reader.take())
+    }
+
+    /// Tells the driver what happened to an exchange. Nothing is told after the end.
+    pub(crate) fn push_event(&self, event: TransportEvent) {
+        wake(self.add(Ok(event)));
+    }
+
+    /// As [`push_event`](Self::push_event), for a caller who wakes the driver once its own lock is gone.
+    pub(crate) fn push_event_under_lock(&self, event: TransportEvent) -> Option<Waker> {
+        self.add(Ok(event))
+    }
+
+    /// Ends the input with an error of the whole link, behind what waits.
+    pub(crate) fn fail(&self, error: TransportError) {
+        wake(self.add(Err(error)));
+        self.end();
+    }
+
+    fn add(&self, item: Result<TransportEvent, TransportError>) -> Option<Waker> {
+        let mut state = self.state();
+        if state.ended || state.forsaken {
+            return None;
+        }
+        state.queue.push_back(Waiting { item, held: None });
+        state.reader.take()
+    }
+
+    /// Ends the input, behind what waits.
+    pub(crate) fn end(&self) {
+        let reader = {
+            let mut state = self.state();
+            state.ended = true;
+            state.reader.take()
+        };
+        self.room.notify_waiters();
+        wake(reader);
+    }
+
+    /// Whether anybody will read what is put in.
+    pub(crate) fn is_closed(&self) -> bool {
+        let state = self.state();
+        state.ended || state.forsaken
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        let (polled, held) = self.poll_waiting(cx);
+        drop(held);
+        polled
+    }
+
+    fn poll_waiting(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> (Poll<Option<Result<TransportEvent, TransportError>>>, Option<HeldBytes>) {
+        let mut state = self.state();
+        match state.queue.pop_front() {
+            Some(Waiting { item, held }) => {
+                if let Ok(TransportEvent::Message(inbound)) = &item {
+                    state.messages -= 1;
+                    state.bytes -= inbound.body.len();
+                    // Nobody waits on the way but a client's readers, each for its own next message.
+                    self.room.notify_waiters();
+                }
+                (Poll::Ready(Some(item)), held)
+            }
+            None if state.ended => (Poll::Ready(None), None),
+            None => {
+                state.reader = Some(cx.waker().clone());
+                (Poll::Pending, None)
+            }
+        }
+    }
+
+    fn close(&self) {
+        let left = {
+            let mut state = self.state();
+            state.forsaken = true;
+            (std::mem::take(&mut state.queue), state.reader.take())
+        };
+        self.room.notify_waiters();
+        drop(left);
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// The driver's end of an [`InboundQueue`].
+#[derive(Debug)]
+pub(crate) struct InboundReceiver(pub(crate) Arc<InboundQueue>);
+
+impl Receiver for InboundReceiver {
+    fn poll_event(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
+        self.0.poll(cx)
+    }
+}
+
+impl Drop for InboundReceiver {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}

@@ -1,0 +1,151 @@
+//! A response of one message: handed on in pieces, and let go of where its reader takes nothing.
+//!
+//! Over HTTP/2 a reader can leave one stream unread for ever while its connection is well. The HTTP library does not ask for the body of such
+//! a stream, so the time is watched beside it.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::reply::piece;
+use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
+
+/// A message up to this size is not watched, in bytes: a connection has no more streams than 1024, and what they hold is counted.
+const UNWATCHED: usize = 4 * 1024;
+
+/// The reader of a response took nothing of it for too long, and its bytes were let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reader of this response took nothing for too long")]
+pub struct Stalled;
+
+/// A message on its way out.
+pub(super) struct Full {
+    /// What the reader was promised and has not got.
+    left: usize,
+    body: Body,
+}
+
+enum Body {
+    Small(Bytes),
+    Watched { shared: Arc<Mutex<Shared>>, watch: AbortHandle },
+}
+
+struct Shared {
+    /// `None`: it was let go of.
+    rest: Option<Bytes>,
+    moved: Instant,
+}
+
+impl Full {
+    pub(super) const fn empty() -> Self {
+        Self { left: 0, body: Body::Small(Bytes::new()) }
+    }
+
+    pub(super) fn new(body: Bytes) -> Self {
+        Self { left: body.len(), body: Body::Small(body) }
+    }
+
+    /// What is still to be handed on, in bytes.
+    pub(super) const fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Lets go of the message when nothing of it is taken for so long.
+    pub(super) fn cut_after(&mut self, stall: Duration) {
+        let Body::Small(rest) = &mut self.body else { return };
+        if rest.len() <= UNWATCHED {
+            return;
+        }
+        let rest = Some(std::mem::take(rest));
+        let shared = Arc::new(Mutex::new(Shared { rest, moved: Instant::now() }));
+        let watched = Arc::clone(&shared);
+        let watch = spawn(async move {
+            loop {
+                let moved = lock(&watched).moved;
+                tokio::time::sleep_until(moved + stall).await;
+                let mut shared = lock(&watched);
+                if shared.moved == moved {
+                    let rest = shared.rest.take();
+                    drop(shared);
+                    drop(rest);
+                    return;
+                }
+            }
+        });
+        self.body = Body::Watched { shared, watch: watch.abort_handle() };
+    }
+
+    /// The next piece. `None`: all was handed on.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Stalled> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let piece = match &mut self.body {
+            Body::Small(rest) => piece(rest),
+            Body::Watched { shared, .. } => {
+                let mut shared = lock(shared);
+                shared.moved = Instant::now();
+                piece(shared.rest.as_mut().ok_or(Stalled)?)
+            }
+        };
+        self.left -= piece.len();
+        Ok(Some(piece))
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        if let Body::Watched { watch, .. } = &self.body {
+            watch.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rescind_core::ByteBudget;
+
+    use super::*;
+
+    const STALL: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_nobody_takes_is_let_go_of_and_one_that_moves_is_not() {
+        let budget = ByteBudget::default();
+        let full = || {
+            let mut full = Full::new(budget.hold_frame(Bytes::from(vec![b'x'; 200_000])));
+            full.cut_after(STALL);
+            full
+        };
+        let (mut unread, mut slow) = (full(), full());
+        assert_eq!(budget.used(), 400_000);
+        for _ in 0..2 {
+            tokio::time::sleep(STALL * 2 / 3).await;
+            assert_eq!(slow.next().unwrap().unwrap().len(), 64 * 1024);
+        }
+        assert_eq!(budget.used(), 200_000, "the bytes of the unread one are given back");
+        assert_eq!(unread.next(), Err(Stalled), "its reader is told");
+        let mut left = slow.left();
+        while let Some(piece) = slow.next().unwrap() {
+            left -= piece.len();
+        }
+        assert_eq!((left, slow.left()), (0, 0));
+        drop((unread, slow));
+        tokio::task::yield_now().await;
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_small_message_goes_in_one_piece() {
+        let mut full = Full::new(Bytes::from_static(b"{}"));
+        full.cut_after(STALL);
+        assert_eq!(full.next(), Ok(Some(Bytes::from_static(b"{}"))));
+        assert_eq!(full.next(), Ok(None));
+    }
+}

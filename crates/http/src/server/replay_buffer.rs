@@ -1,0 +1,323 @@
+//! One event stream's messages: what waits for its reader, and what was read and may have to be read again.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::events;
+
+/// How much of what a reader took is kept, so that a cut stream can be taken up again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retention {
+    pub(crate) events: usize,
+    /// The newest event is kept whatever its size.
+    pub(crate) bytes: usize,
+}
+
+/// One event stream. It never waits; whoever holds it bounds what is put in by [`waiting`](Self::waiting).
+#[derive(Debug)]
+pub(crate) struct ReplayBuffer {
+    stream: u64,
+    kept: Retention,
+    /// The number of the next event.
+    next: u64,
+    waiting: VecDeque<Letter>,
+    waiting_bytes: usize,
+    read: VecDeque<Letter>,
+    read_bytes: usize,
+    reader: Option<Reader>,
+    readers: u64,
+    /// When its reader last took something, or found all taken.
+    moved: Instant,
+    /// Nothing more is put in.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Letter {
+    number: u64,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Message { body: Bytes, droppable: bool },
+    Priming(Option<std::time::Duration>),
+}
+
+#[derive(Debug)]
+struct Reader {
+    token: u64,
+    waker: Option<Waker>,
+}
+
+/// The events after the one a client named are not all there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forgotten;
+
+impl Letter {
+    fn size(&self) -> usize {
+        match &self.content {
+            Content::Message { body, .. } => body.len(),
+            Content::Priming(_) => 0,
+        }
+    }
+}
+
+impl ReplayBuffer {
+    pub(crate) fn new(stream: u64, kept: Retention) -> Self {
+        Self {
+            stream,
+            kept,
+            next: 1,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            read: VecDeque::new(),
+            read_bytes: 0,
+            reader: None,
+            readers: 0,
+            moved: Instant::now(),
+            ended: false,
+        }
+    }
+
+    /// Puts a message in. A droppable one (a notification) may be given up for room.
+    pub(crate) fn push(&mut self, body: Bytes, droppable: bool) -> Option<Waker> {
+        self.waiting_bytes += body.len();
+        self.put(Content::Message { body, droppable })
+    }
+
+    /// Puts an event without data in front of all others, for its id. It is number 0, so only once.
+    pub(crate) fn prime_first(&mut self, retry: Option<std::time::Duration>) -> Option<Waker> {
+        if self.waiting.is_empty() {
+            self.moved = Instant::now();
+        }
+        self.waiting.push_front(Letter { number: 0, content: Content::Priming(retry) });
+        self.reader.as_mut()?.waker.take()
+    }
+
+    fn put(&mut self, content: Content) -> Option<Waker> {
+        let number = self.next;
+        self.next += 1;
+        if self.waiting.is_empty() {
+            self.moved = Instant::now();
+        }
+        self.waiting.push_back(Letter { number, content });
+        self.reader.as_mut()?.waker.take()
+    }
+
+    /// Gives up the oldest droppable message that waits. `false`: there is none.
+    pub(crate) fn drop_oldest(&mut self) -> bool {
+        let droppable = |letter: &Letter| matches!(letter.content, Content::Message { droppable: true, .. });
+        let Some(place) = self.waiting.iter().position(droppable) else { return false };
+        if let Some(letter) = self.waiting.remove(place) {
+            self.waiting_bytes -= letter.size();
+        }
+        true
+    }
+
+    /// What waits for the reader: messages and bytes.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.waiting.len(), self.waiting_bytes)
+    }
+
+    /// What was read and is kept, in bytes.
+    pub(crate) const fn kept_bytes(&self) -> usize {
+        self.read_bytes
+    }
+
+    pub(crate) const fn has_reader(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    /// Something waits, and its reader took none of it since then.
+    pub(crate) fn is_stalled(&self, since: Instant) -> bool {
+        self.has_reader() && !self.waiting.is_empty() && self.moved <= since
+    }
+
+    /// Nothing more will be put in; the reader ends behind what waits.
+    pub(crate) fn end(&mut self) -> Option<Waker> {
+        self.ended = true;
+        self.reader.as_mut()?.waker.take()
+    }
+
+    pub(crate) const fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// A new reader. The one before it, if any, ends.
+    pub(crate) fn attach(&mut self) -> (u64, Option<Waker>) {
+        self.readers += 1;
+        self.moved = Instant::now();
+        let displaced = self.reader.replace(Reader { token: self.readers, waker: None });
+        (self.readers, displaced.and_then(|reader| reader.waker))
+    }
+
+    /// The reader is gone. `false`: it had been displaced.
+    pub(crate) fn detach(&mut self, token: u64) -> bool {
+        let own = self.reader.as_ref().is_some_and(|reader| reader.token == token);
+        if own {
+            self.reader = None;
+        }
+        own
+    }
+
+    /// Takes the reader there is away; what waits is kept for one that comes back.
+    pub(crate) fn cut(&mut self) -> Option<Waker> {
+        self.reader.take()?.waker
+    }
+
+    /// A reader was given something, so that it can come back for more.
+    pub(crate) fn was_begun(&self) -> bool {
+        !self.read.is_empty()
+    }
+
+    /// Puts what was read after event `last` back in front of what waits.
+    pub(crate) fn rewind(&mut self, last: u64) -> Result<(), Forgotten> {
+        let oldest = self.read.front().or(self.waiting.front()).map_or(self.next, |letter| letter.number);
+        if last >= self.next || last + 1 < oldest {
+            return Err(Forgotten);
+        }
+        while self.read.back().is_some_and(|letter| letter.number > last) {
+            let Some(letter) = self.read.pop_back() else { break };
+            self.read_bytes -= letter.size();
+            self.waiting_bytes += letter.size();
+            self.waiting.push_front(letter);
+        }
+        Ok(())
+    }
+
+    /// The next event for this reader, encoded. `None`: its response ends.
+    pub(crate) fn poll_next(&mut self, token: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let Some(reader) = self.reader.as_mut().filter(|reader| reader.token == token) else {
+            return Poll::Ready(None);
+        };
+        let Some(letter) = self.waiting.pop_front() else {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            reader.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        self.moved = Instant::now();
+        let id = (self.stream, letter.number);
+        let event = match &letter.content {
+            Content::Message { body, .. } => events::event(Some(id), body),
+            Content::Priming(retry) => events::priming(id, *retry),
+        };
+        self.waiting_bytes -= letter.size();
+        self.read_bytes += letter.size();
+        self.read.push_back(letter);
+        while self.read.len() > 1 && (self.read.len() > self.kept.events || self.read_bytes > self.kept.bytes)
+        {
+            if let Some(letter) = self.read.pop_front() {
+                self.read_bytes -= letter.size();
+            }
+        }
+        Poll::Ready(Some(event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn next(mailbox: &mut ReplayBuffer, token: u64) -> Poll<Option<String>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        mailbox
+            .poll_next(token, &mut cx)
+            .map(|event| event.map(|event| String::from_utf8(event.to_vec()).unwrap()))
+    }
+
+    fn event(number: u64, data: &str) -> Poll<Option<String>> {
+        Poll::Ready(Some(format!("id: 7-{number}\ndata: {data}\n\n")))
+    }
+
+    #[test]
+    fn a_cut_stream_is_read_again_after_the_event_named() {
+        let mut mailbox = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        for body in ["1", "2", "3"] {
+            mailbox.push(Bytes::from(body), true);
+        }
+        let (first, _) = mailbox.attach();
+        assert_eq!(next(&mut mailbox, first), event(1, "1"));
+        assert_eq!(next(&mut mailbox, first), event(2, "2"));
+        assert!(mailbox.detach(first));
+        assert!(!mailbox.detach(first), "it is gone already");
+        assert_eq!(mailbox.rewind(1), Ok(()));
+        assert_eq!(mailbox.waiting(), (2, 2));
+        let (second, _) = mailbox.attach();
+        mailbox.end();
+        assert_eq!(next(&mut mailbox, first), Poll::Ready(None), "the first reader is gone");
+        assert_eq!(next(&mut mailbox, second), event(2, "2"));
+        assert_eq!(next(&mut mailbox, second), event(3, "3"));
+        assert_eq!(next(&mut mailbox, second), Poll::Ready(None));
+        assert_eq!(mailbox.rewind(4), Err(Forgotten), "never sent");
+        assert_eq!(mailbox.rewind(3), Ok(()), "nothing was missed");
+    }
+
+    #[test]
+    fn what_was_read_is_kept_within_its_bounds() {
+        let mut mailbox = ReplayBuffer::new(7, Retention { events: 2, bytes: 1024 });
+        let (token, _) = mailbox.attach();
+        for _ in 0..5 {
+            mailbox.push(Bytes::from("x"), true);
+            assert!(next(&mut mailbox, token).is_ready());
+        }
+        assert_eq!((mailbox.kept_bytes(), mailbox.rewind(2)), (2, Err(Forgotten)));
+        assert_eq!(mailbox.rewind(3), Ok(()));
+        let mut mailbox = ReplayBuffer::new(7, Retention { events: 9, bytes: 4 });
+        let (token, _) = mailbox.attach();
+        for size in [3, 3, 100] {
+            mailbox.push(Bytes::from("x".repeat(size)), true);
+            assert!(next(&mut mailbox, token).is_ready());
+        }
+        assert_eq!((mailbox.kept_bytes(), mailbox.rewind(2)), (100, Ok(())), "the newest is kept");
+    }
+
+    #[test]
+    fn a_notification_gives_way_and_a_request_does_not() {
+        let mut mailbox = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        mailbox.push(Bytes::from("request"), false);
+        mailbox.push(Bytes::from("told"), true);
+        assert!(mailbox.drop_oldest());
+        assert!(!mailbox.drop_oldest());
+        assert_eq!(mailbox.waiting(), (1, 7));
+        let (token, _) = mailbox.attach();
+        mailbox.prime_first(Some(std::time::Duration::from_millis(5)));
+        let primed = "id: 7-0\nretry: 5\ndata: \n\n".to_owned();
+        assert_eq!(next(&mut mailbox, token), Poll::Ready(Some(primed)));
+        assert_eq!(next(&mut mailbox, token), event(1, "request"));
+        assert_eq!(mailbox.rewind(0), Ok(()), "nothing but the first event was seen");
+        mailbox.cut();
+        assert_eq!(next(&mut mailbox, token), Poll::Ready(None), "it was cut");
+        assert_eq!(mailbox.waiting(), (1, 7), "what waits is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_stalled_while_its_reader_takes_nothing_of_what_waits() {
+        let wait = std::time::Duration::from_secs(30);
+        let mut mailbox = ReplayBuffer::new(7, Retention { events: 8, bytes: 1024 });
+        mailbox.push(Bytes::from("1"), true);
+        tokio::time::advance(wait).await;
+        let since = Instant::now();
+        assert!(!mailbox.is_stalled(since), "it has no reader");
+        let (token, _) = mailbox.attach();
+        assert!(mailbox.is_stalled(since));
+        mailbox.push(Bytes::from("2"), true);
+        tokio::time::advance(wait).await;
+        assert!(mailbox.is_stalled(since), "more has come, and nothing was taken");
+        assert!(next(&mut mailbox, token).is_ready());
+        assert!(!mailbox.is_stalled(since), "one was taken");
+        assert!(next(&mut mailbox, token).is_ready());
+        tokio::time::advance(wait).await;
+        let since = Instant::now();
+        tokio::time::advance(wait).await;
+        mailbox.push(Bytes::from("3"), true);
+        assert!(!mailbox.is_stalled(since), "nothing was there to be taken");
+    }
+}

@@ -1,0 +1,77 @@
+//! How long a link waits for a client that reads nothing.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+/// Who waits is woken by the end and looks at once. Who looks later than this had no bulk to send meanwhile, or its runtime stood
+/// still, which is not the client's fault: the wait begins anew.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Since when bulk finds no room, and when that has been so for too long. Room that nobody asked for is not seen.
+#[derive(Debug, Default)]
+pub(crate) struct StallTimer(Option<(Instant, Pin<Box<Sleep>>)>);
+
+impl StallTimer {
+    /// Bulk finds room.
+    pub(crate) fn renew(&mut self) {
+        self.0 = None;
+    }
+
+    /// Ready when there was no room for so long, with when that began. Then it begins anew.
+    pub(crate) fn poll_end(&mut self, wait: Duration, cx: &mut Context<'_>) -> Poll<Instant> {
+        loop {
+            let (since, due) =
+                self.0.get_or_insert_with(|| (Instant::now(), Box::pin(tokio::time::sleep(wait))));
+            ready!(due.as_mut().poll(cx));
+            let (since, late) = (*since, due.deadline().elapsed());
+            self.0 = None;
+            if late < SOON {
+                return Poll::Ready(since);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    const WAIT: Duration = Duration::from_secs(30);
+
+    async fn end(patience: &mut StallTimer) -> Instant {
+        poll_fn(|cx| patience.poll_end(WAIT, cx)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_ends_after_its_time_and_begins_anew() {
+        let (mut patience, begun) = (StallTimer::default(), Instant::now());
+        assert_eq!(end(&mut patience).await, begun);
+        assert_eq!(begun.elapsed(), WAIT);
+        assert_eq!(end(&mut patience).await, begun + WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_nobody_waited_for_does_not_count() {
+        let mut patience = StallTimer::default();
+        assert!(tokio::time::timeout(WAIT / 2, end(&mut patience)).await.is_err());
+        tokio::time::sleep(WAIT * 2).await;
+        let again = Instant::now();
+        assert_eq!(end(&mut patience).await, again);
+        assert_eq!(again.elapsed(), WAIT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_renews_it() {
+        let mut patience = StallTimer::default();
+        assert!(tokio::time::timeout(WAIT / 2, end(&mut patience)).await.is_err());
+        patience.renew();
+        let again = Instant::now();
+        assert_eq!(end(&mut patience).await, again);
+    }
+}

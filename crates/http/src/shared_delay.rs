@@ -1,0 +1,184 @@
+//! One timer for all requests that wait equally long.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
+
+/// The runtime's clock has no finer one.
+const STEP: Duration = Duration::from_millis(1);
+
+/// Ends waits after a while that is the same for all. A timer each would have to wake the runtime's clock for each request,
+/// which nearly all are answered long before; this one is set once while there are any.
+#[derive(Debug)]
+pub(crate) struct SharedDelay {
+    wait: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In their order in time, as the wait is the same for all.
+    waiting: VecDeque<Waiting>,
+    next: u64,
+    /// Waits for the first of them.
+    timer: Option<AbortHandle>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    due: Instant,
+    /// `None`: it was given up.
+    waker: Option<Waker>,
+}
+
+impl SharedDelay {
+    pub(crate) fn new(wait: Duration) -> Arc<Self> {
+        Arc::new(Self { wait, state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Done when the while is over; it begins with the first poll.
+    pub(crate) const fn over(self: &Arc<Self>) -> Over<'_> {
+        Over { soon: self, begun: None }
+    }
+
+    /// Wakes whose time has come, until nobody waits.
+    async fn run(soon: Weak<Self>) {
+        loop {
+            let Some(soon) = soon.upgrade() else { return };
+            let now = Instant::now();
+            let (due, wakers) = {
+                let mut state = soon.state();
+                let mut wakers = Vec::new();
+                while state.waiting.front().is_some_and(|first| first.waker.is_none() || first.due <= now) {
+                    wakers.extend(state.waiting.pop_front().and_then(|first| first.waker));
+                }
+                let due = state.waiting.front().map(|first| first.due);
+                if due.is_none() {
+                    state.timer = None;
+                }
+                (due, wakers)
+            };
+            wakers.into_iter().for_each(Waker::wake);
+            drop(soon);
+            let Some(due) = due else { return };
+            tokio::time::sleep_until(due).await;
+        }
+    }
+}
+
+impl Drop for SharedDelay {
+    fn drop(&mut self) {
+        if let Some(timer) = self.state().timer.take() {
+            timer.abort();
+        }
+    }
+}
+
+/// A wait for the while to be over. Dropped, it is forgotten.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct Over<'a> {
+    soon: &'a Arc<SharedDelay>,
+    begun: Option<(u64, Instant)>,
+}
+
+impl Future for Over<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let soon = self.soon;
+        let mut state = soon.state();
+        let Some((number, due)) = self.begun else {
+            let due = Instant::now() + soon.wait.max(STEP);
+            let number = state.next;
+            state.next += 1;
+            state.waiting.push_back(Waiting { number, due, waker: Some(cx.waker().clone()) });
+            self.begun = Some((number, due));
+            if state.timer.is_none() {
+                state.timer = Some(spawn(SharedDelay::run(Arc::downgrade(soon))).abort_handle());
+            }
+            return Poll::Pending;
+        };
+        if Instant::now() >= due {
+            return Poll::Ready(());
+        }
+        if let Some(waiting) = state.of(number) {
+            waiting.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        let Some((number, _)) = self.begun else { return };
+        let mut state = self.soon.state();
+        let waker = state.of(number).and_then(|waiting| waiting.waker.take());
+        // What was given up behind the last that waits need not wait for the timer.
+        while state.waiting.back().is_some_and(|last| last.waker.is_none()) {
+            state.waiting.pop_back();
+        }
+        drop(state);
+        drop(waker);
+    }
+}
+
+impl State {
+    fn of(&mut self, number: u64) -> Option<&mut Waiting> {
+        let place = self.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
+        self.waiting.get_mut(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT: Duration = Duration::from_millis(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn each_wait_is_over_in_its_time() {
+        let soon = SharedDelay::new(WAIT);
+        let begun = Instant::now();
+        let first = soon.over();
+        let second = async {
+            tokio::time::sleep(WAIT / 2).await;
+            soon.over().await;
+            begun.elapsed()
+        };
+        let first = async {
+            first.await;
+            begun.elapsed()
+        };
+        assert_eq!(tokio::join!(first, second), (WAIT, WAIT + WAIT / 2));
+        tokio::time::sleep(WAIT * 5).await;
+        soon.over().await;
+        assert_eq!(begun.elapsed(), WAIT * 7 + WAIT / 2, "the timer is set again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_that_were_given_up_leave_nothing() {
+        let soon = SharedDelay::new(WAIT);
+        for _ in 0..1000 {
+            let given_up = tokio::time::timeout(Duration::ZERO, soon.over()).await;
+            assert!(given_up.is_err());
+        }
+        assert!(soon.state().waiting.is_empty());
+        let since = Instant::now();
+        soon.over().await;
+        assert_eq!(since.elapsed(), WAIT);
+        tokio::task::yield_now().await;
+        assert!(soon.state().timer.is_none());
+    }
+}

@@ -1,0 +1,193 @@
+//! One POST on its way: how it is given up, what its response is, and how it ends.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use rescind_core::{
+    ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
+};
+
+use super::given_up::GivenUp;
+use super::state::{Client, InFlight};
+use crate::client::{EventStream, Failed, Media, Reply, media_of, refusal};
+use crate::collect_body::whole;
+use crate::headers::{BOTH, JSON};
+use crate::stateless::envelope::Envelope;
+use crate::streamable::envelope;
+use crate::sync::spawn;
+
+/// A request that is given up has so long to get its response's head.
+const FOR_THE_HEAD: Duration = Duration::from_millis(250);
+
+impl Client {
+    pub(super) fn start(self: &Arc<Self>, out: Outbound) {
+        let asks = out.head.kind == FrameKind::Request;
+        let mut state = self.state();
+        state.next += 1;
+        let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
+        let client = Arc::clone(self);
+        let (exchange, body) = (out.exchange, out.body);
+        let given_up = Arc::<GivenUp>::default();
+        let told = Arc::clone(&given_up);
+        let task = spawn(async move {
+            let ended = client.run(key, exchange, body, &told).await;
+            let asks = client.land(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
+            match ended {
+                Err(Failed { sent, error }) if asks => {
+                    client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
+                }
+                Err(Failed { error, .. }) => {
+                    tracing::debug!(error = %rescind_core::Shown::text(&error), "a message was not taken");
+                }
+                Ok(()) => {}
+            }
+        });
+        state.requests += usize::from(asks);
+        let flight = InFlight { task: task.abort_handle(), asks, headed: false, leaves: false, given_up };
+        state.in_flight.insert(key, flight);
+    }
+
+    /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
+    /// is owed. What is given up early is let reach the server first, so that its cancel is one.
+    async fn run(
+        &self,
+        key: u64,
+        exchange: ExchangeId,
+        body: Bytes,
+        given_up: &GivenUp,
+    ) -> Result<(), Failed> {
+        let mut headers = HeaderMap::with_capacity(6);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
+        Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
+        let mut given_up = pin!(given_up.wait());
+        let (response, is_given_up) = {
+            let mut sending = pin!(self.requester.post(FrameKind::Request, headers, body, None));
+            let sent = tokio::select! {
+                biased;
+                response = sending.as_mut() => Some(response),
+                () = given_up.as_mut() => None,
+            };
+            if let Some(response) = sent {
+                (response?, false)
+            } else {
+                let Some(response) = Box::pin(self.wait_for_head(sending)).await else {
+                    tracing::debug!(key, "given up without a head");
+                    return Ok(());
+                };
+                (response?, true)
+            }
+        };
+        let resets = response.version() >= Version::HTTP_2;
+        if let Some(flight) = self.state().in_flight.get_mut(&key) {
+            flight.headed = true;
+        }
+        let mut reading = pin!(self.read(exchange, response));
+        if !is_given_up {
+            tokio::select! {
+                biased;
+                () = given_up => {}
+                read = reading.as_mut() => return read,
+            }
+        }
+        if resets && !self.may_reset_now(key) {
+            // What comes meanwhile is read, so that it does not pile up, and dropped.
+            tokio::select! {
+                biased;
+                () = self.may_reset() => {}
+                _ = reading => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What was given up is let reach the server, but not for long.
+    async fn wait_for_head<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
+        let waited = async {
+            tokio::time::sleep(FOR_THE_HEAD).await;
+            if self.maybe_http2 {
+                self.may_reset().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            response = sending => Some(response),
+            () = waited => None,
+        }
+    }
+
+    /// Whether it is a reset's turn. One that has to wait holds nothing up.
+    fn may_reset_now(&self, key: u64) -> bool {
+        let mut state = self.state();
+        if state.resets.take().is_ok() {
+            return true;
+        }
+        let left = state.in_flight.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
+        state.leaving -= usize::from(left);
+        let driver = state.driver.take();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        false
+    }
+
+    /// Waits for a reset's turn.
+    async fn may_reset(&self) {
+        loop {
+            let taken = self.state().resets.take();
+            let Err(wait) = taken else { return };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn read(&self, exchange: ExchangeId, response: Response<Reply>) -> Result<(), Failed> {
+        let (head, body) = response.into_parts();
+        let answered = match head.headers.get(CONTENT_TYPE).map(media_of) {
+            Some(Media::Events) => Box::pin(self.read_events(exchange, body)).await,
+            Some(Media::Json) => self.read_one(exchange, body).await?,
+            Some(Media::Other) | None => false,
+        };
+        // A request is not answered by being taken.
+        let asks = self.state().in_flight.get(&exchange.0).is_some_and(|flight| flight.asks);
+        if answered || (head.status == StatusCode::ACCEPTED && !asks) {
+            return Ok(());
+        }
+        let text = refusal(head.status, &head.headers);
+        Err(Failed { sent: true, error: TransportError::new(TransportErrorKind::Io, text) })
+    }
+
+    async fn read_one(&self, exchange: ExchangeId, body: Reply) -> Result<bool, Failed> {
+        let body = whole(body, self.max_frame).await?;
+        Ok(!body.is_empty() && self.take(exchange, body).await)
+    }
+
+    async fn read_events(&self, exchange: ExchangeId, body: Reply) -> bool {
+        let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
+        let mut is_answered = false;
+        while let Some(event) = events.next().await {
+            if !event.data.is_empty() && self.take(exchange, event.data).await {
+                is_answered = true;
+                events.answered();
+            }
+        }
+        is_answered
+    }
+
+    /// Hands a message on. `true`: it answers the request of its exchange.
+    async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
+        let answers = envelope::answers_one(&body);
+        if self.state().in_flight.get(&exchange.0).is_some_and(InFlight::is_given_up) {
+            return answers;
+        }
+        let mut inbound = Inbound::new(body);
+        inbound.exchange = exchange;
+        let _ = self.inbound_queue.send(inbound).await;
+        answers
+    }
+}

@@ -1,0 +1,105 @@
+//! Streams of bytes made elsewhere in place of sockets: for tests with a network of their own (feature `verify`).
+
+#[cfg(feature = "verify")]
+use std::fmt;
+use std::io;
+#[cfg(feature = "verify")]
+use std::sync::Arc;
+
+use rescind_core::PeerAddress;
+#[cfg(feature = "verify")]
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+#[cfg(feature = "verify")]
+use tokio::sync::mpsc;
+
+/// A stream that was made elsewhere.
+#[cfg(feature = "verify")]
+pub trait GivenStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+#[cfg(feature = "verify")]
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> GivenStream for S {}
+
+/// Makes the streams of a client.
+#[cfg(feature = "verify")]
+#[derive(Clone)]
+pub(crate) struct Dial(pub(crate) Arc<dyn Fn() -> io::Result<Box<dyn GivenStream>> + Send + Sync>);
+
+#[cfg(feature = "verify")]
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dial").finish_non_exhaustive()
+    }
+}
+
+#[cfg(feature = "verify")]
+thread_local! {
+    /// Ids made on this thread so far, where they are to be the same each time.
+    static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the ids made on this thread are no secrets: they count up, the same each time. HTTP/2 writes an id in as many
+/// bytes as its digits ask for, so that a drawn one would move all that follows.
+#[cfg(feature = "verify")]
+pub fn count_ids() {
+    IDS.set(Some(0));
+}
+
+/// The next of them, if they are counted.
+#[cfg(feature = "verify")]
+pub(crate) fn counted_id() -> Option<Arc<str>> {
+    let next = IDS.get()? + 1;
+    IDS.set(Some(next));
+    Some(format!("{next:032x}").into())
+}
+
+/// Where a server's streams come from.
+pub(crate) enum Source {
+    Socket(TcpListener),
+    #[cfg(feature = "verify")]
+    Given(mpsc::UnboundedReceiver<Box<dyn GivenStream>>),
+}
+
+/// A stream of a server's.
+pub(crate) enum Accepted {
+    Socket(TcpStream),
+    #[cfg(feature = "verify")]
+    Given(Box<dyn GivenStream>),
+}
+
+impl Accepted {
+    /// Where it came from.
+    pub(crate) fn peer(&self) -> Option<PeerAddress> {
+        match self {
+            Self::Socket(stream) => stream.peer_addr().ok().map(|peer| PeerAddress(peer.ip())),
+            #[cfg(feature = "verify")]
+            Self::Given(_) => None,
+        }
+    }
+}
+
+impl Source {
+    /// What is sent must not depend on the time of day.
+    pub(crate) const fn is_given(&self) -> bool {
+        match self {
+            Self::Socket(_) => false,
+            #[cfg(feature = "verify")]
+            Self::Given(_) => true,
+        }
+    }
+
+    /// The next stream.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses none.
+    pub(crate) async fn accept(&mut self) -> io::Result<Accepted> {
+        match self {
+            Self::Socket(socket) => socket.accept().await.map(|(stream, _)| Accepted::Socket(stream)),
+            #[cfg(feature = "verify")]
+            Self::Given(given) => match given.recv().await {
+                Some(stream) => Ok(Accepted::Given(stream)),
+                None => std::future::pending().await,
+            },
+        }
+    }
+}

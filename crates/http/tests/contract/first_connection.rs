@@ -1,0 +1,52 @@
+//! The connection that a client opens to see whether its server is there is the one its first request goes by.
+
+use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026, Role};
+use rescind_core::{CallNumber, ExchangeId, Peer, Transport};
+use rescind_http::{AcpTransport, HttpClient, StatelessTransport, StreamableTransport};
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+
+/// A client of one binding, and the dialect it speaks.
+type Row = (fn(HttpClient) -> Box<dyn Transport>, Dialect);
+
+#[tokio::test]
+async fn the_first_request_goes_by_the_connection_that_was_opened_first() {
+    let rows: [Row; 3] = [
+        (|client| Box::new(StreamableTransport::new(client)), MCP),
+        (|client| Box::new(StatelessTransport::new(client)), MCP_2026),
+        (|client| Box::new(AcpTransport::new(client).http1()), ACP),
+    ];
+    for (transport, dialect) in rows {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = HttpClient::new(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let (link, accepted) = tokio::join!(transport(client).open(), listener.accept());
+        let (mut first, _) = accepted.unwrap();
+        let peer = Peer::builder(dialect).role(Role::Client).attach(link.unwrap()).unwrap();
+        let _call = peer.call::<_, Value>("initialize", &json!({"protocolVersion": 1})).start().unwrap();
+        let mut head = [0; 5];
+        let read =
+            tokio::time::timeout(std::time::Duration::from_secs(30), first.read_exact(&mut head)).await;
+        assert!(read.expect("it hangs").is_ok(), "the first connection was thrown away");
+        assert_eq!(&head, b"POST ");
+    }
+}
+
+/// The driver gives an exchange up only where it is the space of ids; elsewhere a message cancels.
+#[tokio::test]
+async fn an_exchange_can_be_given_up_where_that_is_how_a_request_is_cancelled_and_nowhere_else() {
+    type Over = fn(HttpClient) -> Box<dyn Transport>;
+    let rows: [(Over, bool); 3] = [
+        (|client| Box::new(StreamableTransport::new(client)), false),
+        (|client| Box::new(StatelessTransport::new(client)), true),
+        (|client| Box::new(AcpTransport::new(client).http1()), false),
+    ];
+    for (transport, is_scope) in rows {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = HttpClient::new(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let mut link = transport(client).open().await.unwrap();
+        assert!(link.traits.opens_exchanges);
+        let given_up = link.tx.as_mut().abort_exchange(ExchangeId::of_call(CallNumber(1)));
+        assert_eq!((link.traits.exchange_scoped, given_up.is_ok()), (is_scope, is_scope));
+    }
+}

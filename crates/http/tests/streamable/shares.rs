@@ -1,0 +1,110 @@
+//! One client opens sessions by the thousand: others get theirs.
+
+use rescind_core::dialect::MCP;
+use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
+use serde_json::json;
+
+use crate::raw::{Ask, Raw, initialize, request};
+use crate::support::{Served, serve, server};
+
+/// Who asks: an address of this machine's own, and whom the auth hook names.
+type Who = (&'static str, &'static str);
+
+const MOST: usize = 8;
+/// Clients that are told apart by their address, and by their principal.
+const PAIRS: [(Who, Who); 2] =
+    [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
+
+async fn served((_, user): Who) -> Served {
+    let server = server().sessions(MOST);
+    if user == "all" {
+        return serve(server, MCP).await;
+    }
+    let auth = async |request: AuthRequest| match request.header("X-User") {
+        Some(user) => Ok(Credential::of(Principal(user.into()))),
+        None => Err(AuthRefusal::unauthorized("Bearer")),
+    };
+    serve(server.auth(auth), MCP).await
+}
+
+async fn session(served: &Served, (from, user): Who) -> Result<(Raw, String), String> {
+    let mut raw = Raw::connect_from(&served.url, from).await;
+    let (head, body) = raw.ask(&initialize().with("X-User", user)).await;
+    match head.status {
+        200 => Ok((raw, head.header("mcp-session-id").to_owned())),
+        429 => {
+            assert_eq!(head.header("retry-after"), "1");
+            Err(body)
+        }
+        status => panic!("{status}: {body}"),
+    }
+}
+
+/// The status of an echo in a session.
+async fn echo(raw: &mut Raw, session: &str, user: &str) -> u16 {
+    let ask: Ask = request(1, "echo", &json!({"n": 1}));
+    raw.ask(&ask.of(session).with("X-User", user)).await.0.status
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_flood_of_initialize_ends_its_own_unused_sessions_and_nobody_elses() {
+    for (mallory, ada) in PAIRS {
+        let served = served(mallory).await;
+        let (mut used, kept) = session(&served, ada).await.unwrap();
+        assert_eq!(echo(&mut used, &kept, ada.1).await, 200);
+        let mut opened = Vec::new();
+        for _ in 0..10 * MOST {
+            opened.push(session(&served, mallory).await.expect("the oldest unused one makes room"));
+        }
+        let displaced = usize::try_from(served.counts.displaced_sessions()).unwrap();
+        assert_eq!(displaced, 10 * MOST - MOST / 2, "{mallory:?}: half of all are its own");
+        let (raw, first) = &mut opened[0];
+        assert_eq!(echo(raw, first, mallory.1).await, 404, "it made room");
+        let (raw, last) = opened.last_mut().unwrap();
+        assert_eq!(echo(raw, last, mallory.1).await, 200, "the newest is there");
+        let (mut raw, new) = session(&served, ada).await.expect("another client is let in");
+        assert_eq!((echo(&mut raw, &new, ada.1).await, echo(&mut used, &kept, ada.1).await), (200, 200));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_client_that_uses_its_sessions_holds_half_of_them_at_most() {
+    for (mallory, ada) in PAIRS {
+        let served = served(mallory).await;
+        let mut open = Vec::new();
+        for round in 0..MOST {
+            match session(&served, mallory).await {
+                Ok((mut raw, session)) => {
+                    assert_eq!(echo(&mut raw, &session, mallory.1).await, 200);
+                    open.push((raw, session));
+                }
+                Err(told) => {
+                    assert!(round >= MOST / 2, "{mallory:?}: {told}");
+                    assert!(told.contains("this client"), "{told}");
+                }
+            }
+        }
+        assert_eq!((open.len(), served.counts.displaced_sessions()), (MOST / 2, 0), "{mallory:?}");
+        let (mut raw, new) = session(&served, ada).await.expect("another client is let in");
+        assert_eq!(echo(&mut raw, &new, ada.1).await, 200);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn silent_connections_of_one_address_leave_half_to_others() {
+    let served = serve(server().connections(MOST), MCP).await;
+    let (mallory, ada) = PAIRS[0];
+    let mut silent = Vec::new();
+    for _ in 0..5 * MOST {
+        silent.push(Raw::connect_from(&served.url, mallory.0).await);
+    }
+    // The newest of its own has a place, the oldest made room.
+    let (mut raw, id) = session(&served, mallory).await.unwrap();
+    assert_eq!(echo(&mut raw, &id, mallory.1).await, 200);
+    let (mut other, id) = session(&served, ada).await.expect("another client is let in");
+    assert_eq!(echo(&mut other, &id, ada.1).await, 200);
+    silent.swap_remove(0).is_closed().await;
+}

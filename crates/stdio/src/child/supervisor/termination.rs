@@ -1,0 +1,93 @@
+use std::time::{Duration, Instant};
+
+use crate::child::process::DesiredState;
+
+/// How far the ending of a child has gone. Time is an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Termination {
+    Running,
+    /// Its input has ended; at this time it is asked to end.
+    InputEnded(Instant),
+    /// It was asked to end; at this time it is killed.
+    Asked(Instant),
+    Killed,
+}
+
+/// What to do on a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Nothing,
+    /// SIGTERM to the group.
+    Ask,
+    /// SIGKILL to the group.
+    Kill,
+}
+
+impl Termination {
+    pub(super) fn step(&mut self, wish: DesiredState, now: Instant, grace: Duration) -> Action {
+        match (*self, wish) {
+            (Self::Killed, _) | (Self::Running, DesiredState::Run | DesiredState::Close) => Action::Nothing,
+            (_, DesiredState::Kill) => {
+                *self = Self::Killed;
+                Action::Kill
+            }
+            (Self::Running, DesiredState::End) => {
+                *self = Self::InputEnded(now + grace);
+                Action::Nothing
+            }
+            (Self::InputEnded(until), DesiredState::Run | DesiredState::Close | DesiredState::End)
+                if now >= until =>
+            {
+                *self = Self::Asked(now + grace);
+                Action::Ask
+            }
+            (Self::Asked(until), DesiredState::Run | DesiredState::Close | DesiredState::End)
+                if now >= until =>
+            {
+                *self = Self::Killed;
+                Action::Kill
+            }
+            (
+                Self::InputEnded(_) | Self::Asked(_),
+                DesiredState::Run | DesiredState::Close | DesiredState::End,
+            ) => Action::Nothing,
+        }
+    }
+
+    /// When the next step is due.
+    pub(super) fn due(self) -> Option<Instant> {
+        match self {
+            Self::InputEnded(until) | Self::Asked(until) => Some(until),
+            Self::Running | Self::Killed => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn a_child_is_asked_after_one_grace_and_killed_after_two() {
+        let start = Instant::now();
+        let mut stairs = Termination::Running;
+        assert_eq!(stairs.step(DesiredState::Run, start, GRACE), Action::Nothing);
+        assert_eq!(stairs.due(), None);
+        assert_eq!(stairs.step(DesiredState::End, start, GRACE), Action::Nothing);
+        assert_eq!(stairs.due(), Some(start + GRACE));
+        assert_eq!(stairs.step(DesiredState::End, start + GRACE / 2, GRACE), Action::Nothing);
+        assert_eq!(stairs.step(DesiredState::End, start + GRACE, GRACE), Action::Ask);
+        assert_eq!(stairs.step(DesiredState::End, start + GRACE, GRACE), Action::Nothing);
+        assert_eq!(stairs.step(DesiredState::End, start + 2 * GRACE, GRACE), Action::Kill);
+        assert_eq!(stairs.step(DesiredState::Kill, start + 3 * GRACE, GRACE), Action::Nothing);
+    }
+
+    #[test]
+    fn a_wish_to_kill_skips_every_grace() {
+        let mut stairs = Termination::Running;
+        assert_eq!(stairs.step(DesiredState::Kill, Instant::now(), GRACE), Action::Kill);
+        assert_eq!(stairs, Termination::Killed);
+    }
+}

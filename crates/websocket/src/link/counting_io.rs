@@ -1,0 +1,97 @@
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What stands around a ping, in bytes: its head and its mask.
+const CONTROL_HEAD: usize = 6;
+
+/// A stream that counts what it moves, so that a large message on a slow line is not taken for silence, and so that the message that is being
+/// read counts in the server's memory.
+#[derive(Debug)]
+pub(crate) struct CountingIo<S> {
+    io: S,
+    /// Bytes read and written so far.
+    moved: u64,
+    budget: ByteBudget,
+    partial: PartialFrame,
+    /// Bytes read of a message that is not whole, with what is around it.
+    unread: usize,
+    /// There was no memory for the rest of a message: what still comes is dropped, and not counted.
+    is_torn: bool,
+}
+
+impl<S> CountingIo<S> {
+    pub(crate) fn new(io: S) -> Self {
+        let budget = ByteBudget::default();
+        let partial = PartialFrame::new(&budget);
+        Self { io, moved: 0, budget, partial, unread: 0, is_torn: false }
+    }
+
+    pub(super) const fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// What its connection counts in.
+    pub(super) const fn budget(&self) -> &ByteBudget {
+        &self.budget
+    }
+
+    /// A message is whole: it counts where it is handled.
+    pub(super) fn message_came(&mut self) {
+        self.unread = 0;
+        self.partial.finish();
+    }
+
+    /// A ping or the like came, which may stand between the parts of a message.
+    pub(super) fn control_came(&mut self, bytes: usize) {
+        self.unread = self.unread.saturating_sub(bytes + CONTROL_HEAD);
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.moved = self.moved.wrapping_add(bytes as u64);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for CountingIo<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if !this.is_torn {
+            let grown = this.partial.poll_grow(this.unread, buffer.remaining(), cx);
+            if ready!(grown) == Err(MemoryFull) {
+                this.is_torn = true;
+                return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+            }
+        }
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.io).poll_read(cx, buffer);
+        let count = buffer.filled().len() - before;
+        this.unread = this.unread.saturating_add(count);
+        this.count(count);
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountingIo<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(count)) = &written {
+            self.count(*count);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,60 @@
+//! The end of a connection whose credential has expired (W4).
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rescind_core::{TransportError, TransportErrorKind};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Sleep;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::receiver::poll_drained;
+use super::{CloseState, Conversation, Shared, codes};
+
+/// How long the peer has to take the close frame and to answer it.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// When the credential expires.
+pub(super) struct Expiry(Pin<Box<Sleep>>);
+
+impl Expiry {
+    pub(super) fn new(at: Instant) -> Self {
+        Self(Box::pin(tokio::time::sleep_until(at.into())))
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+/// Ends the connection; both halves are told.
+pub(super) fn expire<S>(shared: &Arc<Shared<S>>, conversation: &mut Conversation<S>) -> TransportError
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let closing = conversation.send(Message::Close(Some(codes::frame_of_expiry()))).is_ok();
+    let error = TransportError::new(TransportErrorKind::Closed, "the credential of the client has expired");
+    let error = conversation.fail(error);
+    if closing {
+        tokio::spawn(close(Arc::clone(shared)));
+    }
+    error
+}
+
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
+    let closed = poll_fn(|cx| {
+        let mut conversation = shared.lock();
+        let stream = &mut conversation.stream;
+        if futures_util::Sink::poll_flush(Pin::new(&mut *stream), cx)?.is_pending() {
+            return Poll::Pending;
+        }
+        // The peer's own close frame, or its end, is the last of it.
+        let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
+        poll_drained(stream.get_mut(), cx).map(Ok::<_, tokio_tungstenite::tungstenite::Error>)
+    });
+    let _ = tokio::time::timeout(CLOSING, closed).await;
+    shared.lock().fate = CloseState::Closed;
+}

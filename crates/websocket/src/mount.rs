@@ -1,0 +1,144 @@
+//! Connections that come by somebody else's HTTP server.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use futures_util::stream::FuturesUnordered;
+use http::{Request, Response};
+use rescind_core::{BoxFuture, Credential, Endpoint, Link, Listener, TransportError};
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
+
+use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
+
+/// What takes the requests of an HTTP server, and the listener its connections come out of.
+///
+/// ```no_run
+/// # #[cfg(feature = "axum")]
+/// # fn example() -> axum::Router {
+/// let (upgrades, listener) = rescind_websocket::mount(rescind_websocket::UpgradeOptions::new());
+/// // `listener` goes to a server; the route to the application that is there already.
+/// # drop(listener);
+/// axum::Router::new().route("/agent", axum::routing::any(upgrades))
+/// # }
+/// ```
+#[must_use]
+pub fn mount(options: UpgradeOptions) -> (Upgrades, MountedListener) {
+    // One list of those the HTTP server has answered, one of those the listener waits for: each with the whole limit,
+    // as an item moves from the first to the second as soon as the listener is polled.
+    let (sender, receiver) = channel(options.handshakes);
+    let limit = options.handshakes;
+    let endpoint = Endpoint("a route of an HTTP server".to_owned());
+    let upgrades = Upgrades { options: Arc::new(options), sender };
+    (upgrades, MountedListener { receiver, limit, opening: FuturesUnordered::new(), endpoint })
+}
+
+/// Takes the requests of an HTTP server. With the feature `axum` it is a handler for a route.
+///
+/// Its clones feed one listener. The listener ends once all are dropped.
+#[derive(Clone)]
+pub struct Upgrades {
+    options: Arc<UpgradeOptions>,
+    sender: Sender<Upgrading>,
+}
+
+impl Upgrades {
+    /// The answer to a request. Where it is an upgrade the connection comes out of the listener.
+    ///
+    /// The request must come from a hyper server that allows upgrades, as axum's does. The auth hook is told the
+    /// [`PeerAddress`](rescind_core::PeerAddress) and the [`PeerCertificates`](rescind_core::PeerCertificates) among its extensions.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection up.
+    pub async fn answer<B>(&self, request: &mut Request<B>) -> Response<String> {
+        self.answer_for(request, &Credential::anonymous()).await
+    }
+
+    /// The same, where the HTTP server has found out who asks: the principal of the connection's messages, unless the
+    /// auth hook of [`UpgradeOptions`] names another. The connection ends when either credential expires.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the connection up.
+    pub async fn answer_for<B>(&self, request: &mut Request<B>, credential: &Credential) -> Response<String> {
+        match self.take(request, credential).await {
+            Ok(response) => response,
+            Err(refusal) => {
+                tracing::debug!(refusal = %rescind_core::Shown::text(&refusal), "a WebSocket was refused");
+                refusal.into_response()
+            }
+        }
+    }
+
+    async fn take<B>(
+        &self,
+        request: &mut Request<B>,
+        credential: &Credential,
+    ) -> Result<Response<String>, Refusal> {
+        let place = self.sender.try_reserve().map_err(|error| match error {
+            TrySendError::Full(()) => Refusal::busy(),
+            TrySendError::Closed(()) => Refusal::closed(),
+        })?;
+        let (response, upgrading) = upgrade(request, &self.options).await?;
+        place.send(upgrading.on_behalf_of(credential));
+        Ok(response)
+    }
+}
+
+impl fmt::Debug for Upgrades {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upgrades").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Accepts the connections that an HTTP server was asked for.
+pub struct MountedListener {
+    receiver: Receiver<Upgrading>,
+    limit: usize,
+    opening: FuturesUnordered<BoxFuture<'static, Result<Link, TransportError>>>,
+    endpoint: Endpoint,
+}
+
+impl MountedListener {
+    /// Says where the route can be reached, such as `ws://127.0.0.1:8080/agent`.
+    #[must_use]
+    pub fn at(mut self, endpoint: &str) -> Self {
+        endpoint.clone_into(&mut self.endpoint.0);
+        self
+    }
+}
+
+impl Listener for MountedListener {
+    fn poll_accept(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Link, TransportError>>> {
+        loop {
+            if let Poll::Ready(Some(done)) = Pin::new(&mut self.opening).poll_next(cx) {
+                return Poll::Ready(Some(done));
+            }
+            if self.opening.len() >= self.limit {
+                return Poll::Pending;
+            }
+            match self.receiver.poll_recv(cx) {
+                Poll::Ready(Some(upgrading)) => self.opening.push(Box::pin(upgrading.link())),
+                Poll::Ready(None) if self.opening.is_empty() => return Poll::Ready(None),
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        self.endpoint.clone()
+    }
+}
+
+impl fmt::Debug for MountedListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MountedListener")
+            .field("endpoint", &self.endpoint)
+            .field("opening", &self.opening.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,51 @@
+//! Attacks on the program `rescind fixture`, as one client makes them over each transport: `memory::attack::transport` measures what the
+//! process holds, `hostile::class::transport` sends what is malformed.
+//!
+//! The memory rows exist in release builds alone. Of the hostile inputs a debug build plays a sample. Linux alone: it tells what a process
+//! holds, and a client can choose 127.0.0.2 as its address.
+//!
+//! `cargo test --release -p rescind-cli --test attacks -- --test-threads 1 memory` runs those whose name has that.
+#![cfg_attr(
+    target_os = "linux",
+    expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")
+)]
+
+#[cfg(target_os = "linux")]
+mod asker;
+#[cfg(target_os = "linux")]
+mod honest;
+#[cfg(target_os = "linux")]
+mod hostile;
+#[cfg(target_os = "linux")]
+mod http2;
+#[cfg(target_os = "linux")]
+mod lockout;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(target_os = "linux")]
+mod stream;
+#[cfg(target_os = "linux")]
+mod target;
+#[cfg(target_os = "linux")]
+mod waiting;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+#[cfg(target_os = "linux")]
+use self::waiting::{in_time, play, poll_until};
+
+#[cfg(target_os = "linux")]
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let mut trials = memory::trials();
+    trials.extend(hostile::trials());
+    trials.extend(lockout::trials());
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() -> ExitCode {
+    libtest_mimic::run(&Arguments::from_args(), Vec::new()).exit_code()
+}

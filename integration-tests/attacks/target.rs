@@ -1,0 +1,177 @@
+//! The program under attack: `rescind fixture` as a process of its own.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rescind::Framing;
+use rescind::dialect::Dialect;
+use rescind_testkit::{open_descriptors, resident_memory};
+use tokio::net::unix::pipe;
+
+/// A transport, with the dialect that is attacked over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Stdio,
+    NamedPipe,
+    WebSocket,
+    Streamable,
+    Stateless,
+    Acp,
+}
+
+impl Wire {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Stdio, Self::NamedPipe, Self::WebSocket, Self::Streamable, Self::Stateless, Self::Acp];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::NamedPipe => "named-pipe",
+            Self::WebSocket => "websocket",
+            Self::Streamable => "http-streamable",
+            Self::Stateless => "http-stateless",
+            Self::Acp => "http-acp",
+        }
+    }
+
+    pub(crate) const fn dialect(self) -> &'static str {
+        match self {
+            Self::Stdio | Self::NamedPipe | Self::WebSocket | Self::Acp => "acp",
+            Self::Streamable => "mcp",
+            Self::Stateless => "mcp-2026",
+        }
+    }
+
+    pub(crate) const fn is_http(self) -> bool {
+        match self {
+            Self::Stdio | Self::NamedPipe | Self::WebSocket => false,
+            Self::Streamable | Self::Stateless | Self::Acp => true,
+        }
+    }
+}
+
+/// The fixture while it runs. It is killed when this is dropped.
+pub(crate) struct Target {
+    pub(crate) wire: Wire,
+    pub(crate) dialect: Dialect,
+    /// Of byte streams.
+    pub(crate) framing: Framing,
+    /// Where it listens: a URL, a file, or nothing for stdio.
+    pub(crate) endpoint: String,
+    child: Child,
+    stderr: Arc<Mutex<String>>,
+}
+
+impl Target {
+    /// Starts it with this dialect and these further arguments.
+    pub(crate) fn speaking(wire: Wire, dialect: &str, more: &[&str]) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let listen = match wire {
+            Wire::Stdio => "stdio".to_owned(),
+            Wire::NamedPipe => {
+                let number = NEXT.fetch_add(1, Ordering::Relaxed);
+                format!("pipe:rescind-attacks-{}-{number}", std::process::id())
+            }
+            Wire::WebSocket => "ws://127.0.0.1:0/".to_owned(),
+            Wire::Streamable | Wire::Stateless | Wire::Acp => "http://127.0.0.1:0/rpc".to_owned(),
+        };
+        let by_pipes = || if wire == Wire::Stdio { Stdio::piped() } else { Stdio::null() };
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rescind"))
+            .args(["fixture", "--dialect", dialect, "--listen", &listen])
+            .args(more)
+            .stdin(by_pipes())
+            .stdout(by_pipes())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let mut endpoint = String::new();
+        if wire != Wire::Stdio {
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            let place = line.trim_end().strip_prefix("listening on ");
+            let place = place.unwrap_or_else(|| panic!("the fixture wrote: {line}"));
+            endpoint.push_str(place.strip_prefix("pipe:").unwrap_or(place));
+        }
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&stderr);
+        std::thread::spawn(move || {
+            let mut rest = Vec::new();
+            let _ended = lines.read_to_end(&mut rest);
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&String::from_utf8_lossy(&rest));
+        });
+        let dialect = Dialect::by_name(dialect).unwrap();
+        let framing = match more {
+            ["--framing", "content-length"] => Framing::ContentLength,
+            _ => Framing::Newline,
+        };
+        Self { wire, dialect, framing, endpoint, child, stderr }
+    }
+
+    /// `HOST:PORT`.
+    pub(crate) fn address(&self) -> &str {
+        let (_, rest) = self.endpoint.split_once("://").unwrap();
+        rest.split_once('/').map_or(rest, |(address, _)| address)
+    }
+
+    /// Both ends of the fixture's standard streams. Once.
+    pub(crate) fn standard_streams(&mut self) -> (pipe::Receiver, pipe::Sender) {
+        let output = OwnedFd::from(self.child.stdout.take().unwrap());
+        let input = OwnedFd::from(self.child.stdin.take().unwrap());
+        (pipe::Receiver::from_owned_fd(output).unwrap(), pipe::Sender::from_owned_fd(input).unwrap())
+    }
+
+    /// The most memory it ever had, in MiB. 0 once it has ended.
+    pub(crate) fn peak(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) >> 10
+    }
+
+    /// Its memory now, in MiB. 0 once it has ended.
+    pub(crate) fn resident(&self) -> u64 {
+        resident_memory(Some(self.child.id())).unwrap_or(0) >> 20
+    }
+
+    pub(crate) fn descriptors(&self) -> u64 {
+        open_descriptors(Some(self.child.id())).unwrap()
+    }
+
+    /// Whether the process has ended; if so, with success.
+    pub(crate) fn has_ended_well(&mut self) -> bool {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none_or(|status| status.success()), "it ended with {ended:?}: {}", self.stderr());
+        ended.is_some()
+    }
+
+    /// Fails if the process has ended.
+    pub(crate) fn assert_runs(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "the fixture ended with {ended:?}: {}", self.stderr());
+    }
+
+    /// Ends the process. What it wrote to stderr, in which no panic may be.
+    pub(crate) fn end(mut self) {
+        drop(self.child.stdin.take());
+        drop(self.child.kill());
+        drop(self.child.wait());
+        let said = self.stderr();
+        assert!(!said.contains("panicked"), "{said}");
+    }
+
+    fn stderr(&self) -> String {
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
