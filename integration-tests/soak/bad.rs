@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::Failure;
 use crate::random::Random;
 use crate::tally::Tally;
-use crate::wires::{AGENT, Connect, Place, Wire};
+use crate::wires::{AGENT, Connect, Address, Wire};
 
 /// No attack takes longer.
 const LONGEST: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ const PAIRS_OF_CONNECTIONS: u64 = 40;
 const MEBIBYTE: u64 = 1 << 20;
 
 /// One attack after another.
-pub(crate) async fn attack(wire: Wire, connect: Connect, place: Place, tally: Arc<Tally>, seed: u64) {
+pub(crate) async fn attack(wire: Wire, connect: Connect, address: Address, tally: Arc<Tally>, seed: u64) {
     let mut random = Random::new(seed);
     while !tally.is_over() {
         let attack = async {
@@ -36,9 +36,9 @@ pub(crate) async fn attack(wire: Wire, connect: Connect, place: Place, tally: Ar
                 0 => flood(wire, &connect, &mut random).await,
                 1 => vanish(wire, &connect, &mut random).await,
                 2 => large_values(wire, &connect, &mut random).await,
-                3 => unfinished(wire, &place, &mut random).await,
-                4 => garbage(&place, &mut random).await,
-                _ => half_open(&place, &mut random).await,
+                3 => unfinished(wire, &address, &mut random).await,
+                4 => garbage(&address, &mut random).await,
+                _ => half_open(&address, &mut random).await,
             }
         };
         // That it is refused, cut off or too slow is as it should be.
@@ -92,24 +92,24 @@ async fn large_values(wire: Wire, connect: &Connect, random: &mut Random) -> Res
 }
 
 /// Begins a frame or a body of 15 MiB, and stays away from its end.
-async fn unfinished(wire: Wire, place: &Place, random: &mut Random) -> Result<(), Failure> {
-    let mut peer = bare(place).await?;
+async fn unfinished(wire: Wire, address: &Address, random: &mut Random) -> Result<(), Failure> {
+    let mut peer = bare(address).await?;
     let whole = 15 * MEBIBYTE;
-    let opening = match (wire, place) {
-        (Wire::WebSocket, Place::Tcp { .. }) => {
-            let mut bytes = upgrade(place).into_bytes();
+    let opening = match (wire, address) {
+        (Wire::WebSocket, Address::Tcp { .. }) => {
+            let mut bytes = upgrade(address).into_bytes();
             // A text message, its length in eight bytes, and a mask that changes nothing.
             bytes.extend([0x81, 0xff]);
             bytes.extend(whole.to_be_bytes());
             bytes.extend([0; 4]);
             bytes
         }
-        (_, Place::Tcp { address, path }) => {
+        (_, Address::Tcp { address, path }) => {
             let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
             format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{types}Content-Length: {whole}\r\n\r\n")
                 .into_bytes()
         }
-        (_, Place::Pipe(_) | Place::Child) => Vec::new(),
+        (_, Address::Pipe(_) | Address::Child) => Vec::new(),
     };
     peer.stream.write_all(&opening).await?;
     peer.stream.write_all(br#"{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":""#).await?;
@@ -180,13 +180,13 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-async fn bare(place: &Place) -> Result<Bare, Failure> {
-    Ok(match place {
-        Place::Tcp { address, .. } => {
+async fn bare(address: &Address) -> Result<Bare, Failure> {
+    Ok(match address {
+        Address::Tcp { address, .. } => {
             Bare { stream: Box::new(TcpStream::connect(address).await?), _child: None }
         }
-        Place::Pipe(file) => Bare { stream: local(file).await?, _child: None },
-        Place::Child => {
+        Address::Pipe(file) => Bare { stream: local(file).await?, _child: None },
+        Address::Child => {
             let mut command = tokio::process::Command::new(std::env::current_exe()?);
             command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut child = command.kill_on_drop(true).spawn()?;
@@ -209,10 +209,10 @@ async fn local(file: &Path) -> Result<Box<dyn Stream>, Failure> {
     Ok(Box::new(tokio::net::windows::named_pipe::ClientOptions::new().open(file)?))
 }
 
-async fn garbage(place: &Place, random: &mut Random) -> Result<(), Failure> {
-    let mut peer = bare(place).await?;
+async fn garbage(address: &Address, random: &mut Random) -> Result<(), Failure> {
+    let mut peer = bare(address).await?;
     for _ in 0..=random.below(4) {
-        peer.stream.write_all(&nonsense(place, random)).await?;
+        peer.stream.write_all(&nonsense(address, random)).await?;
     }
     let mut read = [0; 1024];
     let _ = timeout(random.up_to(100), peer.stream.read(&mut read)).await;
@@ -220,9 +220,9 @@ async fn garbage(place: &Place, random: &mut Random) -> Result<(), Failure> {
 }
 
 /// Says a part of something, and then nothing for a while.
-async fn half_open(place: &Place, random: &mut Random) -> Result<(), Failure> {
-    let mut peer = bare(place).await?;
-    let whole = nonsense(place, random);
+async fn half_open(address: &Address, random: &mut Random) -> Result<(), Failure> {
+    let mut peer = bare(address).await?;
+    let whole = nonsense(address, random);
     let part = usize::try_from(random.below(whole.len() as u64 + 1))?;
     peer.stream.write_all(whole.get(..part).unwrap_or_default()).await?;
     sleep(random.up_to(1500)).await;
@@ -230,33 +230,33 @@ async fn half_open(place: &Place, random: &mut Random) -> Result<(), Failure> {
 }
 
 /// The request that opens a WebSocket; nothing where there is none.
-fn upgrade(place: &Place) -> String {
-    let Place::Tcp { address, path } = place else { return String::new() };
+fn upgrade(address: &Address) -> String {
+    let Address::Tcp { address, path } = address else { return String::new() };
     let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}")
 }
 
 /// Bytes that are nothing, nearly something, or something else.
-fn nonsense(place: &Place, random: &mut Random) -> Vec<u8> {
+fn nonsense(address: &Address, random: &mut Random) -> Vec<u8> {
     let long =
         |byte: u8, random: &mut Random| vec![byte; usize::try_from(random.below(200_000)).unwrap_or(0)];
-    match (random.below(6), place) {
+    match (random.below(6), address) {
         (0, _) => (0..random.below(2000)).map(|_| random.next().to_le_bytes()[0]).collect(),
         (1, _) => long(b'{', random),
-        (2, Place::Tcp { .. }) => {
-            let mut bytes = upgrade(place).into_bytes();
+        (2, Address::Tcp { .. }) => {
+            let mut bytes = upgrade(address).into_bytes();
             bytes.extend((0..200).map(|_| random.next().to_le_bytes()[0]));
             bytes
         }
-        (3, Place::Tcp { address, path }) => {
+        (3, Address::Tcp { address, path }) => {
             let types = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
             let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\n{types}Content-Length: 7\r\n\r\n");
             format!("{head}nothing").into_bytes()
         }
-        (4, Place::Tcp { address, path }) => {
+        (4, Address::Tcp { address, path }) => {
             format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n").into_bytes()
         }
-        (5, Place::Tcp { .. }) => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense".to_vec(),
+        (5, Address::Tcp { .. }) => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense".to_vec(),
         (2 | 3, _) => b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"wait\"}\n{\"jsonrpc\":\n".to_vec(),
         _ => long(b'\n', random),
     }

@@ -30,7 +30,7 @@ use self::heap::Held;
 use self::options::{Options, USAGE};
 use self::samples::{Sample, growth, leaked, refused};
 use self::tally::Tally;
-use self::wires::{Connect, Door, Place, Wire};
+use self::wires::{Connect, Door, Address, Wire};
 
 /// Why a run could not be made.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -167,7 +167,7 @@ struct Stage<'a> {
     tally: &'a Arc<Tally>,
     metrics: &'a RuntimeMetrics,
     connect: Connect,
-    place: Place,
+    address: Address,
     counts: Option<ServerCounts>,
     /// A connection that is there for all of the run: what each request leaves in its own connection is not gone with it.
     lasting: Peer,
@@ -184,7 +184,7 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
         .limits(agent::limits())
         .server_limits(ServerLimits::default())
         .on_peer(move |peer| met.watch(peer));
-    let Door { server, connect, place } = wire.open(server).await?;
+    let Door { server, connect, address } = wire.open(server).await?;
     let counts = server.as_ref().map(Server::counts);
     let serving = server.map(|server| tokio::spawn(server.run()));
     let (lasting, child) = if wire == Wire::Stdio {
@@ -195,7 +195,7 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
     };
     let lasting = lasting.ok_or("the first connection was not served")?;
     let begun = Instant::now();
-    let stage = Stage { options, tally, metrics, connect, place, counts, lasting, child, begun };
+    let stage = Stage { options, tally, metrics, connect, address, counts, lasting, child, begun };
     let run = stage.play().await?;
     drop(stage);
     if let Some(serving) = serving {
@@ -255,8 +255,8 @@ impl Stage<'_> {
             peers.spawn(good::visit(wire, Arc::clone(&self.connect), Arc::clone(tally), seed(n)));
         }
         for n in GOOD..GOOD + BAD {
-            let (connect, place) = (Arc::clone(&self.connect), self.place.clone());
-            peers.spawn(bad::attack(wire, connect, place, Arc::clone(tally), seed(n)));
+            let (connect, address) = (Arc::clone(&self.connect), self.address.clone());
+            peers.spawn(bad::attack(wire, connect, address, Arc::clone(tally), seed(n)));
         }
         peers.spawn(good::stay(wire, self.lasting.clone(), Arc::clone(tally), seed(GOOD + BAD)));
         let mut each_second = interval(Duration::from_secs(1));

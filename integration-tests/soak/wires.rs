@@ -48,7 +48,7 @@ pub(crate) type Connect = Arc<dyn Fn() -> Result<Box<dyn Transport>, Failure> + 
 
 /// Where a peer of no library goes.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Address {
     Tcp { address: String, path: &'static str },
     Pipe(PathBuf),
     Child,
@@ -59,7 +59,7 @@ pub(crate) struct Door {
     /// `None`: each connection starts a child that serves.
     pub(crate) server: Option<Server>,
     pub(crate) connect: Connect,
-    pub(crate) place: Place,
+    pub(crate) address: Address,
 }
 
 impl Wire {
@@ -102,7 +102,7 @@ impl Wire {
             Self::Stdio => {
                 let program = std::env::current_exe()?;
                 let connect: Connect = Arc::new(move || Ok(Box::new(Command::new(&program).arg(AGENT))));
-                Ok(Door { server: None, connect, place: Place::Child })
+                Ok(Door { server: None, connect, address: Address::Child })
             }
             Self::NamedPipe => named_pipe(server).await,
             Self::WebSocket => websocket(server).await,
@@ -125,9 +125,9 @@ impl Wire {
 async fn named_pipe(server: ServerBuilder) -> Result<Door, Failure> {
     let address = PipeAddress::name(&format!("rescind-soak-{}", std::process::id()))?;
     let listener = NamedPipeListener::bind(&address).await?.framing(Framing::Newline);
-    let place = Place::Pipe(listener.file().to_path_buf());
+    let address = Address::Pipe(listener.file().to_path_buf());
     let connect: Connect = Arc::new(move || Ok(Box::new(NamedPipeTransport::new(address.clone()))));
-    Ok(Door { server: Some(server.listen(listener)), connect, place })
+    Ok(Door { server: Some(server.listen(listener)), connect, address })
 }
 
 async fn websocket(server: ServerBuilder) -> Result<Door, Failure> {
@@ -135,7 +135,7 @@ async fn websocket(server: ServerBuilder) -> Result<Door, Failure> {
     let listener = WebSocketListener::builder().options(options).bind("127.0.0.1:0").await?;
     let (url, address) = (listener.endpoint().0, listener.address().to_string());
     let connect: Connect = Arc::new(move || Ok(Box::new(rescind::websocket::connect(&url))));
-    Ok(Door { server: Some(server.listen(listener)), connect, place: Place::Tcp { address, path: "/" } })
+    Ok(Door { server: Some(server.listen(listener)), connect, address: Address::Tcp { address, path: "/" } })
 }
 
 async fn http<B: ServerBinding>(
@@ -151,5 +151,5 @@ async fn http<B: ServerBinding>(
     let url = listener.endpoint().0;
     let address = url.trim_start_matches("http://").trim_end_matches(path).to_owned();
     let connect: Connect = Arc::new(move || Ok(transport(HttpClient::new(&url)?)));
-    Ok(Door { server: Some(server.listen(listener)), connect, place: Place::Tcp { address, path } })
+    Ok(Door { server: Some(server.listen(listener)), connect, address: Address::Tcp { address, path } })
 }

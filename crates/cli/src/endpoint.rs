@@ -50,8 +50,8 @@ impl FromStr for Endpoint {
         if text == "stdio" {
             return Ok(Self::Stdio);
         }
-        if let Some(place) = text.strip_prefix("pipe:") {
-            return place.parse().map(Self::Pipe).map_err(|error| error.to_string());
+        if let Some(target) = text.strip_prefix("pipe:") {
+            return target.parse().map(Self::Pipe).map_err(|error| error.to_string());
         }
         match text.split_once("://").map(|(scheme, _)| scheme) {
             Some("ws") => Ok(Self::WebSocket(Web::parse(text, Security::Plain)?)),
@@ -194,7 +194,7 @@ pub(crate) struct Flags {
 
 /// An endpoint with all that is needed to open it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,
     pub(crate) dialect: &'static str,
     pub(crate) framing: Framing,
@@ -205,7 +205,7 @@ pub(crate) struct Place {
     pub(crate) authority: Option<PathBuf>,
 }
 
-impl Place {
+impl Target {
     /// The endpoint with these flags.
     ///
     /// # Errors
@@ -294,8 +294,8 @@ mod tests {
         text.parse().unwrap_or_else(|why| panic!("{text}: {why}"))
     }
 
-    fn place(text: &str, dialect: &str, flags: Flags, side: Side) -> Result<Place, String> {
-        Place::new(parse(text), &Dialect::by_name(dialect).unwrap(), flags, side)
+    fn target(text: &str, dialect: &str, flags: Flags, side: Side) -> Result<Target, String> {
+        Target::new(parse(text), &Dialect::by_name(dialect).unwrap(), flags, side)
     }
 
     #[test]
@@ -347,13 +347,13 @@ mod tests {
             ("lsp", "http-streamable"),
             ("abp", "http-streamable"),
         ] {
-            let place = place("http://localhost:1/", dialect, Flags::default(), Side::Client).unwrap();
-            assert_eq!(place.wire(), wire, "{dialect}");
+            let target = target("http://localhost:1/", dialect, Flags::default(), Side::Client).unwrap();
+            assert_eq!(target.wire(), wire, "{dialect}");
         }
         let streamable = Flags { binding: Some("streamable".to_owned()), ..Flags::default() };
-        let acp = place("http://localhost:1/", "acp", streamable.clone(), Side::Server).unwrap();
+        let acp = target("http://localhost:1/", "acp", streamable.clone(), Side::Server).unwrap();
         assert_eq!(acp.wire(), "http-streamable");
-        let why = place("http://localhost:1/", "mcp-2026", streamable, Side::Server).unwrap_err();
+        let why = target("http://localhost:1/", "mcp-2026", streamable, Side::Server).unwrap_err();
         assert!(why.contains("does not carry the dialect mcp-2026"), "{why}");
     }
 
@@ -374,10 +374,10 @@ mod tests {
             ("wss://localhost:1/", half(), "--tls-cert needs --tls-key"),
             ("wss://localhost:1/", Flags::default(), "needs --tls-cert FILE"),
         ] {
-            let why = place(text, "acp", flags, Side::Server).unwrap_err();
+            let why = target(text, "acp", flags, Side::Server).unwrap_err();
             assert!(why.contains(word), "{text}: {why}");
         }
-        assert!(place("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
-        assert!(place("https://localhost:1/", "acp", Flags::default(), Side::Client).is_ok());
+        assert!(target("wss://localhost:1/", "acp", authority(), Side::Client).is_ok());
+        assert!(target("https://localhost:1/", "acp", Flags::default(), Side::Client).is_ok());
     }
 }

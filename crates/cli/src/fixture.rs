@@ -10,7 +10,7 @@ use rescind_testkit::fixture::Fixture;
 use tokio::task::JoinSet;
 
 use crate::args::Fixture as Args;
-use crate::endpoint::{Endpoint, Place, Side};
+use crate::endpoint::{Endpoint, Target, Side};
 use crate::open::{self, AnyListener};
 use crate::signals::told_to_stop;
 use crate::{Exit, Failure, say};
@@ -26,11 +26,11 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let fixture = Fixture::new(args.dialect, options)
         .ok_or_else(|| format!("there is no fixture for the dialect {}", args.dialect))?;
     let flags = args.flags();
-    let place = Place::new(args.listen, fixture.dialect(), flags, Side::Server)?;
-    match place.endpoint {
-        Endpoint::Stdio => serve_stdio(&fixture, place.framing).await,
+    let target = Target::new(args.listen, fixture.dialect(), flags, Side::Server)?;
+    match target.endpoint {
+        Endpoint::Stdio => serve_stdio(&fixture, target.framing).await,
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
-            serve(&fixture, open::listen(&place).await?).await
+            serve(&fixture, open::listen(&target).await?).await
         }
     }
 }

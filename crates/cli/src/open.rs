@@ -14,7 +14,7 @@ use rescind::websocket::{
 };
 use rescind::{AcpEndpoint, Link, Listener, Transport, TransportError};
 
-use crate::endpoint::{Binding, Endpoint, Place, Web};
+use crate::endpoint::{Binding, Endpoint, Target, Web};
 
 /// A listener of any wire.
 pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
@@ -23,30 +23,30 @@ pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
 ///
 /// # Errors
 /// Why it cannot, in one sentence.
-pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
-    match &place.endpoint {
+pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
+    match &target.endpoint {
         Endpoint::Stdio => Err("stdio is this process's own; nobody else can connect to it".to_owned()),
         Endpoint::Pipe(address) => {
             let listener = NamedPipeListener::bind(address).await.map_err(|error| error.to_string())?;
-            Ok(Box::pin(listener.framing(place.framing)))
+            Ok(Box::pin(listener.framing(target.framing)))
         }
         Endpoint::WebSocket(web) => {
-            let mut options = UpgradeOptions::new().link(link_options(place.dialect));
-            if place.dialect.starts_with("acp") {
+            let mut options = UpgradeOptions::new().link(link_options(target.dialect));
+            if target.dialect.starts_with("acp") {
                 options = options.answer_with("acp-connection-id", connection_id);
             }
             if web.path != "/" {
                 options = options.path(&web.path);
             }
             let mut listener = WebSocketListener::builder().options(options);
-            if let Some((certificate, key)) = &place.identity {
+            if let Some((certificate, key)) = &target.identity {
                 let tls = ServerTls::from_pem_files(certificate, key).map_err(|error| source(&error))?;
                 listener = listener.tls(tls);
             }
             let listener = listener.bind(&web.address()).await.map_err(|error| source(&error))?;
             Ok(Box::pin(listener))
         }
-        Endpoint::Http(web) => listen_http(place, web).await,
+        Endpoint::Http(web) => listen_http(target, web).await,
     }
 }
 
@@ -54,22 +54,22 @@ pub(crate) async fn listen(place: &Place) -> Result<AnyListener, String> {
 ///
 /// # Errors
 /// Why it cannot, in one sentence.
-pub(crate) async fn connect(place: &Place, within: Duration) -> Result<Link, String> {
-    let transport: Box<dyn Transport> = match &place.endpoint {
+pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, String> {
+    let transport: Box<dyn Transport> = match &target.endpoint {
         Endpoint::Stdio => {
             return Err("stdio is an endpoint of `fixture`; give the peer's command after `--`".to_owned());
         }
-        Endpoint::Pipe(address) => Box::new(NamedPipeTransport::new(address.clone()).framing(place.framing)),
+        Endpoint::Pipe(address) => Box::new(NamedPipeTransport::new(address.clone()).framing(target.framing)),
         Endpoint::WebSocket(_) => {
-            let transport = rescind::websocket::connect(&place.endpoint.to_string());
-            let mut transport = transport.options(link_options(place.dialect)).handshake_timeout(within);
-            if let Some(authority) = &place.authority {
+            let transport = rescind::websocket::connect(&target.endpoint.to_string());
+            let mut transport = transport.options(link_options(target.dialect)).handshake_timeout(within);
+            if let Some(authority) = &target.authority {
                 transport =
                     transport.tls(ClientTls::from_ca_file(authority).map_err(|error| source(&error))?);
             }
             Box::new(transport)
         }
-        Endpoint::Http(_) => http_client(place, within)?,
+        Endpoint::Http(_) => http_client(target, within)?,
     };
     transport.open().await.map_err(|error| source(&error))
 }
@@ -90,28 +90,28 @@ fn link_options(dialect: &str) -> LinkOptions {
     options
 }
 
-async fn listen_http(place: &Place, web: &Web) -> Result<AnyListener, String> {
-    match place.binding {
-        Binding::Streamable if place.dialect == "mcp" => bind(place, web, Streamable::new()).await,
+async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> {
+    match target.binding {
+        Binding::Streamable if target.dialect == "mcp" => bind(target, web, Streamable::new()).await,
         // What may be said before the handshake is the protocol's to decide.
-        Binding::Streamable => bind(place, web, Streamable::new().opened_by_any_message()).await,
-        Binding::Stateless => bind(place, web, Stateless::new()).await,
+        Binding::Streamable => bind(target, web, Streamable::new().opened_by_any_message()).await,
+        Binding::Stateless => bind(target, web, Stateless::new()).await,
         // The same path is the WebSocket of a client that asks for the upgrade.
         Binding::Acp => {
-            let listener = AcpEndpoint::new(server(place, web, Acp::new())?).bind(&web.address()).await;
+            let listener = AcpEndpoint::new(server(target, web, Acp::new())?).bind(&web.address()).await;
             bound(web, listener)
         }
     }
 }
 
-async fn bind(place: &Place, web: &Web, binding: impl ServerBinding) -> Result<AnyListener, String> {
-    bound(web, server(place, web, binding)?.bind(&web.address()).await)
+async fn bind(target: &Target, web: &Web, binding: impl ServerBinding) -> Result<AnyListener, String> {
+    bound(web, server(target, web, binding)?.bind(&web.address()).await)
 }
 
-fn server<B: ServerBinding>(place: &Place, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
+fn server<B: ServerBinding>(target: &Target, web: &Web, binding: B) -> Result<HttpServer<B>, String> {
     let server = HttpServer::new(binding).path(web.path_alone());
     let server = server.allow_host(&web.host).map_err(|error| error.to_string())?;
-    match &place.identity {
+    match &target.identity {
         None => Ok(server),
         Some((certificate, key)) => {
             server.tls(&read(certificate)?, &read(key)?).map_err(|error| source(&error))
@@ -128,13 +128,13 @@ fn bound(
     Ok(Box::pin(listener))
 }
 
-fn http_client(place: &Place, within: Duration) -> Result<Box<dyn Transport>, String> {
-    let mut client = HttpClient::new(&place.endpoint.to_string()).map_err(|error| source(&error))?;
+fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, String> {
+    let mut client = HttpClient::new(&target.endpoint.to_string()).map_err(|error| source(&error))?;
     client = client.connect_timeout(within);
-    if let Some(authority) = &place.authority {
+    if let Some(authority) = &target.authority {
         client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
     }
-    Ok(match place.binding {
+    Ok(match target.binding {
         // Frames go out in order, as the scenarios write them down.
         Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
         Binding::Stateless => Box::new(StatelessTransport::new(client)),

@@ -4,11 +4,11 @@
 const PAGE: usize = 64;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Pages<T> {
+pub(crate) struct ChunkedVec<T> {
     pages: Vec<Vec<T>>,
 }
 
-impl<T> Pages<T> {
+impl<T> ChunkedVec<T> {
     pub(crate) const fn new() -> Self {
         Self { pages: Vec::new() }
     }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn places_keep_their_order_over_pages() {
-        let mut pages = Pages::new();
+        let mut pages = ChunkedVec::new();
         assert_eq!((pages.len(), pages.get(0)), (0, None));
         (0..=PAGE * 2).for_each(|value| pages.push(value));
         assert_eq!(pages.len(), PAGE * 2 + 1);

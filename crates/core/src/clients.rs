@@ -298,14 +298,14 @@ impl Client {
 
     /// The same, as a place that is given back when it is dropped.
     #[must_use]
-    pub fn place(self: &Arc<Self>, what: Held, limit: usize) -> Option<ClientPlace> {
-        self.take(what, limit).then(|| ClientPlace { client: Arc::clone(self), what })
+    pub fn place(self: &Arc<Self>, what: Held, limit: usize) -> Option<ClientPermit> {
+        self.take(what, limit).then(|| ClientPermit { client: Arc::clone(self), what })
     }
 
     /// A place whatever its share is, for a wire that looks at [`held`](Self::held) itself.
-    pub fn place_anyway(self: &Arc<Self>, what: Held) -> ClientPlace {
+    pub fn place_anyway(self: &Arc<Self>, what: Held) -> ClientPermit {
         self.take_anyway(what);
-        ClientPlace { client: Arc::clone(self), what }
+        ClientPermit { client: Arc::clone(self), what }
     }
 
     /// Takes one more whatever its share is, and says how much it held before.
@@ -353,12 +353,12 @@ impl fmt::Debug for Client {
 /// One place that a client holds, given back when it is dropped.
 #[derive(Debug)]
 #[must_use = "a place that is dropped is given back"]
-pub struct ClientPlace {
+pub struct ClientPermit {
     client: Arc<Client>,
     what: Held,
 }
 
-impl ClientPlace {
+impl ClientPermit {
     /// Whose it is.
     #[must_use]
     pub const fn client(&self) -> &Arc<Client> {
@@ -366,7 +366,7 @@ impl ClientPlace {
     }
 }
 
-impl Drop for ClientPlace {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
         self.client.give_back(self.what, 1);
     }

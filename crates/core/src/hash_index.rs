@@ -4,15 +4,15 @@ use std::hash::{BuildHasher, Hash, RandomState};
 
 use hashbrown::HashTable;
 
-/// Places by the hash of their name. A name is read from its place, where it stands anyway. Names come from strangers,
+/// Positions by the hash of their name. A name is read from where it is stored anyway. Names come from strangers,
 /// so the hash is the standard library's, keyed for each index.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct HashIndex {
     hasher: RandomState,
     places: HashTable<u32>,
 }
 
-impl Index {
+impl HashIndex {
     /// The place of this name, among those of the same hash the one that `is` it.
     pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.find_hashed(self.hash(name), is)
@@ -60,8 +60,8 @@ mod tests {
     fn places_are_found_by_name_while_they_are_in_the_index() {
         let names: Vec<String> = (0..1000).map(|place| format!("name {place}")).collect();
         let name = |place: u32| names.get(place as usize);
-        let mut index = Index::default();
-        let find = |index: &Index, wanted: u32| {
+        let mut index = HashIndex::default();
+        let find = |index: &HashIndex, wanted: u32| {
             let wanted = name(wanted).unwrap();
             index.find(wanted, |place| name(place) == Some(wanted))
         };

@@ -23,11 +23,11 @@ mod transport;
 
 pub use byte_budget::{ByteBudget, HeldBytes, MEMORY};
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
-pub use clients::{Client, ClientKey, ClientPlace, Clients, DEFAULT_IPV6_PREFIX, Held, PeerAddress, Share};
+pub use clients::{Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, Held, PeerAddress, Share};
 #[cfg(feature = "tokio")]
 pub use driver::{
     Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Load, Notification,
-    NotificationPlace, Notifications, Peer, PeerBuilder, Router, Server, ServerBuilder, ServerCounts,
+    ArrivalOrder, Notifications, Peer, PeerBuilder, Router, Server, ServerBuilder, ServerCounts,
     ServerLimits, Starting, Stopped,
 };
 #[cfg(feature = "tower")]

@@ -5,9 +5,9 @@ const MOST: usize = 64;
 
 #[derive(Debug)]
 #[cfg_attr(feature = "verify", derive(Clone))]
-pub(crate) struct Spares<T>(Vec<Box<T>>);
+pub(crate) struct Pool<T>(Vec<Box<T>>);
 
-impl<T: Default> Spares<T> {
+impl<T: Default> Pool<T> {
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_box_comes_back_empty_and_not_all_are_kept() {
-        let mut spares = Spares::new();
+        let mut spares = Pool::new();
         for value in 0..MOST * 2 {
             spares.keep(Some(Box::new(value)));
         }

@@ -19,10 +19,10 @@ use crate::{PipeError, system};
 /// # Ok::<(), rescind_named_pipe::PipeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PipeAddress(Place);
+pub struct PipeAddress(Repr);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum Repr {
     Path(PathBuf),
     Name(String),
 }
@@ -30,7 +30,7 @@ enum Place {
 impl PipeAddress {
     /// The pipe at this path.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self(Place::Path(path.into()))
+        Self(Repr::Path(path.into()))
     }
 
     /// The pipe of this name.
@@ -42,7 +42,7 @@ impl PipeAddress {
             "" | "." | ".." => "a name is a file's, such as `my-agent`",
             _ if name.contains(is_separator) => "a name holds no separator; what holds one is a path",
             _ if name.contains(char::is_control) => "a name holds no control character",
-            _ => return Ok(Self(Place::Name(name.to_owned()))),
+            _ => return Ok(Self(Repr::Name(name.to_owned()))),
         };
         Err(PipeError::Address { text: name.to_owned(), why })
     }
@@ -51,15 +51,15 @@ impl PipeAddress {
     #[must_use]
     pub fn file(&self) -> PathBuf {
         match &self.0 {
-            Place::Path(path) => path.clone(),
-            Place::Name(name) => system::directory_of_names().join(name),
+            Repr::Path(path) => path.clone(),
+            Repr::Name(name) => system::directory_of_names().join(name),
         }
     }
 
     /// Whether its directory is ours to make.
     #[cfg(unix)]
     pub(crate) const fn is_name(&self) -> bool {
-        matches!(self.0, Place::Name(_))
+        matches!(self.0, Repr::Name(_))
     }
 }
 
@@ -83,11 +83,11 @@ impl fmt::Display for PipeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             // Without a separator it would be read as a name.
-            Place::Path(path) if !path.to_string_lossy().contains(is_separator) => {
+            Repr::Path(path) if !path.to_string_lossy().contains(is_separator) => {
                 write!(f, ".{MAIN_SEPARATOR}{}", path.display())
             }
-            Place::Path(path) => write!(f, "{}", path.display()),
-            Place::Name(name) => f.write_str(name),
+            Repr::Path(path) => write!(f, "{}", path.display()),
+            Repr::Name(name) => f.write_str(name),
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 
-use crate::common::{Place, accept};
+use crate::common::{TempPath, accept};
 
 async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
     Box::new(transport).open().await
@@ -25,14 +25,14 @@ const MAX_FRAME: usize = 400 * 1024;
 struct Pipe(Framing);
 
 impl Pipe {
-    async fn listen(&self, place: &Place) -> NamedPipeListener {
+    async fn listen(&self, place: &TempPath) -> NamedPipeListener {
         NamedPipeListener::bind(&place.address()).await.unwrap().framing(self.0).max_frame(MAX_FRAME)
     }
 }
 
 impl Harness for Pipe {
     async fn connect(&self) -> (Link, Link) {
-        let place = Place::new();
+        let place = TempPath::new();
         let mut listener = self.listen(&place).await;
         let client = NamedPipeTransport::new(place.address()).framing(self.0).max_frame(MAX_FRAME);
         let near = open(client).await.unwrap();
@@ -40,7 +40,7 @@ impl Harness for Pipe {
     }
 
     async fn connect_raw(&self) -> Option<(Link, Box<dyn RawBytes>)> {
-        let place = Place::new();
+        let place = TempPath::new();
         let mut listener = self.listen(&place).await;
         let far = UnixStream::connect(place.file()).await.unwrap();
         let link = accept(&mut listener).await.unwrap();

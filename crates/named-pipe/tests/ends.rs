@@ -12,7 +12,7 @@ use rescind_named_pipe::NamedPipeListener;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 
-use crate::common::{Place, accept};
+use crate::common::{TempPath, accept};
 
 async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>> {
     let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx));
@@ -20,7 +20,7 @@ async fn event(link: &mut Link) -> Option<Result<TransportEvent, TransportError>
 }
 
 async fn pair() -> (UnixStream, Link) {
-    let place = Place::new();
+    let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     let far = UnixStream::connect(place.file()).await.unwrap();
     (far, accept(&mut listener).await.unwrap())

@@ -17,7 +17,7 @@ use rescind_core::{
 };
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress, PipeError};
 
-use crate::common::{Place, accept};
+use crate::common::{TempPath, accept};
 
 async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
     Box::new(transport).open().await
@@ -37,7 +37,7 @@ async fn passes(from: &mut Link, to: &mut Link, text: &str) {
     }
 }
 
-async fn works(place: &Place, listener: &mut NamedPipeListener) {
+async fn works(place: &TempPath, listener: &mut NamedPipeListener) {
     let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
     let mut far = accept(listener).await.unwrap();
     passes(&mut near, &mut far, "{\"to\":\"the listener\"}").await;
@@ -50,7 +50,7 @@ fn mode(file: &Path) -> u32 {
     fs::symlink_metadata(file).unwrap().permissions().mode() & 0o777
 }
 
-fn files(place: &Place) -> Vec<String> {
+fn files(place: &TempPath) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(place)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
@@ -61,7 +61,7 @@ fn files(place: &Place) -> Vec<String> {
 
 #[tokio::test]
 async fn the_socket_is_ours_alone_while_it_listens_and_gone_after() {
-    let place = Place::new();
+    let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     assert_eq!(files(&place), ["agent.sock", "agent.sock.lock"]);
     assert_eq!((mode(&place.file()), mode(place.as_ref())), (0o600, 0o700));
@@ -74,7 +74,7 @@ async fn the_socket_is_ours_alone_while_it_listens_and_gone_after() {
 
 #[tokio::test]
 async fn a_connection_outlives_its_listener() {
-    let place = Place::new();
+    let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     let mut near = open(NamedPipeTransport::new(place.address())).await.unwrap();
     let mut far = accept(&mut listener).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_connection_outlives_its_listener() {
 
 #[tokio::test]
 async fn a_server_that_restarts_takes_over_the_socket_it_left_behind() {
-    let place = Place::new();
+    let place = TempPath::new();
     // What a killed process leaves: a socket nobody listens on, and a lock nobody holds.
     drop(UnixListener::bind(place.file()).unwrap());
     fs::write(place.as_ref().join("agent.sock.lock"), "").unwrap();
@@ -100,7 +100,7 @@ async fn a_server_that_restarts_takes_over_the_socket_it_left_behind() {
 
 #[tokio::test]
 async fn a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on() {
-    let place = Place::new();
+    let place = TempPath::new();
     let mut first = NamedPipeListener::bind(&place.address()).await.unwrap();
     for _ in 0..3 {
         let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
@@ -115,7 +115,7 @@ async fn a_second_listener_is_told_the_path_is_in_use_and_the_first_goes_on() {
 
 #[tokio::test]
 async fn of_many_that_want_one_path_at_once_one_gets_it() {
-    let place = Place::new();
+    let place = TempPath::new();
     drop(UnixListener::bind(place.file()).unwrap());
     let wants = (0..32).map(|_| {
         let address = place.address();
@@ -134,7 +134,7 @@ async fn of_many_that_want_one_path_at_once_one_gets_it() {
 
 #[tokio::test]
 async fn another_programs_living_listener_is_not_displaced() {
-    let place = Place::new();
+    let place = TempPath::new();
     let other = UnixListener::bind(place.file()).unwrap();
     let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
     assert!(matches!(error, PipeError::InUse { .. }), "{error:?}");
@@ -144,7 +144,7 @@ async fn another_programs_living_listener_is_not_displaced() {
 
 #[tokio::test]
 async fn what_is_no_socket_is_left_alone() {
-    let place = Place::new();
+    let place = TempPath::new();
     fs::write(place.file(), "precious").unwrap();
     let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
     assert!(matches!(error, PipeError::NotASocket { .. }), "{error:?}");
@@ -158,7 +158,7 @@ async fn what_is_no_socket_is_left_alone() {
 
 #[tokio::test]
 async fn a_socket_that_took_our_place_is_not_removed() {
-    let place = Place::new();
+    let place = TempPath::new();
     let listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     fs::rename(place.file(), place.as_ref().join("moved")).unwrap();
     let other = UnixListener::bind(place.file()).unwrap();
@@ -170,7 +170,7 @@ async fn a_socket_that_took_our_place_is_not_removed() {
 #[tokio::test]
 async fn a_directory_that_others_can_look_into_is_refused() {
     for wrong in [0o755, 0o750, 0o777, 0o701, 0o500] {
-        let place = Place::with_mode(wrong);
+        let place = TempPath::with_mode(wrong);
         let error = NamedPipeListener::bind(&place.address()).await.unwrap_err();
         assert!(matches!(error, PipeError::Directory { .. }), "{error:?}");
         let text = error.to_string();
@@ -181,7 +181,7 @@ async fn a_directory_that_others_can_look_into_is_refused() {
 
 #[tokio::test]
 async fn a_directory_behind_a_symbolic_link_or_missing_is_refused() {
-    let place = Place::new();
+    let place = TempPath::new();
     let link = place.as_ref().join("link");
     std::os::unix::fs::symlink(place.as_ref(), &link).unwrap();
     let error = NamedPipeListener::bind(&PipeAddress::path(link.join("a"))).await.unwrap_err();
@@ -193,7 +193,7 @@ async fn a_directory_behind_a_symbolic_link_or_missing_is_refused() {
 
 #[tokio::test]
 async fn a_path_too_long_for_a_socket_is_an_error_that_leaves_nothing() {
-    let place = Place::new();
+    let place = TempPath::new();
     let long = PipeAddress::path(place.as_ref().join("x".repeat(120)));
     let error = NamedPipeListener::bind(&long).await.unwrap_err().to_string();
     assert!(error.contains("could not listen on"), "{error}");
@@ -216,7 +216,7 @@ async fn a_name_needs_no_directory_made_before() {
 
 #[tokio::test]
 async fn a_pipe_that_is_not_there_is_named() {
-    let place = Place::new();
+    let place = TempPath::new();
     let error = open(NamedPipeTransport::new(place.address())).await.unwrap_err().to_string();
     assert!(error.contains("could not connect to") && error.contains("agent.sock"), "{error}");
 }
@@ -226,7 +226,7 @@ async fn a_thousand_connections_are_open_at_once() {
     const MANY: usize = 1_000;
     // Both ends of each are here.
     rescind_testkit::allow_open_files(2 * MANY as u64 + 100).unwrap();
-    let place = Place::new();
+    let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     let address = place.address();
     let clients = tokio::spawn(async move {
@@ -248,7 +248,7 @@ async fn a_thousand_connections_are_open_at_once() {
 
 #[tokio::test]
 async fn a_client_waits_for_room_in_a_full_queue() {
-    let place = Place::new();
+    let place = TempPath::new();
     // A queue of one, as another program may ask for.
     let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
     let socket = socket.unwrap();

@@ -18,7 +18,7 @@ use std::time::Duration;
 use rescind_core::{Transport as _, TransportError};
 use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
 
-use crate::common::{Place, accept};
+use crate::common::{TempPath, accept};
 
 /// Nobody, on most systems.
 const STRANGER: u32 = 65_534;
@@ -93,7 +93,7 @@ async fn a_client_of_another_user_is_refused_and_ours_is_served() {
     if !is_root("a_client_of_another_user_is_refused_and_ours_is_served") {
         return;
     }
-    let place = Place::new();
+    let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
     open_to_all(place.as_ref(), 0o711);
     open_to_all(&place.file(), 0o666);
@@ -110,7 +110,7 @@ async fn a_server_of_another_user_is_refused() {
     if !is_root("a_server_of_another_user_is_refused") {
         return;
     }
-    let place = Place::new();
+    let place = TempPath::new();
     open_to_all(place.as_ref(), 0o711);
     let theirs = place.as_ref().join("theirs");
     fs::create_dir(&theirs).unwrap();

@@ -12,7 +12,7 @@ use rescind_testkit::{Cell, CellOutcome, Opening, Part, Profile, Report, Scenari
 
 use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
-use crate::endpoint::{Endpoint, Place, Side};
+use crate::endpoint::{Endpoint, Target, Side};
 use crate::html::PageFile;
 use crate::signals::told_to_stop;
 use crate::{Exit, Failure, matrix, say, table};
@@ -71,12 +71,12 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
     if args.endpoint == Some(Endpoint::Stdio) {
         return Err("stdio is an endpoint of `fixture` only; give the peer's command after `--`".to_owned());
     }
-    let place = Place::new(endpoint, &dialect, args.flags(), Side::Client)?;
-    Ok(match place.endpoint {
-        Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: place.framing },
+    let target = Target::new(endpoint, &dialect, args.flags(), Side::Client)?;
+    Ok(match target.endpoint {
+        Endpoint::Stdio => Foreign::Program { command: args.command.clone(), framing: target.framing },
         Endpoint::Pipe(_) | Endpoint::WebSocket(_) | Endpoint::Http(_) => {
             let counts = if args.profile.is_some() { Counts::Unknown } else { Counts::Agent };
-            Foreign::Running(place, counts)
+            Foreign::Running(target, counts)
         }
     })
 }

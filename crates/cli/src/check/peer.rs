@@ -8,7 +8,7 @@ use rescind::{BoxFuture, Framing, Link};
 use rescind_testkit::runner::LinkSubject;
 
 use crate::Failure;
-use crate::endpoint::{Endpoint, Place};
+use crate::endpoint::{Endpoint, Target};
 use crate::open;
 
 /// Somebody else's agent or server.
@@ -17,7 +17,7 @@ pub(super) enum Foreign {
     /// Started for each scenario.
     Program { command: Vec<String>, framing: Framing },
     /// Connected to for each scenario.
-    Running(Place, Counts),
+    Running(Target, Counts),
 }
 
 /// What a running peer's counters are about.
@@ -38,8 +38,8 @@ impl Foreign {
                 drop(link);
                 let _ended = child.wait().await;
             }
-            Self::Running(place, _) => {
-                drop(open::connect(place, patience).await.map_err(|what| self.out_of_reach(&what))?);
+            Self::Running(target, _) => {
+                drop(open::connect(target, patience).await.map_err(|what| self.out_of_reach(&what))?);
             }
         }
         Ok(())
@@ -49,8 +49,8 @@ impl Foreign {
     pub(super) fn out_of_reach(&self, what: &str) -> Failure {
         match self {
             Self::Program { .. } => format!("the peer is not there: {what}"),
-            Self::Running(place, _) => {
-                format!("the peer at {} could not be reached: {what}", place.endpoint)
+            Self::Running(target, _) => {
+                format!("the peer at {} could not be reached: {what}", target.endpoint)
             }
         }
     }
@@ -59,7 +59,7 @@ impl Foreign {
     pub(super) const fn wire(&self) -> &'static str {
         match self {
             Self::Program { .. } => "stdio",
-            Self::Running(place, _) => place.wire(),
+            Self::Running(target, _) => target.wire(),
         }
     }
 
@@ -85,11 +85,11 @@ impl Foreign {
                 };
                 LinkSubject::new(Box::new(connect)).with_half_close().with_epitaph(move || ended.epitaph())
             }
-            Self::Running(place, counts) => {
-                let half_closes = half_closes(&place.endpoint);
+            Self::Running(target, counts) => {
+                let half_closes = half_closes(&target.endpoint);
                 let connect = move || -> BoxFuture<'static, Result<Link, String>> {
-                    let place = place.clone();
-                    Box::pin(async move { open::connect(&place, patience).await })
+                    let target = target.clone();
+                    Box::pin(async move { open::connect(&target, patience).await })
                 };
                 let mut subject = LinkSubject::new(Box::new(connect));
                 if counts == Counts::Agent {

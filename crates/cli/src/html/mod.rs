@@ -60,13 +60,13 @@ fn page(report: &Report, wires: &[&str]) -> String {
         summary.not_asked
     );
     let data = safe(&data(report, wires).to_string());
-    // Our own parts first: what a peer sent must not be taken for a place.
+    // Our own parts first: what a peer sent must not be taken for a target.
     let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
     let mut rest = PAGE;
-    for (place, text) in
+    for (target, text) in
         [("{{style}}", STYLE), ("{{summary}}", &told), ("{{data}}", &data), ("{{script}}", SCRIPT)]
     {
-        let (before, after) = rest.split_once(place).unwrap_or((rest, ""));
+        let (before, after) = rest.split_once(target).unwrap_or((rest, ""));
         page.push_str(before);
         page.push_str(text);
         rest = after;
@@ -88,10 +88,10 @@ struct Texts {
 }
 
 impl Texts {
-    fn place(&mut self, text: &str) -> usize {
+    fn target(&mut self, text: &str) -> usize {
         let text = cut(text);
-        if let Some(place) = self.places.get(&text) {
-            return *place;
+        if let Some(target) = self.places.get(&text) {
+            return *target;
         }
         self.all.push(text.clone());
         self.places.insert(text, self.all.len() - 1);
@@ -127,20 +127,20 @@ fn row(cell: &Cell, wires: &[&str], calls: &HashMap<&str, bool>, texts: &mut Tex
         .trace
         .iter()
         .map(|line| {
-            let place = i64::try_from(texts.place(&line.text)).unwrap_or_default();
+            let target = i64::try_from(texts.target(&line.text)).unwrap_or_default();
             match line.direction {
-                Direction::Sent => place,
-                Direction::Received => -1 - place,
+                Direction::Sent => target,
+                Direction::Received => -1 - target,
             }
         })
         .collect();
-    let sources: Vec<usize> = cell.sources.iter().map(|source| texts.place(source)).collect();
+    let sources: Vec<usize> = cell.sources.iter().map(|source| texts.target(source)).collect();
     json!([
-        texts.place(&cell.dialect),
+        texts.target(&cell.dialect),
         wires.iter().position(|wire| *wire == cell.wire),
-        texts.place(&cell.scenario),
+        texts.target(&cell.scenario),
         outcome,
-        texts.place(&cell.why),
+        texts.target(&cell.why),
         cell.cancel_us,
         sources,
         trace,
@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(trace[0], trace[1]);
         assert_eq!(first[7], second[7]);
         let text = |at: &Value| {
-            let place = usize::try_from(-1 - at.as_i64().unwrap()).unwrap();
-            data["texts"][place].as_str().unwrap().to_owned()
+            let target = usize::try_from(-1 - at.as_i64().unwrap()).unwrap();
+            data["texts"][target].as_str().unwrap().to_owned()
         };
         assert_eq!(text(&trace[0]), "{\"once\":1}");
         assert!(text(&trace[2]).ends_with("(2097152 bytes in all)"));

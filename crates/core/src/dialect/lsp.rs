@@ -1,7 +1,7 @@
 //! The Language Server Protocol, 3.18.
 
 use super::Dialect;
-use super::jsonrpc::{CancelName, JsonRpc, Opening, Progress, TokenPlace};
+use super::jsonrpc::{CancelName, JsonRpc, Opening, Progress, TokenField};
 use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules, ServerLifecycle};
 use crate::framing::Framing;
 use crate::message::ErrorCode;
@@ -43,7 +43,7 @@ static CODEC: JsonRpc = JsonRpc {
     cancelled_codes: &[ErrorCode::REQUEST_CANCELLED, ErrorCode::SERVER_CANCELLED],
     // "Work Done Progress".
     progress: Some(Progress {
-        token: TokenPlace::Param("workDoneToken"),
+        token: TokenField::Param("workDoneToken"),
         notification: "$/progress",
         told_under: "token",
         // "Partial Result Progress": told by the same notification.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Dialect;
-use super::jsonrpc::{Batches, CancelName, JsonRpc, Opening, Progress, ReasonPlace, TokenPlace};
+use super::jsonrpc::{Batches, CancelName, JsonRpc, Opening, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
 };
@@ -59,10 +59,10 @@ static MCP_RULES: Rules = Rules {
 };
 static MCP_CODEC: JsonRpc = JsonRpc {
     // 002-09.
-    reason: ReasonPlace::Param("reason"),
+    reason: ReasonField::Param("reason"),
     // "Progress": a token in the request's `_meta`, number or string.
     progress: Some(Progress {
-        token: TokenPlace::Meta("progressToken"),
+        token: TokenField::Meta("progressToken"),
         notification: "notifications/progress",
         told_under: "progressToken",
         partial: None,
@@ -104,9 +104,9 @@ static MCP_2026_RULES: Rules = Rules {
     ..BASE
 };
 static MCP_2026_CODEC: JsonRpc = JsonRpc {
-    reason: ReasonPlace::Param("reason"),
+    reason: ReasonField::Param("reason"),
     progress: Some(Progress {
-        token: TokenPlace::Meta("progressToken"),
+        token: TokenField::Meta("progressToken"),
         notification: "notifications/progress",
         told_under: "progressToken",
         partial: None,

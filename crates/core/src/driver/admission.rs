@@ -60,7 +60,7 @@ impl Default for ServerLimits {
 pub(super) struct Admission {
     pub(super) limits: ServerLimits,
     pub(super) clients: Clients,
-    /// Places taken: each handler alive has one, and each request that is about to start.
+    /// Permits taken: each handler alive has one, and each request that is about to start.
     alive: AtomicUsize,
     draining: AtomicUsize,
     /// Of `draining`, what each client has up to its share: more of one client is its own concern.
@@ -140,8 +140,8 @@ impl Admission {
         self.alive.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn give_back(&self, places: usize) {
-        self.alive.fetch_sub(places, Ordering::Relaxed);
+    fn give_back(&self, permits: usize) {
+        self.alive.fetch_sub(permits, Ordering::Relaxed);
     }
 
     fn drains(&self, client: &Client) {
@@ -207,20 +207,20 @@ pub(super) enum Whose<'a> {
     Own(&'a Client),
 }
 
-/// Places that a step holds and no handler has: of the request it lets in, and of the handlers that end in it. What starts in
+/// Permits that a step holds and no handler has: of the request it lets in, and of the handlers that end in it. What starts in
 /// the same step has them, and the rest goes back at its end. So one who waited starts in the place of one who ended, and
 /// nobody else comes in between.
 ///
-/// Where a connection is one client, they are places of that client too. Where it is many, a client's own count is changed at
+/// Where a connection is one client, they are permits of that client too. Where it is many, a client's own count is changed at
 /// once: one who waited may come on top of its client's share, by one for each step at that moment.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct Permits {
     held: usize,
     /// The request that was let in has its client's place still.
     arriving: bool,
 }
 
-impl Places {
+impl Permits {
     /// The place of a request that was let in.
     pub(super) const fn admitted(&mut self, whose: Whose<'_>) {
         self.held += 1;
@@ -273,13 +273,13 @@ impl Places {
         }
     }
 
-    /// The step is over; the places were of this client, where its connection has no other.
+    /// The step is over; the permits were of this client, where its connection has no other.
     pub(super) fn give_back(&mut self, admission: &Admission, client: Option<&Client>) {
         if self.held > 0 {
-            let places = std::mem::take(&mut self.held);
-            admission.give_back(places);
+            let permits = std::mem::take(&mut self.held);
+            admission.give_back(permits);
             if let Some(client) = client {
-                client.give_back(Held::Running, places);
+                client.give_back(Held::Running, permits);
             }
         }
     }
@@ -319,15 +319,15 @@ mod tests {
         let admission = two();
         let client = somebody(&admission);
         let whose = Whose::Connections(&client);
-        let (mut here, mut there) = (Places::default(), Places::default());
-        for places in [&mut here, &mut there] {
+        let (mut here, mut there) = (Permits::default(), Permits::default());
+        for permits in [&mut here, &mut there] {
             assert_eq!(admission.admit(&client), Ok(()));
-            places.admitted(whose);
-            places.starts(&admission, whose, true);
-            places.give_back(&admission, Some(&client));
+            permits.admitted(whose);
+            permits.starts(&admission, whose, true);
+            permits.give_back(&admission, Some(&client));
         }
         // Within one step here a handler ends and the next one starts; meanwhile a request comes elsewhere.
-        Places::drains(&admission, whose);
+        Permits::drains(&admission, whose);
         here.ends(&admission, whose, Task::Draining);
         assert_eq!(
             admission.admit(&client),
@@ -348,13 +348,13 @@ mod tests {
     fn a_request_that_is_queued_or_refused_keeps_no_place() {
         let admission = two();
         let client = somebody(&admission);
-        let mut places = Places::default();
+        let mut permits = Permits::default();
         for whose in [Whose::Connections(&client), Whose::Own(&client)] {
             for _ in 0..10 {
                 assert_eq!(admission.admit(&client), Ok(()));
-                places.admitted(whose);
-                places.arrived(&client);
-                places.give_back(&admission, matches!(whose, Whose::Connections(_)).then_some(&*client));
+                permits.admitted(whose);
+                permits.arrived(&client);
+                permits.give_back(&admission, matches!(whose, Whose::Connections(_)).then_some(&*client));
             }
             assert_eq!((admission.alive(), client.held(Held::Running)), (0, 0), "I3: a place is left");
         }
@@ -364,25 +364,25 @@ mod tests {
     fn requests_of_many_clients_on_one_connection_are_counted_for_each() {
         let admission = two();
         let (one, other) = (somebody(&admission), somebody(&admission));
-        let mut places = Places::default();
+        let mut permits = Permits::default();
         for client in [&one, &other] {
             assert_eq!(admission.admit(client), Ok(()));
-            places.admitted(Whose::Own(client));
-            places.starts(&admission, Whose::Own(client), true);
-            places.arrived(client);
-            places.give_back(&admission, None);
+            permits.admitted(Whose::Own(client));
+            permits.starts(&admission, Whose::Own(client), true);
+            permits.arrived(client);
+            permits.give_back(&admission, None);
         }
         let held = || (admission.alive(), one.held(Held::Running), other.held(Held::Running));
         assert_eq!(held(), (2, 1, 1));
         // One of the one ends, and one of the other that waited starts in its place.
-        places.ends(&admission, Whose::Own(&one), Task::Running);
-        places.starts(&admission, Whose::Own(&other), false);
-        places.give_back(&admission, None);
+        permits.ends(&admission, Whose::Own(&one), Task::Running);
+        permits.starts(&admission, Whose::Own(&other), false);
+        permits.give_back(&admission, None);
         assert_eq!(held(), (2, 0, 2));
         for _ in 0..2 {
-            places.ends(&admission, Whose::Own(&other), Task::Running);
+            permits.ends(&admission, Whose::Own(&other), Task::Running);
         }
-        places.give_back(&admission, None);
+        permits.give_back(&admission, None);
         assert_eq!(held(), (0, 0, 0), "I3: a place is left");
     }
 
@@ -391,12 +391,12 @@ mod tests {
         let admission = of(ServerLimits { draining: 0, ..ServerLimits::default() });
         let client = somebody(&admission);
         let whose = Whose::Connections(&client);
-        let mut places = Places::default();
-        places.starts(&admission, whose, false);
-        Places::drains(&admission, whose);
+        let mut permits = Permits::default();
+        permits.starts(&admission, whose, false);
+        Permits::drains(&admission, whose);
         assert_eq!(admission.admit(&client), Err("server_draining"));
-        places.ends(&admission, whose, Task::Draining);
-        places.give_back(&admission, Some(&client));
+        permits.ends(&admission, whose, Task::Draining);
+        permits.give_back(&admission, Some(&client));
         let left = (admission.alive(), admission.draining(), client.held(Held::Running));
         assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
     }
@@ -406,7 +406,7 @@ mod tests {
         let admission = Admission::new(ServerLimits { draining: 10, ..ServerLimits::default() });
         let [deaf, deafer, other] = [(); 3].map(|()| somebody(&admission));
         let drain = |client: &Client, handlers: usize| {
-            (0..handlers).for_each(|_| Places::drains(&admission, Whose::Connections(client)));
+            (0..handlers).for_each(|_| Permits::drains(&admission, Whose::Connections(client)));
         };
         drain(&deaf, 5);
         assert_eq!(admission.admit(&deaf), Ok(()), "at its share");
@@ -416,9 +416,9 @@ mod tests {
         assert_eq!((admission.admit(&deafer), admission.admit(&other)), (Err("client_draining"), Ok(())));
         drain(&other, 1);
         assert_eq!(admission.admit(&other), Err("server_draining"), "I11: all of them together");
-        let mut places = Places::default();
+        let mut permits = Permits::default();
         let mut end = |client: &Client, handlers: usize| {
-            (0..handlers).for_each(|_| places.ends(&admission, Whose::Own(client), Task::Draining));
+            (0..handlers).for_each(|_| permits.ends(&admission, Whose::Own(client), Task::Draining));
         };
         for client in [&deaf, &deafer, &other] {
             client.take_anyway(Held::Running);

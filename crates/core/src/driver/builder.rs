@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::admission::Admission;
-use super::negotiate::Opening;
+use super::negotiate::PendingNegotiation;
 use super::peer::Peer;
 use super::router::Router;
-use super::seats::SessionPlace;
+use super::seats::SessionPermit;
 use super::shared::{Config, ConnectionInner, EventHook};
 use super::task::ConnectionTask;
 use super::timeouts::{Setting, Timeouts};
@@ -196,7 +196,7 @@ impl PeerBuilder {
     pub(super) async fn negotiate_at(
         self,
         mut link: Link,
-        place: Option<SessionPlace>,
+        place: Option<SessionPermit>,
     ) -> Result<Peer, ConnectionError> {
         let mut pending = VecDeque::new();
         let dialect = match self.dialects.as_slice() {
@@ -208,8 +208,8 @@ impl PeerBuilder {
                 if let Some(framing) = framings.next().filter(|first| framings.all(|next| next == *first)) {
                     link.default_framing(framing);
                 }
-                let mut opening = Opening::new(offered);
-                let (dialect, first) = poll_fn(|cx| opening.poll(&mut link, cx)).await?;
+                let mut negotiation = PendingNegotiation::new(offered);
+                let (dialect, first) = poll_fn(|cx| negotiation.poll(&mut link, cx)).await?;
                 pending.push_back(first);
                 dialect
             }
@@ -222,7 +222,7 @@ impl PeerBuilder {
         dialect: Dialect,
         link: Link,
         pending: VecDeque<Inbound>,
-        place: Option<SessionPlace>,
+        place: Option<SessionPermit>,
     ) -> Result<Peer, ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
         link.default_framing(dialect.rules().framing);

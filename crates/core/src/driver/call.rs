@@ -99,15 +99,15 @@ impl<R> Call<R> {
     pub async fn acknowledged(&mut self) -> Option<bool> {
         let ticket = self.ticket()?;
         poll_fn(|cx| {
-            let mut core = self.shared.lock();
-            let Some(entry) = core.calls.get_mut(ticket) else { return Poll::Ready(None) };
+            let mut state = self.shared.lock();
+            let Some(entry) = state.calls.get_mut(ticket) else { return Poll::Ready(None) };
             let settled = entry.ended;
             let extras = entry.extras();
             if settled || extras.acknowledged.is_some() {
                 return Poll::Ready(extras.acknowledged);
             }
             let replaced = extras.ack_waker.replace(cx.waker().clone());
-            drop(core);
+            drop(state);
             drop(replaced);
             Poll::Pending
         })
@@ -117,17 +117,17 @@ impl<R> Call<R> {
     /// Lets the call go on without anyone to wait for it: neither its parent nor a dropped handle cancels it.
     pub fn detach(mut self) {
         if let State::Open(ticket) = std::mem::replace(&mut self.state, State::Done) {
-            self.shared.step(|core, _, deferred| {
-                let Some(entry) = core.calls.get_mut(ticket) else { return };
+            self.shared.step(|state, _, effects| {
+                let Some(entry) = state.calls.get_mut(ticket) else { return };
                 let (key, open) = (entry.key, !entry.ended);
                 let parent = entry.extras.as_mut().and_then(|extras| extras.parent.take());
                 if let Some(parent) = parent {
-                    deferred.rare().foreign_ends.push(parent);
+                    effects.rare().foreign_ends.push(parent);
                 }
                 if open {
-                    core.session.local_detach(key);
+                    state.session.local_detach(key);
                 }
-                core.let_go(ticket, deferred);
+                state.let_go(ticket, effects);
             });
         }
     }
@@ -144,11 +144,11 @@ impl<R> Call<R> {
             State::Settled(settled) => Poll::Ready(settled),
             State::Done => Poll::Pending,
             State::Open(ticket) => {
-                let mut core = self.shared.lock();
-                let Some(entry) = core.calls.get_mut(ticket) else { return Poll::Pending };
+                let mut state = self.shared.lock();
+                let Some(entry) = state.calls.get_mut(ticket) else { return Poll::Pending };
                 if let Some(settled) = entry.settled.take() {
                     entry.held = false;
-                    core.free_call(ticket);
+                    state.free_call(ticket);
                     return Poll::Ready(*settled);
                 }
                 let replaced = match &mut entry.waker {
@@ -156,7 +156,7 @@ impl<R> Call<R> {
                     waker => waker.replace(cx.waker().clone()),
                 };
                 self.state = State::Open(ticket);
-                drop(core);
+                drop(state);
                 drop(replaced);
                 Poll::Pending
             }
@@ -205,7 +205,7 @@ impl<R: DeserializeOwned> Future for Call<R> {
 impl<R> Drop for Call<R> {
     fn drop(&mut self) {
         if let State::Open(ticket) = self.state {
-            self.shared.step(|core, now, deferred| core.drop_call(now, ticket, deferred));
+            self.shared.step(|state, now, effects| state.drop_call(now, ticket, effects));
         }
         self.shared.release();
     }

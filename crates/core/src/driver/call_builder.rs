@@ -229,17 +229,17 @@ impl<R> CallBuilder<R> {
             })
         });
         let (mut belongs, mut late) = (self.belongs, None);
-        let started = self.shared.step(|core, now, _| {
-            let started = core.start_call(&self.shared, now, &spec, staged, &mut extras)?;
+        let started = self.shared.step(|state, now, _| {
+            let started = state.start_call(&self.shared, now, &spec, staged, &mut extras)?;
             if let Some(said) = &said {
-                core.session.handshake(HandshakePart::Params, said);
+                state.session.handshake(HandshakePart::Params, said);
             }
-            core.progress_readers += usize::from(reads);
+            state.progress_readers += usize::from(reads);
             if let (Some(parent), Some(token)) = (spec.parent, token.take()) {
-                core.report_under(parent, token);
+                state.report_under(parent, token);
             }
             if let (Some(inbox), Some(belongs)) = (&inbox, belongs.take()) {
-                late = core.match_for(started.ticket, Matcher { inbox: Arc::clone(inbox), belongs });
+                late = state.match_for(started.ticket, Matcher { inbox: Arc::clone(inbox), belongs });
             }
             Ok(started)
         });

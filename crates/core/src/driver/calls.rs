@@ -9,14 +9,14 @@ use serde_json::value::RawValue;
 use tracing::Level;
 
 use super::cross_connection::ForeignParent;
-use super::effects::Deferred;
+use super::effects::Effects;
 use super::handler::part_of;
 use super::log::{CallSpan, Entry, end_of_call};
 use super::notifications::Inbox;
 use super::outbox::Bulk;
-use super::shared::{ConnectionInner, Core};
+use super::shared::{ConnectionInner, State};
 use super::slots::SlotKey;
-use super::subscriptions::{Matcher, Place};
+use super::subscriptions::{Matcher, Seq};
 use super::timeouts::Renewal;
 use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
@@ -59,7 +59,7 @@ pub(super) struct Extras {
     /// How progress moves its deadline.
     pub(super) renewal: Option<Renewal>,
     /// Its readers among those who are asked whose a notification is.
-    pub(super) readers: Vec<Place>,
+    pub(super) readers: Vec<Seq>,
     pub(super) span: CallSpan,
     pub(super) watches: Vec<AbortHandle>,
     pub(super) parent: Option<ForeignParent>,
@@ -151,7 +151,7 @@ impl CallEntry {
     }
 }
 
-impl Core {
+impl State {
     /// Stages a call, which takes `extras`; a call that is refused leaves them.
     pub(super) fn start_call(
         &mut self,
@@ -218,17 +218,17 @@ impl Core {
     }
 
     /// A call's handle is dropped.
-    pub(super) fn drop_call(&mut self, now: Instant, ticket: SlotKey, deferred: &mut Deferred) {
+    pub(super) fn drop_call(&mut self, now: Instant, ticket: SlotKey, effects: &mut Effects) {
         let after = Some(AfterCancel::ReturnNow);
         let _ = self.cancel_call(now, ticket, Cause::new(CauseKind::Dropped), after);
-        self.let_go(ticket, deferred);
+        self.let_go(ticket, effects);
     }
 
     /// A call's handle will ask no more.
-    pub(super) fn let_go(&mut self, ticket: SlotKey, deferred: &mut Deferred) {
+    pub(super) fn let_go(&mut self, ticket: SlotKey, effects: &mut Effects) {
         let Some(entry) = self.calls.get_mut(ticket) else { return };
         entry.held = false;
-        deferred.wakers.extend(entry.waker.take());
+        effects.wakers.extend(entry.waker.take());
         self.free_call(ticket);
     }
 
@@ -239,7 +239,7 @@ impl Core {
     }
 
     /// The machine has settled a call.
-    pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement, deferred: &mut Deferred) {
+    pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement, effects: &mut Effects) {
         let said = match &settlement {
             Settlement::Answered { .. } => self.answer.take(),
             Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
@@ -251,8 +251,8 @@ impl Core {
             plant::is(Plant::ForgottenCallers) && matches!(settlement, Settlement::Disconnected { .. });
         // A span that somebody opened is closed here, whatever the level is by now.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
-            Some(span) => deferred.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
-            None => deferred.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
+            Some(span) => effects.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            None => effects.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
         }
         entry.ended = true;
         entry.settled = Some(Box::new(match (settlement, said) {
@@ -270,19 +270,19 @@ impl Core {
             (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
         }));
         entry.frame = None;
-        deferred.wakers.extend(entry.waker.take().filter(|_| !forgotten));
+        effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
         let waits = entry.cancel_waits();
         if let Some(extras) = entry.extras.as_mut() {
             let readers = std::mem::take(&mut extras.readers);
-            deferred.wakers.extend(extras.ack_waker.take());
-            deferred.rare().watches.append(&mut extras.watches);
-            deferred.rare().foreign_ends.extend(extras.parent.take());
+            effects.wakers.extend(extras.ack_waker.take());
+            effects.rare().watches.append(&mut extras.watches);
+            effects.rare().foreign_ends.extend(extras.parent.take());
             if let Some(inbox) = extras.inbox.take() {
                 self.progress_readers -= usize::from(inbox.reads_progress);
-                deferred.rare().inboxes.push(inbox);
+                effects.rare().inboxes.push(inbox);
             }
             // Nothing belongs to a call that has ended.
-            deferred
+            effects
                 .rare()
                 .matchers
                 .extend(readers.into_iter().filter_map(|reader| self.matchers.remove(reader)));
@@ -316,9 +316,9 @@ impl ConnectionInner {
     /// One handle less. The last one closes the connection, unless it serves: what was detached may end first.
     pub(super) fn release(self: &Arc<Self>) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !self.serves {
-            self.step(|core, now, _| {
-                let drain = core.session.limits().drain_deadline;
-                core.session.local_shutdown(now, drain);
+            self.step(|state, now, _| {
+                let drain = state.session.limits().drain_deadline;
+                state.session.local_shutdown(now, drain);
             });
         }
     }
@@ -364,11 +364,11 @@ mod tests {
         canceller.cancel_on(token.clone());
         drop((given_up, answered));
         settle().await;
-        let core = peer.shared().lock();
-        assert_eq!((core.calls.taken(), core.outbound.taken()), (0, 0), "I3: a call keeps its entry");
-        assert_eq!(core.progress_readers, 0, "I3: a reader of progress is counted that has gone");
-        assert!(core.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
-        drop((core, reader, late, canceller));
+        let state = peer.shared().lock();
+        assert_eq!((state.calls.taken(), state.outbound.taken()), (0, 0), "I3: a call keeps its entry");
+        assert_eq!(state.progress_readers, 0, "I3: a reader of progress is counted that has gone");
+        assert!(state.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
+        drop((state, reader, late, canceller));
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         assert_eq!(tasks, 2, "I3: a task waits for the token of a call that has ended");
         drop(token);

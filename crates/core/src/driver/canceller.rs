@@ -35,7 +35,7 @@ impl Canceller {
     /// Cancels the call for this cause. The first cause wins.
     pub fn cancel_because(&self, cause: Cause) -> CancelResult {
         let Some(ticket) = self.ticket else { return CancelResult::AlreadySettled };
-        self.shared.step(|core, now, _| core.cancel_call(now, ticket, cause, None))
+        self.shared.step(|state, now, _| state.cancel_call(now, ticket, cause, None))
     }
 
     /// A token that cancels the call when it is cancelled, by itself or as a child of another.
@@ -60,8 +60,8 @@ impl Canceller {
         let Some(ticket) = self.ticket else { return };
         let watch = self.shared.runtime.spawn(task).abort_handle();
         let late = {
-            let mut core = self.shared.lock();
-            match core.calls.get_mut(ticket) {
+            let mut state = self.shared.lock();
+            match state.calls.get_mut(ticket) {
                 Some(entry) if !entry.ended => {
                     entry.extras().watches.push(watch);
                     None

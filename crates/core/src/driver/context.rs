@@ -123,7 +123,7 @@ impl CallContext {
     /// open and not cancelled before.
     #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
     pub fn cancel_local(&self, cause: Cause) -> bool {
-        self.0.shared.step(|core, now, _| core.session.local_cancel(now, self.0.key, cause))
+        self.0.shared.step(|state, now, _| state.session.local_cancel(now, self.0.key, cause))
     }
 
     /// A token that is cancelled with the request, for code that knows only tokens (004-17).
@@ -191,13 +191,13 @@ struct Shield<'a>(&'a Arc<Request>);
 
 impl<'a> Shield<'a> {
     fn new(request: &'a Arc<Request>) -> Self {
-        request.shared.step(|core, now, _| core.session.local_shield(now, request.key));
+        request.shared.step(|state, now, _| state.session.local_shield(now, request.key));
         Self(request)
     }
 }
 
 impl Drop for Shield<'_> {
     fn drop(&mut self) {
-        self.0.shared.step(|core, now, _| core.session.local_unshield(now, self.0.key));
+        self.0.shared.step(|state, now, _| state.session.local_unshield(now, self.0.key));
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use super::request::Request;
-use super::shared::{ConnectionInner, Core};
+use super::shared::{ConnectionInner, State};
 use super::slots::SlotKey;
 use crate::cause::{Cause, CauseKind};
 use crate::id::InboundKey;
@@ -23,8 +23,8 @@ impl ForeignCall {
     /// The parent is cancelled.
     pub(super) fn cancel_for_parent(self) {
         if let Some(connection) = self.connection.upgrade() {
-            connection.step(|core, now, _| {
-                let _ = core.cancel_call(now, self.ticket, Cause::new(CauseKind::Parent), None);
+            connection.step(|state, now, _| {
+                let _ = state.cancel_call(now, self.ticket, Cause::new(CauseKind::Parent), None);
             });
         }
     }
@@ -40,11 +40,11 @@ pub(super) struct ForeignParent {
 impl ForeignParent {
     /// First: makes the parent expect a child, if it may have one.
     pub(super) fn adopt(request: &Request) -> Result<Self, CallRefused> {
-        request.shared.step(|core, now, _| {
-            let child = ForeignChild(core.next_foreign);
-            core.session.local_adopt(now, request.key, child)?;
-            core.next_foreign += 1;
-            core.foreign.insert(child.0, None);
+        request.shared.step(|state, now, _| {
+            let child = ForeignChild(state.next_foreign);
+            state.session.local_adopt(now, request.key, child)?;
+            state.next_foreign += 1;
+            state.foreign.insert(child.0, None);
             Ok(Self { connection: Arc::downgrade(&request.shared), key: request.key, child })
         })
     }
@@ -56,9 +56,9 @@ impl ForeignParent {
     /// The child has ended, or was not made after all.
     pub(super) fn release(self) {
         if let Some(connection) = self.connection.upgrade() {
-            connection.step(|core, _, _| {
-                core.foreign.remove(&self.child.0);
-                core.session.local_release(self.key, self.child);
+            connection.step(|state, _, _| {
+                state.foreign.remove(&self.child.0);
+                state.session.local_release(self.key, self.child);
             });
         }
     }
@@ -74,8 +74,8 @@ impl Request {
     ) {
         let call = ForeignCall { connection: Arc::downgrade(connection), ticket };
         let missed = {
-            let mut core = self.shared.lock();
-            match core.foreign.get_mut(&child.0) {
+            let mut state = self.shared.lock();
+            match state.foreign.get_mut(&child.0) {
                 Some(place) => place.replace(call),
                 None => Some(call),
             }
@@ -86,7 +86,7 @@ impl Request {
     }
 }
 
-impl Core {
+impl State {
     /// The machine cancels a child on another connection. `None`: it is not placed yet, and will find itself gone.
     pub(super) fn take_foreign(&mut self, child: ForeignChild) -> Option<ForeignCall> {
         self.foreign.remove(&child.0).flatten()

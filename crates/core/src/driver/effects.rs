@@ -21,7 +21,7 @@ use crate::sync::AbortHandle;
 ///
 /// One is made for each step, so it is small: most steps leave one thing or none.
 #[derive(Default)]
-pub(super) struct Deferred {
+pub(super) struct Effects {
     pub(super) starts: Few<Start>,
     pub(super) wakers: Few<Waker>,
     pub(super) driver: Option<Waker>,
@@ -53,7 +53,7 @@ pub(super) struct Start {
     pub(super) params: Option<bytes::Bytes>,
 }
 
-impl Deferred {
+impl Effects {
     pub(super) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }

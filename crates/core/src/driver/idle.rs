@@ -43,7 +43,7 @@ impl ConnectionTask {
             return false;
         }
         self.idle = None;
-        self.shared.step(|core, now, _| core.session.local_idle(now));
+        self.shared.step(|state, now, _| state.session.local_idle(now));
         true
     }
 }

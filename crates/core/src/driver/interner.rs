@@ -9,9 +9,9 @@ const MOST: usize = 256;
 const LONGEST: usize = 256;
 
 #[derive(Default)]
-pub(super) struct Methods(HashSet<Arc<str>>);
+pub(super) struct Interner(HashSet<Arc<str>>);
 
-impl Methods {
+impl Interner {
     /// The name as it is kept already, or this one.
     pub(super) fn share(&mut self, name: Arc<str>) -> Arc<str> {
         if let Some(known) = self.0.get(&name) {
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn a_name_is_kept_once_and_names_without_end_are_not() {
-        let mut methods = Methods::default();
+        let mut methods = Interner::default();
         let first = methods.share(Arc::from("work"));
         assert!(Arc::ptr_eq(&first, &methods.share(Arc::from("work"))));
         for made_up in 0..10_000 {

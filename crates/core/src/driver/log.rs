@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
-use super::effects::Deferred;
+use super::effects::Effects;
 use super::request::Request;
 use crate::cause::{Cause, CauseKind};
 use crate::id::CallNumber;
@@ -28,7 +28,7 @@ pub(super) enum Entry {
     NoEffect(&'static str),
 }
 
-impl Deferred {
+impl Effects {
     /// Notes an entry for the log, which is made only if somebody may want it. The level alone is looked at here: to ask
     /// the subscriber whether it does would be to run its code.
     pub(super) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {

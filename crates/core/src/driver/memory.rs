@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::shared::Core;
+use super::shared::State;
 use crate::byte_budget::ByteBudget;
 use crate::transport::Inbound;
 
@@ -65,7 +65,7 @@ pub(super) fn bytes_of_request(inbound: &Inbound) -> u32 {
     u32::try_from(inbound.body.len().saturating_add(REQUEST)).unwrap_or(u32::MAX)
 }
 
-impl Core {
+impl State {
     /// About how many bytes the connection holds.
     pub(super) fn bytes_held(&self) -> usize {
         self.memory.requests + self.outbox.bytes() + self.notices.bytes() + self.session.bytes_remembered()

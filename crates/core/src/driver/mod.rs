@@ -52,7 +52,7 @@ pub use call_builder::{CallBuilder, Starting};
 pub use canceller::Canceller;
 pub use context::CallContext;
 pub use handler::{HandlerError, Stopped};
-pub use notification_queue::NotificationPlace;
+pub use notification_queue::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::Peer;
 pub use queue_stats::Load;

@@ -16,14 +16,14 @@ use crate::transport::{
 const ATTEMPTS: usize = 16;
 
 /// Reads until a message says which dialect is spoken.
-pub(super) struct Opening {
+pub(super) struct PendingNegotiation {
     offered: Negotiation,
     attempts: usize,
     /// A refusal that waits for the wire.
     refusal: Option<Outbound>,
 }
 
-impl Opening {
+impl PendingNegotiation {
     pub(super) fn new(offered: &[Dialect]) -> Self {
         Self { offered: negotiate(offered.iter().cloned()), attempts: 0, refusal: None }
     }

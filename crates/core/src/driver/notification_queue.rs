@@ -2,7 +2,7 @@
 //!
 //! Handlers of requests are tasks beside them. One that was started before a notification came has been polled once
 //! before the notification's handler runs, so that what it did first is seen: a `session/cancel` finds the prompt the
-//! peer sent just before it. Which of the requests that run came after it, its [`NotificationPlace`] tells.
+//! peer sent just before it. Which of the requests that run came after it, its [`ArrivalOrder`] tells.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use super::memory::unpinned;
 use super::peer::Peer;
 use super::request::Task;
 use super::router::{NotificationHandler, Told};
-use super::shared::{ConnectionInner, Core};
+use super::shared::{ConnectionInner, State};
 use super::task::catch;
 use crate::byte_budget::MEMORY;
 use crate::machine::{Event, Limits};
@@ -31,13 +31,13 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(1);
 /// Handlers run beside one another, so when one's code runs says nothing of what came first on the wire. A notification
 /// that means the requests before it, as ACP's `session/cancel` does, asks its place and leaves the later ones alone.
 #[derive(Clone, Debug)]
-pub struct NotificationPlace {
+pub struct ArrivalOrder {
     connection: Weak<ConnectionInner>,
     /// It was the connection's so many-th.
     number: u64,
 }
 
-impl NotificationPlace {
+impl ArrivalOrder {
     /// Whether the notification came before the request, on the same connection. Between connections there is no order:
     /// `false`. To be asked while the notification's handler runs; for a request that came after its end it is `false`
     /// too.
@@ -73,7 +73,7 @@ impl Notice {
 
 /// The queue of notifications.
 #[derive(Default)]
-pub(super) struct Notices {
+pub(super) struct NotificationQueue {
     waiting: VecDeque<Notice>,
     bytes: usize,
     /// So many were taken in.
@@ -85,7 +85,7 @@ pub(super) struct Notices {
     pub(super) dropped: u64,
 }
 
-impl Notices {
+impl NotificationQueue {
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.concurrent
     }
@@ -109,9 +109,9 @@ impl ConnectionInner {
     /// Takes in a notification for the router. Over the limits it is dropped, counted and told (I11).
     pub(super) fn notice(self: &Arc<Self>, mut notice: Notice) {
         let keeps_order = notice.handler.keeps_order();
-        let job = self.step(|core, _, deferred| {
+        let job = self.step(|state, _, effects| {
             let weight = notice.weight();
-            let full = if !core.notices.has_room(core.session.limits(), weight) {
+            let full = if !state.notices.has_room(state.session.limits(), weight) {
                 Some("notifications")
             } else if !self.budget.has_room(weight) {
                 Some(MEMORY)
@@ -119,23 +119,23 @@ impl ConnectionInner {
                 None
             };
             if let Some(limit) = full {
-                core.notices.dropped += 1;
-                deferred.rare().events.push(Event::LimitReached(limit));
-                deferred.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
+                state.notices.dropped += 1;
+                effects.rare().events.push(Event::LimitReached(limit));
+                effects.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
                 return Job::None;
             }
-            core.notices.number += 1;
-            notice.number = core.notices.number;
-            core.notices.bytes += weight;
+            state.notices.number += 1;
+            notice.number = state.notices.number;
+            state.notices.bytes += weight;
             if !keeps_order {
-                core.notices.concurrent += 1;
+                state.notices.concurrent += 1;
                 return Job::Alone(notice);
             }
-            let waits = std::mem::replace(&mut core.notices.worked, true);
+            let waits = std::mem::replace(&mut state.notices.worked, true);
             if waits {
                 notice.params = notice.params.map(unpinned);
             }
-            core.notices.waiting.push_back(notice);
+            state.notices.waiting.push_back(notice);
             if waits { Job::None } else { Job::Queue }
         });
         let shared = Arc::clone(self);
@@ -164,8 +164,8 @@ impl ConnectionInner {
             return;
         }
         let beginning: Vec<_> = {
-            let core = self.lock();
-            let requests = core.inbound.values().filter(|slot| slot.task == Task::Running);
+            let state = self.lock();
+            let requests = state.inbound.values().filter(|slot| slot.task == Task::Running);
             requests.map(|slot| Arc::clone(&slot.request)).filter(|request| !request.has_begun()).collect()
         };
         let all = async {
@@ -177,8 +177,8 @@ impl ConnectionInner {
     }
 
     fn next_notice(&self) -> Option<Notice> {
-        let mut core = self.lock();
-        let notices = &mut core.notices;
+        let mut state = self.lock();
+        let notices = &mut state.notices;
         let notice = notices.waiting.pop_front();
         match &notice {
             Some(notice) => notices.bytes -= notice.weight(),
@@ -210,7 +210,7 @@ impl Drop for EndsAlone {
 
 async fn handle(shared: &Arc<ConnectionInner>, notice: Notice) {
     let Notice { handler, method, params, number } = notice;
-    let place = NotificationPlace { connection: Arc::downgrade(shared), number };
+    let place = ArrivalOrder { connection: Arc::downgrade(shared), number };
     let told = Told { peer: Peer::new(shared), method: Arc::clone(&method), place };
     let work = std::panic::AssertUnwindSafe(|| handler.handle(told, params));
     let panicked = match std::panic::catch_unwind(work) {
@@ -222,7 +222,7 @@ async fn handle(shared: &Arc<ConnectionInner>, notice: Notice) {
     }
 }
 
-impl Core {
+impl State {
     /// Forgets what waits; the connection is gone.
     pub(super) fn drop_notices(&mut self) -> impl Sized + use<> {
         let waiting = std::mem::take(&mut self.notices.waiting);
@@ -240,7 +240,7 @@ mod tests {
     fn there_is_room_up_to_the_last_notification_and_the_last_byte() {
         let mut limits = Limits::default();
         (limits.notifications, limits.notification_bytes) = (3, 15);
-        let notices = |concurrent, bytes| Notices { bytes, concurrent, ..Notices::default() };
+        let notices = |concurrent, bytes| NotificationQueue { bytes, concurrent, ..NotificationQueue::default() };
         for (notices, weight, has_room) in [
             (notices(0, 0), 15, true),
             (notices(0, 0), 16, false),

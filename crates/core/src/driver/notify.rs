@@ -86,12 +86,12 @@ impl ConnectionInner {
             .and(frame.as_ref())
             .and_then(|frame| self.dialect.codec().reported_token(&frame.method, frame.params.as_deref()));
         let mut replaced = None;
-        let queued = self.step(|core, _, _| {
+        let queued = self.step(|state, _, _| {
             match owner {
-                Some(owner) if !core.session.may_notify(owner.key) => {
+                Some(owner) if !state.session.may_notify(owner.key) => {
                     return Poll::Ready(Err(CallError::Ended));
                 }
-                None if core.end.is_some() || core.close.is_some() => {
+                None if state.end.is_some() || state.close.is_some() => {
                     return Poll::Ready(Err(CallError::Disconnected { may_have_run: false }));
                 }
                 Some(_) | None => {}
@@ -101,21 +101,21 @@ impl ConnectionInner {
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
             let weight = notification.weight();
             // Into an empty outbox one always goes: a task that waits is woken by what is written here, not by what others give back.
-            let fits = core.outbox.takes_any() || self.budget.has_room(weight);
-            if !fits || !core.outbox.has_room(core.session.limits(), weight) {
+            let fits = state.outbox.takes_any() || self.budget.has_room(weight);
+            if !fits || !state.outbox.has_room(state.session.limits(), weight) {
                 *frame = Some(Frame { method: notification.method, params: notification.params });
                 if let Some((cx, place)) = waits {
-                    replaced = core.notifiers.wait(place, owner.map(|owner| owner.key), cx.waker());
+                    replaced = state.notifiers.wait(place, owner.map(|owner| owner.key), cx.waker());
                 }
                 return Poll::Pending;
             }
             if let (Some(owner), Some(token)) = (owner, token) {
-                core.report_under(owner.key, token);
+                state.report_under(owner.key, token);
             }
-            if let Some(slot) = owner.and_then(|owner| core.inbound.get_mut(owner.key.0)) {
+            if let Some(slot) = owner.and_then(|owner| state.inbound.get_mut(owner.key.0)) {
                 slot.add_frame();
             }
-            core.outbox.push_bulk(Bulk::Notification(notification));
+            state.outbox.push_bulk(Bulk::Notification(notification));
             Poll::Ready(Ok(()))
         });
         drop(replaced);

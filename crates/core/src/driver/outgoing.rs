@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::calls::StagedCall;
-use super::effects::Deferred;
+use super::effects::Effects;
 use super::outbox::{Answer, Bulk, Control, Notification};
-use super::shared::Core;
+use super::shared::State;
 use crate::cause::Cause;
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::Reply;
@@ -20,7 +20,7 @@ pub(super) enum Outgoing {
     Notification(Notification),
 }
 
-impl Core {
+impl State {
     /// The lane the next frame goes by.
     pub(super) fn next_lane(&mut self) -> Option<Lane> {
         let calls = &self.calls;
@@ -29,12 +29,12 @@ impl Core {
     }
 
     /// Takes the next frame of a lane, and tells the machine that it is written.
-    pub(super) fn take(&mut self, lane: Lane, now: Instant, deferred: &mut Deferred) -> Option<Outgoing> {
+    pub(super) fn take(&mut self, lane: Lane, now: Instant, effects: &mut Effects) -> Option<Outgoing> {
         let taken = match lane {
             Lane::Control => self.take_control(now),
             Lane::Data => self.take_bulk(now),
         };
-        self.give_room(deferred);
+        self.give_room(effects);
         taken
     }
 

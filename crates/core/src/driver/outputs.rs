@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use tracing::Level;
 
-use super::admission::Places;
-use super::effects::{Deferred, Start};
+use super::admission::Permits;
+use super::effects::{Effects, Start};
 use super::log::{Entry, name, outcome_of_reply};
 use super::outbox::{Answer, Bulk, Control};
 use super::request::{Task, Unserved, Waiting};
-use super::shared::{ConnectionInner, Core};
+use super::shared::{ConnectionInner, State};
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::id::{ExchangeId, InboundKey};
@@ -19,11 +19,11 @@ use crate::plant::{self, Plant};
 use crate::sync::atomic::Ordering;
 use crate::transport::ExchangeEnd;
 
-impl Core {
-    /// Does what the machine wants, under the lock; what concerns others is deferred.
-    pub(super) fn apply(&mut self, shared: &Arc<ConnectionInner>, now: Instant, deferred: &mut Deferred) {
+impl State {
+    /// Does what the machine wants, under the lock; what concerns others goes into `effects`.
+    pub(super) fn apply(&mut self, shared: &Arc<ConnectionInner>, now: Instant, effects: &mut Effects) {
         while let Some(output) = self.session.poll_output() {
-            self.apply_one(shared, now, output, deferred);
+            self.apply_one(shared, now, output, effects);
         }
         if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
             self.close = Some(CloseCause::PeerNotReading);
@@ -35,22 +35,22 @@ impl Core {
         shared: &Arc<ConnectionInner>,
         now: Instant,
         output: Output,
-        deferred: &mut Deferred,
+        effects: &mut Effects,
     ) {
         match output {
-            Output::Start(key) => self.start(shared, now, key, deferred),
-            Output::Signal { key, cause } => self.signal(key, cause, deferred),
-            Output::Abort(key) => self.abort(shared, key, deferred),
-            Output::Reply(reply) => self.reply(shared, reply, deferred),
-            Output::Silence { key, exchange } => self.silence(shared, key, exchange, deferred),
+            Output::Start(key) => self.start(shared, now, key, effects),
+            Output::Signal { key, cause } => self.signal(key, cause, effects),
+            Output::Abort(key) => self.abort(shared, key, effects),
+            Output::Reply(reply) => self.reply(shared, reply, effects),
+            Output::Silence { key, exchange } => self.silence(shared, key, exchange, effects),
             Output::Gone(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
                     self.memory.request_gone(slot.bytes);
                     if let Some(extras) = slot.extras {
                         self.reported.forget(key, &extras.tokens);
-                        deferred.rare().watches.extend(extras.watches);
+                        effects.rare().watches.extend(extras.watches);
                     }
-                    deferred.gone.push(slot.request);
+                    effects.gone.push(slot.request);
                 }
             }
             Output::Refuse { to, exchange, why } => {
@@ -75,7 +75,7 @@ impl Core {
                     let source = cause.kind();
                     entry.extras().cancel = Some((cancel, cause));
                     let span = entry.span();
-                    deferred.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
+                    effects.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
                     self.outbox.push_control(Control::Cancel(ticket));
                 }
             }
@@ -91,12 +91,12 @@ impl Core {
                 if let Some((_, entry)) = self.entry_of(call) {
                     let extras = entry.extras();
                     extras.acknowledged = Some(cancelled);
-                    deferred.wakers.extend(extras.ack_waker.take());
+                    effects.wakers.extend(extras.ack_waker.take());
                 }
             }
-            Output::Settle { call, settlement } => self.settle_call(call, settlement, deferred),
-            Output::CancelForeign(child) => deferred.rare().foreign_cancels.extend(self.take_foreign(child)),
-            Output::Event(event) => self.tell(shared, event, deferred),
+            Output::Settle { call, settlement } => self.settle_call(call, settlement, effects),
+            Output::CancelForeign(child) => effects.rare().foreign_cancels.extend(self.take_foreign(child)),
+            Output::Event(event) => self.tell(shared, event, effects),
             Output::Close(cause) => {
                 self.close.get_or_insert(cause);
             }
@@ -108,7 +108,7 @@ impl Core {
         shared: &Arc<ConnectionInner>,
         now: Instant,
         key: InboundKey,
-        deferred: &mut Deferred,
+        effects: &mut Effects,
     ) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         let (waiting, arrives) = match self.arriving.take() {
@@ -128,7 +128,7 @@ impl Core {
             } else if exchange.is_peers() {
                 self.outbox.push_control(Control::Begin(exchange));
             }
-            deferred.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
+            effects.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
             // Nobody serves the method: it is answered here, and no task is made.
             let lifecycle = shared.dialect.rules().lifecycle;
@@ -139,30 +139,30 @@ impl Core {
         }
     }
 
-    fn signal(&mut self, key: InboundKey, cause: Cause, deferred: &mut Deferred) {
+    fn signal(&mut self, key: InboundKey, cause: Cause, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if plant::is(Plant::LateRegistration) && !slot.request.has_begun() {
             return;
         }
         let (request, logged) = (&slot.request, &cause);
-        deferred.log(Level::DEBUG, || Entry::RequestCancelled {
+        effects.log(Level::DEBUG, || Entry::RequestCancelled {
             request: Arc::clone(request),
             cause: logged.clone(),
         });
         slot.request.set_cancelled(cause);
-        deferred.rare().signals.push(Arc::clone(&slot.request));
+        effects.rare().signals.push(Arc::clone(&slot.request));
     }
 
-    fn abort(&mut self, shared: &ConnectionInner, key: InboundKey, deferred: &mut Deferred) {
+    fn abort(&mut self, shared: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if slot.task == Task::Running {
-            Places::drains(&shared.admission, slot.request.whose());
+            Permits::drains(&shared.admission, slot.request.whose());
             slot.task = Task::Draining;
         }
-        deferred.rare().aborts.push(Arc::clone(&slot.request));
+        effects.rare().aborts.push(Arc::clone(&slot.request));
     }
 
-    fn reply(&mut self, shared: &ConnectionInner, mut reply: Reply, deferred: &mut Deferred) {
+    fn reply(&mut self, shared: &ConnectionInner, mut reply: Reply, effects: &mut Effects) {
         let mut answer = None;
         if let Some(slot) = self.inbound.get_mut(reply.key.0) {
             answer = match slot.unserved {
@@ -178,11 +178,11 @@ impl Core {
                 Unserved::No => None,
             };
             if slot.task == Task::Running {
-                Places::drains(&shared.admission, slot.request.whose());
+                Permits::drains(&shared.admission, slot.request.whose());
                 slot.task = Task::Draining;
             }
             let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
-            deferred.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
+            effects.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
             let rules = shared.dialect.rules();
             if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
                 (&answer, &reply.body, rules.handshake)
@@ -193,7 +193,7 @@ impl Core {
                 }
             }
         }
-        self.end_waits_for_room(reply.key, deferred);
+        self.end_waits_for_room(reply.key, effects);
         let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
         self.outbox.push_bulk(Bulk::Answer { reply, answer });
     }
@@ -203,19 +203,19 @@ impl Core {
         shared: &ConnectionInner,
         key: InboundKey,
         exchange: ExchangeId,
-        deferred: &mut Deferred,
+        effects: &mut Effects,
     ) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
             if slot.task == Task::Running {
-                Places::drains(&shared.admission, slot.request.whose());
+                Permits::drains(&shared.admission, slot.request.whose());
                 slot.task = Task::Draining;
             }
             if slot.take_frames() {
                 self.outbox.silence(key);
-                self.give_room(deferred);
+                self.give_room(effects);
             }
         }
-        self.end_waits_for_room(key, deferred);
+        self.end_waits_for_room(key, effects);
         self.finish(exchange, true);
     }
 
@@ -226,17 +226,17 @@ impl Core {
         }
     }
 
-    fn tell(&mut self, shared: &ConnectionInner, event: Event, deferred: &mut Deferred) {
+    fn tell(&mut self, shared: &ConnectionInner, event: Event, effects: &mut Effects) {
         match &event {
-            Event::LimitReached(limit) => deferred.log(Level::DEBUG, || Entry::LimitReached(limit)),
+            Event::LimitReached(limit) => effects.log(Level::DEBUG, || Entry::LimitReached(limit)),
             Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
                 if let Some(slot) = self.inbound.get(key.0) {
                     let (request, event) = (&slot.request, name(&event));
                     let request = || Arc::clone(request);
-                    deferred.log(Level::DEBUG, || Entry::HandlerEndedBadly { request: request(), event });
+                    effects.log(Level::DEBUG, || Entry::HandlerEndedBadly { request: request(), event });
                 }
             }
-            Event::Unresponsive(_) => deferred.log(Level::DEBUG, || Entry::Unresponsive),
+            Event::Unresponsive(_) => effects.log(Level::DEBUG, || Entry::Unresponsive),
             Event::UnknownCancel
             | Event::MalformedCancel
             | Event::IgnoredCancel
@@ -246,10 +246,10 @@ impl Core {
             | Event::UnknownAnswer
             | Event::DuplicateId
             | Event::BadFrame
-            | Event::IgnoredToken => deferred.log(Level::TRACE, || Entry::NoEffect(name(&event))),
+            | Event::IgnoredToken => effects.log(Level::TRACE, || Entry::NoEffect(name(&event))),
         }
         if shared.on_event.is_some() {
-            deferred.rare().events.push(event);
+            effects.rare().events.push(event);
         }
     }
 
@@ -257,16 +257,16 @@ impl Core {
     pub(super) fn lose_wire(
         &mut self,
         shared: &ConnectionInner,
-        deferred: &mut Deferred,
+        effects: &mut Effects,
     ) -> impl Sized + use<> {
         for slot in self.inbound.values_mut() {
             if slot.task == Task::Running {
-                Places::drains(&shared.admission, slot.request.whose());
+                Permits::drains(&shared.admission, slot.request.whose());
                 slot.task = Task::Draining;
             }
         }
         let frames = self.outbox.clear();
-        self.give_room_to_all(deferred);
+        self.give_room_to_all(effects);
         (frames, self.drop_notices())
     }
 }

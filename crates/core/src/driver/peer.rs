@@ -136,7 +136,7 @@ impl Peer {
     /// # Cancel safety
     /// Dropping the future does not take the shutdown back.
     pub async fn shutdown(&self, drain: Duration) -> u64 {
-        self.0.step(|core, now, _| core.session.local_shutdown(now, drain));
+        self.0.step(|state, now, _| state.session.local_shutdown(now, drain));
         let _ = self.closed().await;
         let stats = self.0.lock().session.stats();
         stats.running + stats.draining
@@ -151,13 +151,13 @@ impl Peer {
     /// What waits on this side, now.
     #[must_use]
     pub fn load(&self) -> Load {
-        let core = self.0.lock();
+        let state = self.0.lock();
         Load {
-            outbox_frames: core.outbox.frames(),
-            outbox_bytes: core.outbox.bytes(),
-            memory: core.bytes_held(),
-            notifications_waiting: core.notices.len(),
-            notifications_dropped: core.notices.dropped,
+            outbox_frames: state.outbox.frames(),
+            outbox_bytes: state.outbox.bytes(),
+            memory: state.bytes_held(),
+            notifications_waiting: state.notices.len(),
+            notifications_dropped: state.notices.dropped,
         }
     }
 

@@ -39,7 +39,7 @@ impl ConnectionTask {
             }
             Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
             Incoming::Ack { cancel, cancelled, reason: _ } => {
-                shared.step(|core, now, _| core.session.recv_ack(now, cancel, cancelled));
+                shared.step(|state, now, _| state.session.recv_ack(now, cancel, cancelled));
                 self.accept(inbound.exchange);
             }
             Incoming::PeerError(error) => {
@@ -64,7 +64,7 @@ impl ConnectionTask {
             }
             Incoming::BadRequest { id, tag, why } => {
                 let origin = self.origin(inbound);
-                shared.step(|core, _, _| core.session.recv_bad_request(id, tag, why, &origin));
+                shared.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
             }
             Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
         }
@@ -80,18 +80,18 @@ impl ConnectionTask {
                 self.recv_bad(BadMessage::Frame(why), exchange);
             }
             TransportEvent::HalfClosed => {
-                shared.step(|core, now, _| core.session.recv_half_close(now));
+                shared.step(|state, now, _| state.session.recv_half_close(now));
             }
             TransportEvent::ExchangeClosed { exchange } => {
-                shared.step(|core, now, _| core.session.recv_exchange_closed(now, exchange));
+                shared.step(|state, now, _| state.session.recv_exchange_closed(now, exchange));
             }
             TransportEvent::ExchangeResumed { exchange } => {
-                shared.step(|core, now, _| core.session.recv_exchange_resumed(now, exchange));
+                shared.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
                 tracing::debug!(error = %crate::shown::Shown::text(&error), "an exchange failed");
                 let Some(number) = exchange.call() else { return };
-                shared.step(|core, now, _| core.session.recv_exchange_failed(now, number, sent));
+                shared.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
         }
     }
@@ -133,19 +133,19 @@ impl ConnectionTask {
             admission,
         };
         let is_handshake = shared.dialect.rules().handshake == Some(&*mount.method);
-        let begun = shared.step(|core, now, deferred| {
+        let begun = shared.step(|state, now, effects| {
             if arrival.admission.is_ok() {
-                core.places.admitted(match &client {
+                state.places.admitted(match &client {
                     Some(client) => Whose::Own(client),
                     None => Whose::Connections(&shared.client),
                 });
             }
             if ignores_token {
-                core.session.recv_ignored_token();
+                state.session.recv_ignored_token();
             }
-            let Some(key) = core.session.recv_request(now, arrival) else {
+            let Some(key) = state.session.recv_request(now, arrival) else {
                 if let Some(client) = &client {
-                    core.places.arrived(client);
+                    state.places.arrived(client);
                 }
                 return ExchangeId::NONE;
             };
@@ -153,38 +153,38 @@ impl ConnectionTask {
                 place.is_used();
             }
             if let Some(said) = &said {
-                core.session.handshake(HandshakePart::Params, said);
+                state.session.handshake(HandshakePart::Params, said);
             }
             let exchange = inbound.exchange;
             let method = Arc::clone(&mount.method);
-            let after = core.notices.last_open();
+            let after = state.notices.last_open();
             let arrived =
                 Arrived { key, id, method, exchange, progress_token, after, client: client.clone(), bytes };
             // Of many clients' requests each counts for its own.
             let bytes = if client.is_some() { 0 } else { bytes };
             let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)), bytes);
-            core.memory.request_came(bytes);
-            core.inbound.insert(key.0, slot);
+            state.memory.request_came(bytes);
+            state.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
-            core.arriving = Some((key, waiting));
-            core.apply(shared, now, deferred);
-            if let (Some((_, mut waiting)), Some(slot)) = (core.arriving.take(), core.inbound.get_mut(key.0))
+            state.arriving = Some((key, waiting));
+            state.apply(shared, now, effects);
+            if let (Some((_, mut waiting)), Some(slot)) = (state.arriving.take(), state.inbound.get_mut(key.0))
             {
                 waiting.params = waiting.params.map(unpinned);
                 slot.extras().waiting = Some(waiting);
             }
             if let Some(client) = &client {
-                core.places.arrived(client);
+                state.places.arrived(client);
             }
-            std::mem::replace(&mut core.begun, ExchangeId::NONE)
+            std::mem::replace(&mut state.begun, ExchangeId::NONE)
         });
         self.begin_exchange(begun);
     }
 
     fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
         let origin = self.origin(inbound);
-        self.shared.step(|core, now, _| {
-            core.session.recv_cancel(now, cancel.key.ok(), cancel.reason.as_deref(), cancel.ack, &origin);
+        self.shared.step(|state, now, _| {
+            state.session.recv_cancel(now, cancel.key.ok(), cancel.reason.as_deref(), cancel.ack, &origin);
         });
     }
 
@@ -202,39 +202,39 @@ impl ConnectionTask {
             AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
         };
         let said = Said::of_answer(frame, body);
-        let unused = shared.step(|core, now, deferred| {
-            core.answer = Some(said);
-            let settled = core.session.recv_answer(now, call, kind);
+        let unused = shared.step(|state, now, effects| {
+            state.answer = Some(said);
+            let settled = state.session.recv_answer(now, call, kind);
             if handshake {
                 let shakes =
-                    settled.and_then(|call| core.entry_of(call)).is_some_and(|(_, call)| call.shakes());
+                    settled.and_then(|call| state.entry_of(call)).is_some_and(|(_, call)| call.shakes());
                 if let Some(value) = value.filter(|_| shakes) {
                     let said = codec.read_handshake(HandshakePart::Result, value);
-                    core.session.handshake(HandshakePart::Result, &said);
+                    state.session.handshake(HandshakePart::Result, &said);
                 }
             }
-            core.apply(shared, now, deferred);
-            core.answer.take()
+            state.apply(shared, now, effects);
+            state.answer.take()
         });
         drop(unused);
     }
 
     fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {
-        self.shared.step(|core, now, _| core.session.recv_bad(now, why, exchange));
+        self.shared.step(|state, now, _| state.session.recv_bad(now, why, exchange));
     }
 
     /// A notification is heard, unless it came too early; one that cancels by a progress token reaches the request it is about.
     fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
         let shared = &self.shared;
         let has_lifecycle = shared.dialect.rules().lifecycle.is_some();
-        if has_lifecycle && !shared.step(|core, _, _| core.session.hears_notification(method)) {
+        if has_lifecycle && !shared.step(|state, _, _| state.session.hears_notification(method)) {
             return;
         }
         let reached = shared.dialect.codec().cancelled_token(method, params).is_some_and(|token| {
             let origin = self.origin(inbound);
-            shared.step(|core, now, _| {
-                let Some(request) = core.reported.request(&token) else { return false };
-                core.session.recv_cancel_by_token(now, request, &origin);
+            shared.step(|state, now, _| {
+                let Some(request) = state.reported.request(&token) else { return false };
+                state.session.recv_cancel_by_token(now, request, &origin);
                 true
             })
         });
@@ -243,7 +243,7 @@ impl ConnectionTask {
             self.give_notification(method, params, inbound.exchange);
         }
         if has_lifecycle {
-            shared.step(|core, now, _| core.session.recv_notification(now, method));
+            shared.step(|state, now, _| state.session.recv_notification(now, method));
         }
     }
 
@@ -251,8 +251,8 @@ impl ConnectionTask {
     fn give_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
         let shared = &self.shared;
         let (reads_progress, matchers) = {
-            let core = shared.lock();
-            (core.progress_readers > 0, core.matchers.all())
+            let state = shared.lock();
+            (state.progress_readers > 0, state.matchers.all())
         };
         if reads_progress && self.recv_progress(method, params.as_ref()) {
             return;
@@ -276,11 +276,11 @@ impl ConnectionTask {
         let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
         let is_read = self.recv_for(number, method, params);
         if is_read {
-            self.shared.step(|core, now, _| {
-                let Some(call) = core.session.call_of(number) else { return };
-                let renewal = core.entry_of(call).and_then(|(_, entry)| entry.extras.as_ref()?.renewal);
+            self.shared.step(|state, now, _| {
+                let Some(call) = state.session.call_of(number) else { return };
+                let renewal = state.entry_of(call).and_then(|(_, entry)| entry.extras.as_ref()?.renewal);
                 if let Some(deadline) = renewal.and_then(|renewal| renewal.deadline(now)) {
-                    core.session.local_renew(now, call, deadline);
+                    state.session.local_renew(now, call, deadline);
                 }
             });
         }
@@ -289,8 +289,8 @@ impl ConnectionTask {
 
     fn recv_for(&self, number: CallNumber, method: &str, params: Option<&Bytes>) -> bool {
         let inbox = {
-            let mut core = self.shared.lock();
-            let call = core.session.call_of(number).and_then(|call| core.entry_of(call));
+            let mut state = self.shared.lock();
+            let call = state.session.call_of(number).and_then(|call| state.entry_of(call));
             call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
         // The inbox of a call that asked for no progress is its matcher's alone.
@@ -302,8 +302,8 @@ impl ConnectionTask {
     /// An exchange the peer opened is owed nothing more.
     fn accept(&self, exchange: ExchangeId) {
         if exchange.is_peers() {
-            self.shared.step(|core, _, _| {
-                core.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
+            self.shared.step(|state, _, _| {
+                state.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
             });
         }
     }

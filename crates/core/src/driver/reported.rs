@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::shared::Core;
+use super::shared::State;
 use crate::id::{InboundKey, RequestId};
 
 /// So many progress tokens are remembered of one request. It may report under more, but a cancel by one of those does not find it.
@@ -27,7 +27,7 @@ impl Reported {
     }
 }
 
-impl Core {
+impl State {
     /// A handler reports under this token.
     pub(super) fn report_under(&mut self, key: InboundKey, token: RequestId) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };

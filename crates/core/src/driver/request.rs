@@ -226,8 +226,8 @@ impl Request {
     /// Ends a task of the user's with the request.
     pub(super) fn end_with(&self, watch: AbortHandle) {
         let late = {
-            let mut core = self.shared.lock();
-            match core.inbound.get_mut(self.key.0) {
+            let mut state = self.shared.lock();
+            match state.inbound.get_mut(self.key.0) {
                 Some(slot) => {
                     slot.extras().watches.push(watch);
                     None

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::context::CallContext;
 use super::handler::{AsyncHandler, BlockingHandler, Handler, HandlerError, read_params};
-use super::notification_queue::NotificationPlace;
+use super::notification_queue::ArrivalOrder;
 use super::peer::Peer;
 use crate::transport::BoxFuture;
 
@@ -121,11 +121,11 @@ impl Router {
     }
 
     /// Handles a notification, in order with the others, that must know which requests came before it: a protocol's own
-    /// "stop what runs" means those and no later one. See [`NotificationPlace`].
+    /// "stop what runs" means those and no later one. See [`ArrivalOrder`].
     #[must_use]
     pub fn placed_notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
-        F: Fn(Peer, NotificationPlace, P) -> Fut + Send + Sync + 'static,
+        F: Fn(Peer, ArrivalOrder, P) -> Fut + Send + Sync + 'static,
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -228,7 +228,7 @@ enum Order {
 pub(super) struct Told {
     pub(super) peer: Peer,
     pub(super) method: Arc<str>,
-    pub(super) place: NotificationPlace,
+    pub(super) place: ArrivalOrder,
 }
 
 /// A notification's handler with its types erased.

@@ -45,7 +45,7 @@ pub(super) struct Seat {
 }
 
 /// A connection's place among those of its server, given back when its driver ends.
-pub(super) struct SessionPlace {
+pub(super) struct SessionPermit {
     admission: Arc<Admission>,
     seat: Arc<Seat>,
 }
@@ -68,7 +68,7 @@ impl Admission {
         self: &Arc<Self>,
         client: &Arc<Client>,
         is_many: bool,
-    ) -> Result<SessionPlace, &'static str> {
+    ) -> Result<SessionPermit, &'static str> {
         let open = || self.open_session(client);
         if !(open() || self.make_room(client) && open()) {
             let is_full = self.sessions() >= self.limits.sessions;
@@ -87,7 +87,7 @@ impl Admission {
         });
         table.taken.insert(number, Arc::clone(&seat));
         drop(table);
-        Ok(SessionPlace { admission: Arc::clone(self), seat })
+        Ok(SessionPermit { admission: Arc::clone(self), seat })
     }
 
     /// `true`: a place was given back.
@@ -131,7 +131,7 @@ impl Seat {
     fn leave(&self) {
         self.left.store(true, Ordering::SeqCst);
         match self.shared() {
-            Some(shared) => shared.step(|core, now, _| core.session.local_idle(now)),
+            Some(shared) => shared.step(|state, now, _| state.session.local_idle(now)),
             None => self.told.notify_one(),
         }
     }
@@ -145,7 +145,7 @@ impl Seat {
     }
 }
 
-impl SessionPlace {
+impl SessionPermit {
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.seat.client
     }
@@ -158,7 +158,7 @@ impl SessionPlace {
     pub(super) fn opened(&self, shared: &Arc<ConnectionInner>) {
         let _ = self.seat.shared.set(Arc::downgrade(shared));
         if self.seat.left.load(Ordering::SeqCst) {
-            shared.step(|core, now, _| core.session.local_idle(now));
+            shared.step(|state, now, _| state.session.local_idle(now));
         }
     }
 
@@ -170,7 +170,7 @@ impl SessionPlace {
     }
 }
 
-impl Drop for SessionPlace {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         let gives_back = {
             let mut table = self.admission.seats.table();

@@ -7,7 +7,7 @@ use crate::id::InboundKey;
 
 /// Who waits, in the order in which they began to. Each has one place, and leaves it when it gives up (I3).
 #[derive(Default)]
-pub(super) struct Notifiers {
+pub(super) struct SendWaiters {
     waiting: BTreeMap<u64, Waiting>,
     next: u64,
 }
@@ -18,7 +18,7 @@ struct Waiting {
     waker: Waker,
 }
 
-impl Notifiers {
+impl SendWaiters {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -81,7 +81,7 @@ mod tests {
     fn each_who_waits_has_a_place_and_is_woken_by_the_waker_that_came_last() {
         let counts: [Arc<Counts>; 3] = Default::default();
         let [first, second, third] = counts.clone().map(Waker::from);
-        let (mut notifiers, mut one, mut other) = (Notifiers::default(), None, None);
+        let (mut notifiers, mut one, mut other) = (SendWaiters::default(), None, None);
         assert!(notifiers.wait(&mut one, None, &first).is_none());
         assert!(notifiers.wait(&mut other, None, &second).is_none());
         assert!(notifiers.wait(&mut other, None, &second).is_none(), "it is the same waker");

@@ -15,7 +15,7 @@ impl ServerCounts {
         Self(admission)
     }
 
-    /// Places taken: handlers alive, draining ones included, and requests about to start. New requests are refused at
+    /// Permits taken: handlers alive, draining ones included, and requests about to start. New requests are refused at
     /// [`ServerLimits::running`](crate::ServerLimits::running).
     #[must_use]
     pub fn running(&self) -> usize {

@@ -4,7 +4,7 @@
 //! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
 //!   step, in [`ConnectionInner::step`], and never across an await.
 //! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
-//!   tokens, inboxes, hooks and the log are put into [`Deferred`] and done after it is released. A codec may be asked to read
+//!   tokens, inboxes, hooks and the log are put into [`Effects`] and done after it is released. A codec may be asked to read
 //!   a handshake under it; codecs keep no state.
 //! - D3 No two connections' mutexes are held at once. What a step means for another connection (a child there, a
 //!   parent there) is deferred too. So no cycle of locks exists, and a program may call back in from anywhere.
@@ -23,19 +23,19 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::admission::{Admission, Places};
+use super::admission::{Admission, Permits};
 use super::calls::{CallEntry, Said};
 use super::cross_connection::ForeignCall;
-use super::effects::Deferred;
-use super::interner::Methods;
+use super::effects::Effects;
+use super::interner::Interner;
 use super::memory::Memory;
-use super::notification_queue::Notices;
+use super::notification_queue::NotificationQueue;
 use super::outbox::{Answer, Outbox};
 use super::reported::Reported;
 use super::request::{InboundSlot, Waiting};
-use super::send_waiters::Notifiers;
+use super::send_waiters::SendWaiters;
 use super::slots::{SideTable, SlotKey, Slots};
-use super::subscriptions::Matchers;
+use super::subscriptions::Subscriptions;
 use super::timeouts::Timeouts;
 use crate::byte_budget::ByteBudget;
 use crate::clients::Client;
@@ -53,7 +53,7 @@ pub(super) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// One connection, as all its handles see it.
 pub(super) struct ConnectionInner {
-    core: Mutex<Core>,
+    state: Mutex<State>,
     pub(super) dialect: Dialect,
     pub(super) role: Role,
     pub(super) registry: Registry,
@@ -104,7 +104,7 @@ pub(super) struct Config {
 }
 
 /// What the one mutex guards (D1).
-pub(super) struct Core {
+pub(super) struct State {
     pub(super) session: Session,
     pub(super) outbox: Outbox,
     pub(super) memory: Memory,
@@ -112,9 +112,9 @@ pub(super) struct Core {
     /// Requests whose handlers wait for room in the outbox, in the order in which they began to.
     pub(super) waiting_for_room: Vec<InboundKey>,
     /// Notifications of ours that wait for room.
-    pub(super) notifiers: Notifiers,
+    pub(super) notifiers: SendWaiters,
     pub(super) calls: Slots<CallEntry>,
-    pub(super) methods: Methods,
+    pub(super) methods: Interner,
     pub(super) outbound: SideTable<SlotKey>,
     /// The request that is being taken in in this step, and what starts it.
     pub(super) arriving: Option<(InboundKey, Waiting)>,
@@ -125,11 +125,11 @@ pub(super) struct Core {
     pub(super) offered: Option<Answer>,
     /// The answer that is being read in this step.
     pub(super) answer: Option<Said>,
-    pub(super) matchers: Matchers,
-    pub(super) places: Places,
+    pub(super) matchers: Subscriptions,
+    pub(super) places: Permits,
     /// Calls whose progress somebody reads.
     pub(super) progress_readers: usize,
-    pub(super) notices: Notices,
+    pub(super) notices: NotificationQueue,
     pub(super) reported: Reported,
     pub(super) foreign: HashMap<u64, Option<ForeignCall>>,
     pub(super) next_foreign: u64,
@@ -147,24 +147,24 @@ impl ConnectionInner {
     pub(super) fn new(parts: Config, session: Session) -> Self {
         let max_frame = session.limits().frame.min(parts.traits.max_frame);
         Self {
-            core: Mutex::new(Core {
+            state: Mutex::new(State {
                 session,
                 outbox: Outbox::new(),
                 memory: Memory::new(&parts.budget),
                 inbound: SideTable::new(),
                 waiting_for_room: Vec::new(),
-                notifiers: Notifiers::default(),
+                notifiers: SendWaiters::default(),
                 calls: Slots::new(),
-                methods: Methods::default(),
+                methods: Interner::default(),
                 outbound: SideTable::new(),
                 arriving: None,
                 begun: ExchangeId::NONE,
                 offered: None,
                 answer: None,
-                matchers: Matchers::default(),
-                places: Places::default(),
+                matchers: Subscriptions::default(),
+                places: Permits::default(),
                 progress_readers: 0,
-                notices: Notices::default(),
+                notices: NotificationQueue::default(),
                 reported: Reported::default(),
                 foreign: HashMap::new(),
                 next_foreign: 1,
@@ -199,8 +199,8 @@ impl ConnectionInner {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What speaks here, as a span names it.
@@ -210,27 +210,27 @@ impl ConnectionInner {
 
     /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
     /// concerns others.
-    pub(super) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut Core, Instant, &mut Deferred) -> R) -> R {
+    pub(super) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
         let now = now();
-        let mut deferred = Deferred::default();
+        let mut effects = Effects::default();
         let (result, given_back) = {
-            let mut core = self.lock();
-            let result = act(&mut core, now, &mut deferred);
-            core.apply(self, now, &mut deferred);
-            core.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
-            let given_back = core.count_memory();
-            core.call_driver(self, &mut deferred);
+            let mut state = self.lock();
+            let result = act(&mut state, now, &mut effects);
+            state.apply(self, now, &mut effects);
+            state.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
+            let given_back = state.count_memory();
+            state.call_driver(self, &mut effects);
             (result, given_back)
         };
         self.budget.remove(given_back);
-        deferred.run(self);
+        effects.run(self);
         result
     }
 }
 
-impl Core {
+impl State {
     /// Wakes the driver if what happened needs it.
-    fn call_driver(&mut self, shared: &ConnectionInner, deferred: &mut Deferred) {
+    fn call_driver(&mut self, shared: &ConnectionInner, effects: &mut Effects) {
         let earlier = match (self.session.next_timeout(), self.armed) {
             (Some(next), Some(armed)) => next < armed,
             (Some(_), None) => true,
@@ -246,7 +246,7 @@ impl Core {
         let over = self.end.is_some() && self.session.is_finished();
         if self.outbox.take_news() || earlier || closing || walking || over {
             self.dirty = true;
-            deferred.driver = self.driver.take();
+            effects.driver = self.driver.take();
         }
     }
 
@@ -256,30 +256,30 @@ impl Core {
     }
 
     /// Wakes those who wait for room, once a fair part of it is free again.
-    pub(super) fn give_room(&mut self, deferred: &mut Deferred) {
+    pub(super) fn give_room(&mut self, effects: &mut Effects) {
         if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
             return;
         }
         if self.outbox.has_room_again(self.session.limits()) {
-            self.give_room_to_all(deferred);
+            self.give_room_to_all(effects);
         }
     }
 
-    pub(super) fn give_room_to_all(&mut self, deferred: &mut Deferred) {
+    pub(super) fn give_room_to_all(&mut self, effects: &mut Effects) {
         for key in self.waiting_for_room.drain(..) {
             let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
             let waker = extras.and_then(|extras| extras.waits_for_room.take());
-            deferred.wakers.extend(waker);
+            effects.wakers.extend(waker);
         }
-        deferred.wakers.extend(self.notifiers.take());
+        effects.wakers.extend(self.notifiers.take());
     }
 
     /// A request is answered or silenced: nothing of it waits for room any more.
-    pub(super) fn end_waits_for_room(&mut self, key: InboundKey, deferred: &mut Deferred) {
-        deferred.wakers.extend(self.notifiers.take_of(key));
+    pub(super) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
+        effects.wakers.extend(self.notifiers.take_of(key));
         let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
         if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
-            deferred.wakers.push(waker);
+            effects.wakers.push(waker);
             self.waiting_for_room.retain(|waiting| *waiting != key);
         }
     }

@@ -1,17 +1,17 @@
 //! Tables of the driver, beside the machine's own.
 
-use crate::chunked_vec::Pages;
+use crate::chunked_vec::ChunkedVec;
 use crate::id::CallKey;
 
 /// What the driver keeps for the machine's slots, by the machine's keys. An old key finds nothing (I14).
 #[derive(Debug)]
 pub(super) struct SideTable<T> {
-    places: Pages<Option<(u32, T)>>,
+    places: ChunkedVec<Option<(u32, T)>>,
 }
 
 impl<T> SideTable<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Pages::new() }
+        Self { places: ChunkedVec::new() }
     }
 
     pub(super) fn insert(&mut self, key: CallKey, value: T) {
@@ -67,13 +67,13 @@ pub(super) struct SlotKey {
 /// What outlives the machine's slots: a call's handle may be read long after the machine has forgotten the call.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    places: Pages<(u32, Option<T>)>,
+    places: ChunkedVec<(u32, Option<T>)>,
     free: Vec<u32>,
 }
 
 impl<T> Slots<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Pages::new(), free: Vec::new() }
+        Self { places: ChunkedVec::new(), free: Vec::new() }
     }
 
     pub(super) fn insert(&mut self, value: T) -> SlotKey {

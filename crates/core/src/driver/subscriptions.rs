@@ -15,33 +15,33 @@ pub(super) struct Matcher {
     pub(super) belongs: Belongs,
 }
 
-/// A reader's place: they are asked in the order in which they came.
+/// A reader's sequence number: readers are asked in the order in which they came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(u64);
+pub(super) struct Seq(u64);
 
 /// The readers in their order.
-pub(super) type Readers = BTreeMap<Place, Matcher>;
+pub(super) type Readers = BTreeMap<Seq, Matcher>;
 
 /// The readers of a connection. A notification asks them outside the connection's lock, so it holds the list itself and
 /// not a copy. Only a change that comes meanwhile makes one: at most one a notification, which asks all of them anyway.
 #[derive(Default)]
-pub(super) struct Matchers {
+pub(super) struct Subscriptions {
     readers: Arc<Readers>,
     next: u64,
 }
 
-impl Matchers {
-    pub(super) fn add(&mut self, matcher: Matcher) -> Place {
-        let place = Place(self.next);
+impl Subscriptions {
+    pub(super) fn add(&mut self, matcher: Matcher) -> Seq {
+        let seq = Seq(self.next);
         self.next += 1;
-        Arc::make_mut(&mut self.readers).insert(place, matcher);
-        place
+        Arc::make_mut(&mut self.readers).insert(seq, matcher);
+        seq
     }
 
     /// Takes a reader out. What is returned is to be dropped without the lock (D2).
     #[must_use]
-    pub(super) fn remove(&mut self, place: Place) -> Option<Matcher> {
-        Arc::make_mut(&mut self.readers).remove(&place)
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<Matcher> {
+        Arc::make_mut(&mut self.readers).remove(&seq)
     }
 
     /// All of them as they are now, if there is any.
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_notification_copies_no_reader() {
-        let mut matchers = Matchers::default();
+        let mut matchers = Subscriptions::default();
         assert!(matchers.all().is_none());
         for _ in 0..1000 {
             matchers.add(matcher());
@@ -72,11 +72,11 @@ mod tests {
 
     #[test]
     fn the_end_of_a_call_touches_its_own_reader_alone() {
-        let mut matchers = Matchers::default();
+        let mut matchers = Subscriptions::default();
         let places: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
         let list = Arc::as_ptr(&matchers.readers);
-        for place in places.iter().take(500) {
-            let removed = matchers.remove(*place);
+        for seq in places.iter().take(500) {
+            let removed = matchers.remove(*seq);
             assert_eq!(removed.map(|removed| Arc::strong_count(&removed.belongs)), Some(1));
         }
         assert_eq!(Arc::as_ptr(&matchers.readers), list, "the list is built anew for each call that ends");
@@ -86,13 +86,13 @@ mod tests {
 
     #[test]
     fn readers_that_come_and_go_meanwhile_change_nothing_for_those_who_ask() {
-        let mut matchers = Matchers::default();
+        let mut matchers = Subscriptions::default();
         let first = matchers.add(matcher());
         let asked = matchers.all().unwrap();
         let second = matchers.add(matcher());
         assert!(matchers.remove(first).is_some());
         assert_eq!(asked.keys().collect::<Vec<_>>(), [&first]);
         assert_eq!(matchers.all().unwrap().keys().collect::<Vec<_>>(), [&second]);
-        assert!(matchers.remove(first).is_none(), "a place is not given again");
+        assert!(matchers.remove(first).is_none(), "a number is not given again");
     }
 }

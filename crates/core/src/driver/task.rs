@@ -26,7 +26,7 @@ use tokio::time::Sleep;
 
 use super::idle::Idle;
 use super::router::Router;
-use super::seats::SessionPlace;
+use super::seats::SessionPermit;
 use super::shared::{ConnectionInner, now};
 use crate::byte_budget::HeldBytes;
 use crate::error::{ConnectionError, ProtocolViolation};
@@ -45,7 +45,7 @@ const ROUNDS: usize = 16;
 pub(super) struct ConnectionTask {
     pub(super) shared: Arc<ConnectionInner>,
     /// What is the driver's alone.
-    pub(super) own: Box<Own>,
+    pub(super) own: Box<TaskData>,
     pub(super) rx: Option<Pin<Box<dyn Receiver>>>,
     pub(super) tx: Option<Pin<Box<dyn Sender>>>,
     /// Members of a batch that are still to be read, and what was read before the dialect was known.
@@ -68,11 +68,11 @@ pub(super) struct ConnectionTask {
 }
 
 /// What a driver has for as long as it lives, apart: its task is no larger for it.
-pub(super) struct Own {
+pub(super) struct TaskData {
     /// What handlers hold is let go with the connection, even if that is a handle of it.
     pub(super) router: Arc<Router>,
     /// The connection's place among those of its server.
-    pub(super) place: Option<SessionPlace>,
+    pub(super) place: Option<SessionPermit>,
 }
 
 enum Phase {
@@ -104,14 +104,14 @@ impl ConnectionTask {
         router: Arc<Router>,
         link: Link,
         pending: VecDeque<Inbound>,
-        place: Option<SessionPlace>,
+        place: Option<SessionPermit>,
     ) -> Self {
         // A link without a session is all clients of its listener at once.
         let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
         let written_held = shared.budget.hold(0);
         Self {
             shared,
-            own: Box::new(Own { router, place }),
+            own: Box::new(TaskData { router, place }),
             rx: Some(link.rx),
             tx: Some(link.tx),
             pending,
@@ -163,9 +163,9 @@ impl ConnectionTask {
             return;
         }
         let (cause, waiting, flush) = {
-            let core = self.shared.lock();
-            let Some(cause) = core.close else { return };
-            (cause, core.outbox.frames(), core.session.limits().flush)
+            let state = self.shared.lock();
+            let Some(cause) = state.close else { return };
+            (cause, state.outbox.frames(), state.session.limits().flush)
         };
         self.rx = None;
         self.pending.clear();
@@ -213,9 +213,9 @@ impl ConnectionTask {
 
     /// The machine is told that the wire is gone.
     fn lose(&self, lost: Lost) {
-        let leftovers = self.shared.step(|core, now, deferred| {
-            core.session.recv_lost(now, lost);
-            core.lose_wire(&self.shared, deferred)
+        let leftovers = self.shared.step(|state, now, effects| {
+            state.session.recv_lost(now, lost);
+            state.lose_wire(&self.shared, effects)
         });
         drop(leftovers);
     }
@@ -228,9 +228,9 @@ impl ConnectionTask {
         self.pending.clear();
         self.phase = Phase::Lost;
         self.lose(lost);
-        self.shared.step(|core, _, deferred| {
-            core.end.get_or_insert(result);
-            deferred.rare().closed = true;
+        self.shared.step(|state, _, effects| {
+            state.end.get_or_insert(result);
+            effects.rare().closed = true;
         });
     }
 
@@ -249,9 +249,9 @@ impl ConnectionTask {
             return Due::Nothing;
         }
         self.armed = None;
-        let is_left = self.shared.step(|core, now, _| {
-            core.session.handle_timeout(now);
-            core.session.next_timeout().is_some_and(|next| next <= now)
+        let is_left = self.shared.step(|state, now, _| {
+            state.session.handle_timeout(now);
+            state.session.next_timeout().is_some_and(|next| next <= now)
         });
         if is_left { Due::More } else { Due::Done }
     }
@@ -260,23 +260,23 @@ impl ConnectionTask {
     fn do_what_is_due(&self) {
         let next = self.shared.lock().session.next_timeout();
         if next.is_some_and(|next| next <= now()) {
-            self.shared.step(|core, now, _| core.session.handle_timeout(now));
+            self.shared.step(|state, now, _| state.session.handle_timeout(now));
         }
     }
 
     /// Looks, under the lock, whether there is anything to do, and leaves the waker if not (T5).
     fn look_again(&mut self, cx: &mut Context<'_>) -> Due {
         let next = {
-            let mut core = self.shared.lock();
-            if std::mem::take(&mut core.dirty) {
+            let mut state = self.shared.lock();
+            if std::mem::take(&mut state.dirty) {
                 return Due::Done;
             }
-            let next = core.session.next_timeout();
-            core.armed = match (self.armed, next) {
+            let next = state.session.next_timeout();
+            state.armed = match (self.armed, next) {
                 (Some(armed), Some(next)) => Some(armed.min(next)),
                 (armed, next) => armed.or(next),
             };
-            core.driver = Some(cx.waker().clone());
+            state.driver = Some(cx.waker().clone());
             next
         };
         self.poll_timer(cx, next)
@@ -305,7 +305,7 @@ impl Future for ConnectionTask {
             }
             let walks = self.shared.walking.load(Ordering::Relaxed);
             if walks {
-                self.shared.step(|core, now, _| core.session.advance(now));
+                self.shared.step(|state, now, _| state.session.advance(now));
             }
             if more || walks {
                 self.do_what_is_due();

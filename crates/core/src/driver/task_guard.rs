@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use super::context::CallContext;
 use super::outbox::Answer;
 use super::request::{Request, Task};
-use super::shared::{ConnectionInner, Core};
+use super::shared::{ConnectionInner, State};
 use crate::dialect::HandshakePart;
 use crate::machine::HandlerResult;
 
@@ -97,7 +97,7 @@ impl Drop for Guard {
         drop(request.take_span());
         if !request.is_told() {
             request.begin();
-            request.shared.step(|core, now, _| core.end_task(request, now));
+            request.shared.step(|state, now, _| state.end_task(request, now));
         }
     }
 }
@@ -119,30 +119,30 @@ impl Request {
             }
             (end, _) => end,
         };
-        self.shared.step(|core, now, deferred| {
+        self.shared.step(|state, now, effects| {
             let weight = answer.as_ref().map_or(0, Answer::weight);
-            let settled = !core.session.may_notify(self.key);
-            let has_room = core.outbox.has_room(core.session.limits(), weight);
-            let Some(slot) = core.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
+            let settled = !state.session.may_notify(self.key);
+            let has_room = state.outbox.has_room(state.session.limits(), weight);
+            let Some(slot) = state.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
             if !settled && !has_room {
                 if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
-                    core.waiting_for_room.push(self.key);
+                    state.waiting_for_room.push(self.key);
                 }
-                core.memory.answer_waits(&mut slot.bytes, weight);
+                state.memory.answer_waits(&mut slot.bytes, weight);
                 return Poll::Pending;
             }
-            core.offered = answer.take();
-            core.session.local_answer(now, self.key, end);
-            core.end_task(self, now);
-            core.apply(&self.shared, now, deferred);
+            state.offered = answer.take();
+            state.session.local_answer(now, self.key, end);
+            state.end_task(self, now);
+            state.apply(&self.shared, now, effects);
             // What the machine did not take is dropped without the lock.
-            *answer = core.offered.take();
+            *answer = state.offered.take();
             Poll::Ready(())
         })
     }
 }
 
-impl Core {
+impl State {
     /// The task of a request is gone.
     pub(super) fn end_task(&mut self, request: &Request, now: std::time::Instant) {
         if request.is_cancelled() {

@@ -28,11 +28,11 @@ impl ConnectionTask {
             return Ok(false);
         }
         let mut next = {
-            let mut core = self.shared.lock();
-            core.outbox.blocked = false;
+            let mut state = self.shared.lock();
+            state.outbox.blocked = false;
             // All that happened so far is looked at from here on.
-            core.dirty = false;
-            core.next_lane()
+            state.dirty = false;
+            state.next_lane()
         };
         let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
         while let Some(lane) = next {
@@ -46,15 +46,15 @@ impl ConnectionTask {
                 self.flush(cx)?;
             }
             if !self.poll_ready(lane, cx)? {
-                let mut core = self.shared.lock();
-                core.outbox.blocked = true;
+                let mut state = self.shared.lock();
+                state.outbox.blocked = true;
                 // In a wire with one order, more cancels ahead of it would have it wait for as long as there are any.
                 let may_pass = lane == Lane::Data && !self.shared.traits.ordered;
-                cancels_wait = may_pass && core.outbox.pass_turn();
+                cancels_wait = may_pass && state.outbox.pass_turn();
                 break;
             }
             let (taken, then) =
-                self.shared.step(|core, now, deferred| (core.take(lane, now, deferred), core.next_lane()));
+                self.shared.step(|state, now, effects| (state.take(lane, now, effects), state.next_lane()));
             next = then;
             if let Some(outgoing) = taken {
                 let is_cancel = matches!(outgoing, Outgoing::Cancel { .. });
@@ -121,14 +121,14 @@ impl ConnectionTask {
                 let sent = self.scratch.len() <= shared.max_frame
                     && self.start_send(Lane::Data, exchange, head, Last::No)?;
                 if !sent {
-                    shared.step(|core, now, _| core.session.recv_call_failed(now, key, false));
+                    shared.step(|state, now, _| state.session.recv_call_failed(now, key, false));
                 }
                 Ok(())
             }
             Outgoing::Cancel { key, number, exchange, cancel, cause } => {
                 if self.abort_exchange(exchange) {
                     // The answer had no other way to come.
-                    shared.step(|core, now, _| core.session.recv_call_failed(now, key, true));
+                    shared.step(|state, now, _| state.session.recv_call_failed(now, key, true));
                     return Ok(());
                 }
                 let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());

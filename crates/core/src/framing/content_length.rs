@@ -28,11 +28,11 @@ pub struct ContentLength {
     scanned: usize,
     /// In bytes, of the body.
     limit: usize,
-    place: Place,
+    state: State,
 }
 
 #[derive(Debug)]
-enum Place {
+enum State {
     Header(Block),
     Body { length: usize },
     Skipping { remaining: usize },
@@ -54,7 +54,7 @@ impl ContentLength {
     /// A decoder for bodies of at most `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), scanned: 0, limit, place: Place::Header(Block::default()) }
+        Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Header(Block::default()) }
     }
 
     /// Takes bytes in.
@@ -71,32 +71,32 @@ impl ContentLength {
     /// input: what is held stays bounded only by that.
     pub fn next_frame(&mut self) -> Option<Decoded> {
         loop {
-            match &mut self.place {
-                Place::Header(_) => match self.header_line() {
+            match &mut self.state {
+                State::Header(_) => match self.header_line() {
                     Step::Again => {}
                     Step::Wait => return None,
                     Step::Refuse(why) => return Some(Decoded::Bad(why)),
                 },
-                Place::Body { length } => {
+                State::Body { length } => {
                     let length = *length;
                     if self.buffer.len() < length {
                         return None;
                     }
                     let body = self.buffer.split_to(length).freeze();
                     shed(&mut self.buffer, length);
-                    self.place = Place::Header(Block::default());
+                    self.state = State::Header(Block::default());
                     return Some(Decoded::Frame(body));
                 }
-                Place::Skipping { remaining } => {
+                State::Skipping { remaining } => {
                     let here = self.buffer.len().min(*remaining);
                     self.buffer.advance(here);
                     *remaining -= here;
                     if *remaining > 0 {
                         return None;
                     }
-                    self.place = Place::Header(Block::default());
+                    self.state = State::Header(Block::default());
                 }
-                Place::Failed => {
+                State::Failed => {
                     self.buffer.clear();
                     return None;
                 }
@@ -107,10 +107,10 @@ impl ContentLength {
     /// What the end of input leaves: [`BadFrame::Truncated`] within a frame, else nothing; a refused frame is not
     /// reported again. Call after `next_frame` gave `None`.
     pub fn finish(&mut self) -> Option<Decoded> {
-        let cut = match &self.place {
-            Place::Header(block) => block.size > 0 || !self.buffer.is_empty(),
-            Place::Body { .. } => true,
-            Place::Skipping { .. } | Place::Failed => false,
+        let cut = match &self.state {
+            State::Header(block) => block.size > 0 || !self.buffer.is_empty(),
+            State::Body { .. } => true,
+            State::Skipping { .. } | State::Failed => false,
         };
         self.fail();
         cut.then_some(Decoded::Bad(BadFrame::Truncated))
@@ -119,7 +119,7 @@ impl ContentLength {
     /// No frame can be found any more; all further input is dropped.
     #[must_use]
     pub const fn is_failed(&self) -> bool {
-        matches!(self.place, Place::Failed)
+        matches!(self.state, State::Failed)
     }
 
     /// Appends `body` as one frame to `out`.
@@ -140,20 +140,20 @@ impl ContentLength {
 
     /// Drops the body that has begun, and what is still to come of it. `false`: none has begun.
     pub fn skip_frame(&mut self) -> bool {
-        let Place::Body { length } = self.place else { return false };
-        self.place = Place::Skipping { remaining: length.saturating_sub(self.buffer.len()) };
+        let State::Body { length } = self.state else { return false };
+        self.state = State::Skipping { remaining: length.saturating_sub(self.buffer.len()) };
         self.buffer = BytesMut::new();
         true
     }
 
     fn fail(&mut self) {
-        self.place = Place::Failed;
+        self.state = State::Failed;
         self.buffer = BytesMut::new();
     }
 
     /// Reads one line of the header block.
     fn header_line(&mut self) -> Step {
-        let Place::Header(block) = &mut self.place else {
+        let State::Header(block) = &mut self.state else {
             return Step::Again;
         };
         let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
@@ -189,7 +189,7 @@ impl ContentLength {
 
     /// The header block is whole: what follows is a body to read or to skip.
     fn body(&mut self) -> Step {
-        let Place::Header(Block { length: Some(length), foreign_charset, .. }) = self.place else {
+        let State::Header(Block { length: Some(length), foreign_charset, .. }) = self.state else {
             return self.refuse(BadFrame::BadLength);
         };
         let why = if length > self.limit {
@@ -197,10 +197,10 @@ impl ContentLength {
         } else if foreign_charset {
             BadFrame::BadCharset
         } else {
-            self.place = Place::Body { length };
+            self.state = State::Body { length };
             return Step::Again;
         };
-        self.place = Place::Skipping { remaining: length };
+        self.state = State::Skipping { remaining: length };
         Step::Refuse(why)
     }
 

@@ -27,11 +27,11 @@ pub struct Newline {
     scanned: usize,
     /// In bytes, line end not counted.
     limit: usize,
-    place: Place,
+    state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum State {
     /// Nothing was read: a byte order mark may come.
     Start,
     /// In a line.
@@ -44,7 +44,7 @@ impl Newline {
     /// A decoder for lines of at most `limit` bytes, their line end not counted.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), scanned: 0, limit, place: Place::Start }
+        Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Start }
     }
 
     /// Takes bytes in.
@@ -72,9 +72,9 @@ impl Newline {
             let line = self.buffer.split_to(end);
             self.buffer.advance(1);
             self.scanned = 0;
-            if self.place == Place::Dropping {
+            if self.state == State::Dropping {
                 if !plant::is(Plant::BadFrameSwallowsNext) {
-                    self.place = Place::Line;
+                    self.state = State::Line;
                 }
                 continue;
             }
@@ -88,9 +88,9 @@ impl Newline {
     pub fn finish(&mut self) -> Option<Decoded> {
         let rest = self.buffer.split();
         self.scanned = 0;
-        match std::mem::replace(&mut self.place, Place::Line) {
-            Place::Start | Place::Line => self.line(rest),
-            Place::Dropping => None,
+        match std::mem::replace(&mut self.state, State::Line) {
+            State::Start | State::Line => self.line(rest),
+            State::Dropping => None,
         }
     }
 
@@ -117,23 +117,23 @@ impl Newline {
 
     /// Drops the line that has begun, up to the next `\n`. `false`: none has begun.
     pub fn skip_frame(&mut self) -> bool {
-        if self.place != Place::Line || self.buffer.is_empty() {
+        if self.state != State::Line || self.buffer.is_empty() {
             return false;
         }
-        self.place = Place::Dropping;
+        self.state = State::Dropping;
         self.forget();
         true
     }
 
     /// Drops a byte order mark once; `false`: it cannot be told yet whether one comes.
     fn is_past_start(&mut self) -> bool {
-        if self.place == Place::Start {
+        if self.state == State::Start {
             if self.buffer.starts_with(BYTE_ORDER_MARK) {
                 self.buffer.advance(BYTE_ORDER_MARK.len());
             } else if BYTE_ORDER_MARK.starts_with(&self.buffer) {
                 return false;
             }
-            self.place = Place::Line;
+            self.state = State::Line;
         }
         true
     }
@@ -141,7 +141,7 @@ impl Newline {
     /// No `\n` was found: keeps what may become a frame, and nothing else.
     fn wait_for_line_end(&mut self) -> Option<Decoded> {
         self.scanned = self.buffer.len();
-        if self.place == Place::Dropping {
+        if self.state == State::Dropping {
             self.forget();
             return None;
         }
@@ -150,7 +150,7 @@ impl Newline {
         if line.len() <= self.limit {
             return None;
         }
-        self.place = Place::Dropping;
+        self.state = State::Dropping;
         self.forget();
         Some(Decoded::Bad(BadFrame::TooLarge { limit: self.limit }))
     }

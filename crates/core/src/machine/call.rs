@@ -6,7 +6,7 @@ use super::input::AfterCancel;
 use super::timers::Timer;
 use crate::cause::Cause;
 use crate::id::{CallNumber, InboundKey, OutboundKey};
-use crate::pool::Spares;
+use crate::pool::Pool;
 
 /// A call of ours. One stands for each in flight, so it is small.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) enum CancelFrame {
 }
 
 impl Call {
-    pub(super) fn extras_mut(&mut self, spares: &mut Spares<Extras>) -> &mut Extras {
+    pub(super) fn extras_mut(&mut self, spares: &mut Pool<Extras>) -> &mut Extras {
         self.extras.get_or_insert_with(|| spares.take())
     }
 

@@ -61,9 +61,9 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::dialect::{Dialect, Handshake, HandshakePart, Role, Rules};
-use crate::hash_index::Index;
+use crate::hash_index::HashIndex;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
-use crate::pool::Spares;
+use crate::pool::Pool;
 
 pub use input::{
     AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, HandlerResult, Lost, Origin, Work,
@@ -122,8 +122,8 @@ pub struct Session {
     leaving: leaving::Leaving,
     requests: table::Table<request::Request>,
     /// Every request whose handler has not ended, by its id.
-    ids: Index,
-    request_extras: Spares<request::Extras>,
+    ids: HashIndex,
+    request_extras: Pool<request::Extras>,
     /// The same by the key a cancel names, where that is not the id.
     cancel_keys: HashMap<settled_cache::Name, InboundKey>,
     /// The requests that came on each exchange, on wires that have exchanges.
@@ -139,8 +139,8 @@ pub struct Session {
     /// How many of them are not settled.
     open_calls: usize,
     /// Every call of ours that is open, by its number.
-    numbers: Index,
-    call_extras: Spares<call::Extras>,
+    numbers: HashIndex,
+    call_extras: Pool<call::Extras>,
     /// Every cancel of ours whose acknowledgement may still come, by its number.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
@@ -161,8 +161,8 @@ impl Session {
             lifecycle: lifecycle::Lifecycle::new(),
             leaving: leaving::Leaving::default(),
             requests: table::Table::new(),
-            ids: Index::default(),
-            request_extras: Spares::new(),
+            ids: HashIndex::default(),
+            request_extras: Pool::new(),
             cancel_keys: HashMap::new(),
             exchanges: BTreeSet::new(),
             queue: queue::Queue::default(),
@@ -173,8 +173,8 @@ impl Session {
             held_acks: 0,
             calls: table::Table::new(),
             open_calls: 0,
-            numbers: Index::default(),
-            call_extras: Spares::new(),
+            numbers: HashIndex::default(),
+            call_extras: Pool::new(),
             cancels: HashMap::new(),
             next_number: 1,
             tree: cancel_tree::Cascades::default(),

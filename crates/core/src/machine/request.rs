@@ -9,7 +9,7 @@ use super::settled_cache::Name;
 use crate::cause::{Cause, CauseKind};
 use crate::id::{ClientNumber, ExchangeId, OutboundKey, Principal, RequestId, Scope};
 use crate::message::CancelKey;
-use crate::pool::Spares;
+use crate::pool::Pool;
 
 /// A request of the peer.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Request {
         arrival: Arrival<'_>,
         reach: Cancellability,
         fixed: Option<Fixed>,
-        spares: &mut Spares<Extras>,
+        spares: &mut Pool<Extras>,
     ) -> Self {
         let (key, name) = match arrival.cancel_key {
             CancelKey::SameAsId => (Key::Id, None),
@@ -207,7 +207,7 @@ impl Request {
         self.extras.as_deref().unwrap_or(&NO_EXTRAS)
     }
 
-    pub(super) fn extras_mut(&mut self, spares: &mut Spares<Extras>) -> &mut Extras {
+    pub(super) fn extras_mut(&mut self, spares: &mut Pool<Extras>) -> &mut Extras {
         self.extras.get_or_insert_with(|| spares.take())
     }
 

@@ -1,77 +1,77 @@
-//! A table whose places are used again under a new generation, so that an old key finds nothing (I14).
+//! A table whose entries are used again under a new generation, so that an old key finds nothing (I14).
 
-use crate::chunked_vec::Pages;
+use crate::chunked_vec::ChunkedVec;
 use crate::id::CallKey;
 use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
-    places: Pages<Place<T>>,
+    entries: ChunkedVec<Entry<T>>,
     free: Option<u32>,
     occupied: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Place<T> {
+enum Entry<T> {
     Free { generation: u32, next: Option<u32> },
     Occupied { generation: u32, value: T },
 }
 
 impl<T> Table<T> {
     pub(super) const fn new() -> Self {
-        Self { places: Pages::new(), free: None, occupied: 0 }
+        Self { entries: ChunkedVec::new(), free: None, occupied: 0 }
     }
 
     pub(super) fn insert(&mut self, value: T) -> CallKey {
         self.occupied += 1;
         if let Some(slot) = self.free {
-            if let Some(place) = self.places.get_mut(slot as usize) {
-                if let Place::Free { generation, next } = *place {
+            if let Some(entry) = self.entries.get_mut(slot as usize) {
+                if let Entry::Free { generation, next } = *entry {
                     self.free = next;
-                    *place = Place::Occupied { generation, value };
+                    *entry = Entry::Occupied { generation, value };
                     return CallKey { slot, generation };
                 }
             }
         }
         // The limits of a session keep the table far below this.
-        let slot = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
-        self.places.push(Place::Occupied { generation: 0, value });
+        let slot = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.entries.push(Entry::Occupied { generation: 0, value });
         CallKey { slot, generation: 0 }
     }
 
     pub(super) fn get(&self, key: CallKey) -> Option<&T> {
-        match self.places.get(key.slot as usize)? {
-            Place::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
-            Place::Occupied { .. } | Place::Free { .. } => None,
+        match self.entries.get(key.slot as usize)? {
+            Entry::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
+            Entry::Occupied { .. } | Entry::Free { .. } => None,
         }
     }
 
     pub(super) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
-        match self.places.get_mut(key.slot as usize)? {
-            Place::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
-            Place::Occupied { .. } | Place::Free { .. } => None,
+        match self.entries.get_mut(key.slot as usize)? {
+            Entry::Occupied { generation, value } if is_meant(*generation, key) => Some(value),
+            Entry::Occupied { .. } | Entry::Free { .. } => None,
         }
     }
 
-    /// What stands in a place now, and its key.
+    /// What an entry holds now, and its key.
     pub(super) fn at(&self, slot: u32) -> Option<(CallKey, &T)> {
-        match self.places.get(slot as usize)? {
-            Place::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
-            Place::Free { .. } => None,
+        match self.entries.get(slot as usize)? {
+            Entry::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
+            Entry::Free { .. } => None,
         }
     }
 
     pub(super) fn remove(&mut self, key: CallKey) -> Option<T> {
         self.get(key)?;
         let generation = key.generation.wrapping_add(1);
-        let place = self.places.get_mut(key.slot as usize)?;
-        match std::mem::replace(place, Place::Free { generation, next: self.free }) {
-            Place::Occupied { value, .. } => {
+        let entry = self.entries.get_mut(key.slot as usize)?;
+        match std::mem::replace(entry, Entry::Free { generation, next: self.free }) {
+            Entry::Occupied { value, .. } => {
                 self.free = Some(key.slot);
                 self.occupied -= 1;
                 Some(value)
             }
-            Place::Free { .. } => None,
+            Entry::Free { .. } => None,
         }
     }
 
@@ -80,9 +80,9 @@ impl<T> Table<T> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (CallKey, &T)> {
-        (0u32..).zip(self.places.iter()).filter_map(|(slot, place)| match place {
-            Place::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
-            Place::Free { .. } => None,
+        (0u32..).zip(self.entries.iter()).filter_map(|(slot, entry)| match entry {
+            Entry::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
+            Entry::Free { .. } => None,
         })
     }
 

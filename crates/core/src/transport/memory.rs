@@ -41,7 +41,7 @@ fn link(out: &Arc<Direction>, back: &Arc<Direction>, peer: &str) -> Link {
         batches: true,
         max_frame: DEFAULT_MAX_FRAME,
     };
-    let receiver = MemoryReceiver { input: Arc::clone(back), output: Arc::clone(out), place: Place::Open };
+    let receiver = MemoryReceiver { input: Arc::clone(back), output: Arc::clone(out), state: State::Open };
     let sender = MemorySender { output: Arc::clone(out), broken: None };
     Link::new(receiver, sender, traits, PeerInfo::of_peer(peer))
 }
@@ -49,11 +49,11 @@ fn link(out: &Arc<Direction>, back: &Arc<Direction>, peer: &str) -> Link {
 struct MemoryReceiver {
     input: Arc<Direction>,
     output: Arc<Direction>,
-    place: Place,
+    state: State,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum State {
     Open,
     HalfClosed,
     Closed,
@@ -65,22 +65,22 @@ impl Receiver for MemoryReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
-            match self.place {
-                Place::Open => match ready!(self.input.poll_pop(cx)) {
+            match self.state {
+                State::Open => match ready!(self.input.poll_pop(cx)) {
                     Popped::Frame(body) => {
                         return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
                     }
-                    Popped::End if self.output.is_over() => self.place = Place::Closed,
+                    Popped::End if self.output.is_over() => self.state = State::Closed,
                     Popped::End => {
-                        self.place = Place::HalfClosed;
+                        self.state = State::HalfClosed;
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 },
-                Place::HalfClosed => {
+                State::HalfClosed => {
                     ready!(self.output.poll_over(cx));
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                 }
-                Place::Closed => return Poll::Ready(None),
+                State::Closed => return Poll::Ready(None),
             }
         }
     }

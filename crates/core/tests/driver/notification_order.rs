@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rescind_core::{CallContext, HandlerError, NotificationPlace, Peer, Router, dialect, memory_pair};
+use rescind_core::{CallContext, HandlerError, ArrivalOrder, Peer, Router, dialect, memory_pair};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -36,7 +36,7 @@ async fn session_cancel_right_after_its_prompt_finds_the_prompt() {
 #[tokio::test]
 async fn session_cancel_leaves_the_prompt_that_came_after_it_alone() {
     let (begins, mut begun) = mpsc::unbounded_channel::<CallContext>();
-    let (holds, held) = mpsc::unbounded_channel::<NotificationPlace>();
+    let (holds, held) = mpsc::unbounded_channel::<ArrivalOrder>();
     let held = Arc::new(tokio::sync::Mutex::new(held));
     let (told, mut answers) = mpsc::unbounded_channel();
     let router = Router::new()

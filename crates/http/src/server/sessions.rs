@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError};
 
-use rescind_core::{Client, ClientPlace, Held, Principal};
+use rescind_core::{Client, ClientPermit, Held, Principal};
 
 use super::Settings;
 use crate::sync::{Mutex, MutexGuard};
@@ -40,7 +40,7 @@ struct State<T> {
 struct Entry<T> {
     session: Arc<T>,
     number: u64,
-    place: ClientPlace,
+    place: ClientPermit,
 }
 
 /// Why no session was opened.

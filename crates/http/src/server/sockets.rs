@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rescind_core::{Client, ClientPlace, Held};
+use rescind_core::{Client, ClientPermit, Held};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::connection::Activity;
@@ -22,7 +22,7 @@ pub(super) struct Socket {
     pub(super) activity: Arc<Activity>,
     client: Arc<Client>,
     /// `None` once another has it.
-    place: Mutex<Option<ClientPlace>>,
+    place: Mutex<Option<ClientPermit>>,
     leaves: Notify,
 }
 

@@ -81,18 +81,18 @@ impl AsyncRead for Input {
 
 /// The same link, closed as soon as its peer is gone.
 pub(super) fn watched(mut link: Link, end: End) -> Link {
-    link.rx = Box::pin(Watched { frames: link.rx, end, place: Place::Open });
+    link.rx = Box::pin(Watched { frames: link.rx, end, state: State::Open });
     link
 }
 
 struct Watched {
     frames: Pin<Box<dyn Receiver>>,
     end: End,
-    place: Place,
+    state: State,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum State {
     Open,
     /// Input has ended, and output is open as far as we know.
     HalfClosed,
@@ -105,22 +105,22 @@ impl Receiver for Watched {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
-            match self.place {
-                Place::Open => {
+            match self.state {
+                State::Open => {
                     let event = ready!(self.frames.as_mut().poll_event(cx));
                     if !matches!(event, Some(Ok(TransportEvent::HalfClosed))) {
                         return Poll::Ready(event);
                     }
                     if self.end.poll_gone(cx).is_ready() {
-                        self.place = Place::Gone;
+                        self.state = State::Gone;
                     } else {
-                        self.place = Place::HalfClosed;
+                        self.state = State::HalfClosed;
                         return Poll::Ready(event);
                     }
                 }
-                Place::HalfClosed if self.end.poll_gone(cx).is_ready() => self.place = Place::Gone,
-                Place::HalfClosed => return self.frames.as_mut().poll_event(cx),
-                Place::Gone => return Poll::Ready(None),
+                State::HalfClosed if self.end.poll_gone(cx).is_ready() => self.state = State::Gone,
+                State::HalfClosed => return self.frames.as_mut().poll_event(cx),
+                State::Gone => return Poll::Ready(None),
             }
         }
     }

@@ -12,9 +12,9 @@ use rescind_named_pipe::{NamedPipeListener, PipeAddress};
 
 /// A directory that is ours alone and gone when this is.
 #[derive(Debug)]
-pub(crate) struct Place(PathBuf);
+pub(crate) struct TempPath(PathBuf);
 
-impl Place {
+impl TempPath {
     pub(crate) fn new() -> Self {
         Self::with_mode(0o700)
     }
@@ -37,13 +37,13 @@ impl Place {
     }
 }
 
-impl AsRef<Path> for Place {
+impl AsRef<Path> for TempPath {
     fn as_ref(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Place {
+impl Drop for TempPath {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }

@@ -20,7 +20,7 @@ pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
             process: Arc::clone(process),
             served: false,
             torn: false,
-            place: Place::Open,
+            state: State::Open,
             _guard: Arc::clone(&guard),
         };
         let sender = ChildSender {
@@ -52,12 +52,12 @@ struct ChildReceiver {
     served: bool,
     /// It wrote what no frame can be found after.
     torn: bool,
-    place: Place,
+    state: State,
     _guard: Arc<Guard>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum State {
     Open,
     /// Its output ended; it may be about to exit.
     Settling,
@@ -70,7 +70,7 @@ enum Place {
 impl ChildReceiver {
     /// The end, when the child exited by itself.
     fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
-        self.place = Place::Closed;
+        self.state = State::Closed;
         let in_order = self.process.wish() > DesiredState::Run || (status.success() && self.served);
         let what = if self.served {
             "it exited while the connection was open"
@@ -87,18 +87,18 @@ impl Receiver for ChildReceiver {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
-            match self.place {
-                Place::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
+            match self.state {
+                State::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
                     Some(Ok(TransportEvent::HalfClosed))
                         if self.torn && self.process.wish() == DesiredState::Run =>
                     {
-                        self.place = Place::Closed;
+                        self.state = State::Closed;
                         let what = "it wrote what is no frame to its stdout";
                         let error = self.process.error(TransportErrorKind::Framing, what);
                         return Poll::Ready(Some(Err(error)));
                     }
-                    Some(Ok(TransportEvent::HalfClosed)) => self.place = Place::Settling,
+                    Some(Ok(TransportEvent::HalfClosed)) => self.state = State::Settling,
                     Some(Ok(event)) => {
                         if let TransportEvent::Rejected { why, .. } = &event {
                             self.torn = !matches!(why, BadFrame::Truncated) && !why.is_recoverable();
@@ -107,34 +107,34 @@ impl Receiver for ChildReceiver {
                         return Poll::Ready(Some(Ok(event)));
                     }
                     Some(Err(error)) => {
-                        self.place = Place::Closed;
+                        self.state = State::Closed;
                         return Poll::Ready(Some(Err(self.process.error(error.kind, &error.to_string()))));
                     }
-                    None => self.place = Place::Over,
+                    None => self.state = State::Over,
                 },
-                Place::Settling => {
+                State::Settling => {
                     if let Some(status) = ready!(self.process.poll_settled(cx)) {
                         return Poll::Ready(self.exited(status));
                     }
-                    self.place = Place::HalfClosed;
+                    self.state = State::HalfClosed;
                     if self.process.wish() == DesiredState::Run {
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 }
-                Place::HalfClosed => {
+                State::HalfClosed => {
                     if let Poll::Ready(status) = self.process.poll_exit(cx) {
                         return Poll::Ready(self.exited(status));
                     }
                     ready!(self.pipe.as_mut().poll_event(cx));
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                 }
-                Place::Over => {
+                State::Over => {
                     if let Some(status) = ready!(self.process.poll_settled(cx)) {
                         return Poll::Ready(self.exited(status));
                     }
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                 }
-                Place::Closed => return Poll::Ready(None),
+                State::Closed => return Poll::Ready(None),
             }
         }
     }

@@ -14,7 +14,7 @@ pub(super) fn check(data: &[u8]) {
         own.map(|(_, value)| *value).collect()
     };
     let host = place_asked(asked.authority(), &of("host"));
-    let is_near = host.as_ref().is_some_and(Place::is_loopback);
+    let is_near = host.as_ref().is_some_and(HostPort::is_loopback);
     assert_eq!(asked.is_for_us(), is_near, "whether {host:?} is this machine");
     let is_served = is_near || host.as_ref().is_some_and(|host| host.address.is_some());
     assert_eq!(asked.is_for_an_address(), is_served, "whether {host:?} is an address");
@@ -61,14 +61,14 @@ fn parts(data: &[u8]) -> Option<Parts<'_>> {
 
 /// A host with a port, as `Host` and origins have it.
 #[derive(Debug)]
-struct Place {
+struct HostPort {
     /// In lower case, as it stands.
     name: String,
     address: Option<IpAddr>,
     port: Option<u16>,
 }
 
-impl Place {
+impl HostPort {
     /// `None`: it is nothing of the kind.
     fn of(text: &str) -> Option<Self> {
         let end = text.rfind(']').map_or(0, |bracket| bracket + 1);
@@ -101,15 +101,15 @@ impl Place {
 }
 
 /// The one place that is asked for.
-fn place_asked(target: Option<&str>, hosts: &[&[u8]]) -> Option<Place> {
+fn place_asked(target: Option<&str>, hosts: &[&[u8]]) -> Option<HostPort> {
     let header = match hosts {
         [] => None,
-        [host] => Some(Place::of(std::str::from_utf8(host).ok()?)?),
+        [host] => Some(HostPort::of(std::str::from_utf8(host).ok()?)?),
         _ => return None,
     };
     let target = match target {
         None => None,
-        Some(target) => Some(Place::of(target)?),
+        Some(target) => Some(HostPort::of(target)?),
     };
     let (Some(one), Some(other)) = (&target, &header) else { return target.or(header) };
     let is_default = |port: Option<u16>| matches!(port, None | Some(80 | 443));
@@ -124,7 +124,7 @@ fn text<'a>(value: &&'a [u8]) -> Option<&'a str> {
     std::str::from_utf8(value).ok().filter(|text| text.is_ascii())
 }
 
-fn is_our_page(origins: &[&[u8]], host: &Place) -> bool {
+fn is_our_page(origins: &[&[u8]], host: &HostPort) -> bool {
     let origin = match origins {
         [] => return true,
         [origin] => text(origin).map(str::to_ascii_lowercase),
@@ -132,8 +132,8 @@ fn is_our_page(origins: &[&[u8]], host: &Place) -> bool {
     };
     let Some(origin) = origin else { return false };
     let (default, page) = match origin.split_once("://") {
-        Some(("http", rest)) => (80, Place::of(rest)),
-        Some(("https", rest)) => (443, Place::of(rest)),
+        Some(("http", rest)) => (80, HostPort::of(rest)),
+        Some(("https", rest)) => (443, HostPort::of(rest)),
         _ => return false,
     };
     let Some(page) = page else { return false };

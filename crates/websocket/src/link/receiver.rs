@@ -29,11 +29,11 @@ pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
     max_frame: usize,
     /// A ping was put behind what waits and is not yet flushed.
     unflushed_ping: bool,
-    place: Place,
+    state: State,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum State {
     Open,
     /// The message that ended reading was told.
     ReadFailed,
@@ -53,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             binary: options.binary.clone(),
             max_frame: options.max_frame,
             unflushed_ping: false,
-            place: Place::Open,
+            state: State::Open,
         }
     }
 
@@ -63,16 +63,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         match &conversation.fate {
             CloseState::Open => {}
             CloseState::Broken(error) => {
-                self.place = Place::Closed;
+                self.state = State::Closed;
                 return Poll::Ready(Some(Err(error.clone())));
             }
             CloseState::Closed | CloseState::ClosedByPeer | CloseState::ReadFailed(_) => {
-                self.place = Place::Closed;
+                self.state = State::Closed;
                 return Poll::Ready(None);
             }
         }
         if self.expiry.as_mut().is_some_and(|expiry| expiry.poll(cx).is_ready()) {
-            self.place = Place::Closed;
+            self.state = State::Closed;
             return Poll::Ready(Some(Err(expiry::expire(&shared, &mut conversation))));
         }
         if plant::is(Plant::ReadingWaitsForWriting) && conversation.writer.is_some() {
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             Message::Ping(_) => {
                 conversation.owed_pongs += 1;
                 if conversation.owed_pongs > OWED_PONGS && conversation.poll_flush(cx).is_pending() {
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                     let text = format!("it sent {OWED_PONGS} pings and reads no answer");
                     return Some(Some(Err(
                         conversation.fail(TransportError::new(TransportErrorKind::Framing, text))
@@ -150,7 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         conversation.fate = CloseState::ClosedByPeer;
         let _ = conversation.poll_flush(cx);
         conversation.wake();
-        self.place = Place::Closed;
+        self.state = State::Closed;
         match codes::reason_of(frame) {
             CloseReason::Violation(text) => Some(Err(TransportError::new(TransportErrorKind::Closed, text))),
             _ => None,
@@ -165,18 +165,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         if let Some(why) = codes::bad_frame_of(error, self.max_frame) {
             return Ok(self.tear(conversation, why));
         }
-        self.place = Place::Closed;
+        self.state = State::Closed;
         Err(conversation.broke(error))
     }
 
     fn tear(&mut self, conversation: &mut Conversation<S>, why: BadFrame) -> TransportEvent {
         conversation.fate = CloseState::ReadFailed(why);
-        self.place = Place::ReadFailed;
+        self.state = State::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
     }
 
     fn close(&mut self, conversation: &mut Conversation<S>) {
-        self.place = Place::Closed;
+        self.state = State::Closed;
         conversation.fate = CloseState::ClosedByPeer;
         conversation.wake();
     }
@@ -190,13 +190,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                 Poll::Pending => break,
                 Poll::Ready(KeepaliveEvent::Ping) => {
                     if let Err(error) = conversation.send(Message::Ping(bytes::Bytes::new())) {
-                        self.place = Place::Closed;
+                        self.state = State::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
                     self.unflushed_ping = true;
                 }
                 Poll::Ready(KeepaliveEvent::Dead) => {
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                     let error =
                         TransportError::new(TransportErrorKind::Closed, "it answers no ping any more");
                     return Poll::Ready(Some(Err(conversation.fail(error))));
@@ -214,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                     }
                 }
                 Poll::Ready(Err(error)) => {
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                     return Poll::Ready(Some(Err(error)));
                 }
             }
@@ -252,18 +252,18 @@ pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Receiver for WebSocketReceiver<S> {
     fn poll_event(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Told> {
-        match self.place {
-            Place::Open => self.poll_open(cx),
-            Place::ReadFailed => {
-                self.place = Place::HalfClosed;
+        match self.state {
+            State::Open => self.poll_open(cx),
+            State::ReadFailed => {
+                self.state = State::HalfClosed;
                 Poll::Ready(Some(Ok(TransportEvent::HalfClosed)))
             }
-            Place::HalfClosed => {
+            State::HalfClosed => {
                 ready!(self.poll_half_closed(cx));
-                self.place = Place::Closed;
+                self.state = State::Closed;
                 Poll::Ready(None)
             }
-            Place::Closed => Poll::Ready(None),
+            State::Closed => Poll::Ready(None),
         }
     }
 }

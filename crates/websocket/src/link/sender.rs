@@ -29,10 +29,10 @@ pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
     max_frame: usize,
     /// In bytes, since the stream was last flushed.
     unflushed: usize,
-    place: Place,
+    state: State,
 }
 
-enum Place {
+enum State {
     Open,
     /// The close frame was given to the stream.
     Closing(Pin<Box<Sleep>>),
@@ -43,13 +43,13 @@ enum Place {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     pub(super) const fn new(shared: Arc<Shared<S>>, max_frame: usize) -> Self {
-        Self { shared, max_frame, unflushed: 0, place: Place::Open }
+        Self { shared, max_frame, unflushed: 0, state: State::Open }
     }
 
     fn check_open(&self) -> Result<(), TransportError> {
-        match &self.place {
-            Place::Open => {}
-            Place::Closing(_) | Place::Ending(_) | Place::Closed => {
+        match &self.state {
+            State::Open => {}
+            State::Closing(_) | State::Ending(_) | State::Closed => {
                 return Err(closed("this side closed it"));
             }
         }
@@ -98,8 +98,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
 
     fn poll_closing(&mut self, why: &CloseReason, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         loop {
-            match &mut self.place {
-                Place::Open => {
+            match &mut self.state {
+                State::Open => {
                     let mut conversation = self.shared.lock();
                     match &conversation.fate {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
@@ -113,14 +113,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
                     drop(conversation);
-                    self.place = Place::Closing(Box::pin(tokio::time::sleep(CLOSING)));
+                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSING)));
                 }
-                Place::Closing(by) => {
+                State::Closing(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let flushed = self.poll_flushed(cx)?.is_ready();
                     if !flushed && late {
                         let error = closed("the peer did not read what was left before it closed");
-                        self.place = Place::Closed;
+                        self.state = State::Closed;
                         return Poll::Ready(Err(self.shared.lock().fail(error)));
                     }
                     let over = late || (flushed && self.poll_peer_closed(cx).is_ready());
@@ -128,9 +128,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         return Poll::Pending;
                     }
                     let by = Box::pin(tokio::time::sleep(CLOSING));
-                    self.place = Place::Ending(by);
+                    self.state = State::Ending(by);
                 }
-                Place::Ending(by) => {
+                State::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let mut conversation = self.shared.lock();
                     // Whether the peer still takes the end does not matter: it has all there was.
@@ -140,9 +140,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     conversation.fate = CloseState::Closed;
                     conversation.wake();
                     drop(conversation);
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                 }
-                Place::Closed => return Poll::Ready(Ok(())),
+                State::Closed => return Poll::Ready(Ok(())),
             }
         }
     }

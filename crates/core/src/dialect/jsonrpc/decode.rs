@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::{Batches, CancelName, JsonRpc, ReasonPlace, TokenPlace};
+use super::{Batches, CancelName, JsonRpc, ReasonField, TokenField};
 use crate::dialect::json::{self, Picked, Shape};
 use crate::dialect::scan::{self, Part};
 use crate::id::{CallNumber, InvalidId, RequestId};
@@ -89,11 +89,11 @@ impl JsonRpc {
 
     fn read_cancel(&self, name: CancelName, params: Option<&RawValue>) -> IncomingCancel {
         let (found, reason) = match self.reason {
-            ReasonPlace::Nowhere => {
+            ReasonField::Nowhere => {
                 let [key] = named(params, [name.key]);
                 (key, None)
             }
-            ReasonPlace::Param(place) => {
+            ReasonField::Param(place) => {
                 let [key, reason] = named(params, [name.key, place]);
                 (key, reason.and_then(Part::raw))
             }
@@ -107,8 +107,8 @@ impl JsonRpc {
 
     fn read_extras<'a>(&self, params: Option<&'a RawValue>) -> (Option<&'a RawValue>, Exempt) {
         let (holder, token) = match self.progress.map(|progress| progress.token) {
-            Some(TokenPlace::Param(name)) => (name, name),
-            Some(TokenPlace::Meta(name)) => ("_meta", name),
+            Some(TokenField::Param(name)) => (name, name),
+            Some(TokenField::Meta(name)) => ("_meta", name),
             None => ("", ""),
         };
         let exempting = self.uncancellable_param.unwrap_or_default();
@@ -118,8 +118,8 @@ impl JsonRpc {
         }
         let [held, exempting] = first_of(params, [holder, exempting]);
         let token = match self.progress.map(|progress| progress.token) {
-            Some(TokenPlace::Param(_)) => json::present(held),
-            Some(TokenPlace::Meta(name)) => json::member(held, name),
+            Some(TokenField::Param(_)) => json::present(held),
+            Some(TokenField::Meta(name)) => json::member(held, name),
             None => None,
         };
         let exempt = match (self.uncancellable_param, json::present(exempting)) {

@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::decode::PARTIAL;
-use super::{JsonRpc, ReasonPlace, TokenPlace};
+use super::{JsonRpc, ReasonField, TokenField};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::codec::{CallFrame, ReplyTo};
 use crate::dialect::json::{self, Picked, Shape, push, push_json, push_number, push_string};
@@ -126,7 +126,7 @@ impl JsonRpc {
         push_string(out, self.cancel.key);
         out.push(b':');
         push_number(out, call.0);
-        if let (ReasonPlace::Param(name), Some(reason)) = (self.reason, reason) {
+        if let (ReasonField::Param(name), Some(reason)) = (self.reason, reason) {
             out.push(b',');
             push_string(out, name);
             out.push(b':');
@@ -210,7 +210,7 @@ fn write_params(out: &mut Vec<u8>, params: Option<&RawValue>) {
 /// (or a `_meta` that is none) have no place for one.
 fn write_params_with_token(
     out: &mut Vec<u8>,
-    place: TokenPlace,
+    place: TokenField,
     number: CallNumber,
     params: Option<&RawValue>,
 ) {
@@ -226,10 +226,10 @@ fn write_params_with_token(
     };
     push(out, r#","params":"#);
     match place {
-        TokenPlace::Param(name) if lacks(params, name) => {
+        TokenField::Param(name) if lacks(params, name) => {
             json::push_with_member(out, params.get(), |out| token(out, name));
         }
-        TokenPlace::Meta(name) => {
+        TokenField::Meta(name) => {
             let Picked { values: [meta], .. } = Picked::of(Some(params), ["_meta"]);
             match meta {
                 None => json::push_with_member(out, params.get(), |out| {
@@ -243,7 +243,7 @@ fn write_params_with_token(
                 Some(_) => push_json(out, params.get()),
             }
         }
-        TokenPlace::Param(_) => push_json(out, params.get()),
+        TokenField::Param(_) => push_json(out, params.get()),
     }
 }
 

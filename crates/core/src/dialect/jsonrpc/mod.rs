@@ -24,7 +24,7 @@ pub struct JsonRpc {
     /// Other cancels that are read.
     pub also_accepted: &'static [CancelName],
     /// Where a cancel carries its reason.
-    pub reason: ReasonPlace,
+    pub reason: ReasonField,
     /// The codes of an answer that say "it was cancelled".
     pub cancelled_codes: &'static [ErrorCode],
     /// How progress is asked for and told, if it is.
@@ -61,7 +61,7 @@ pub struct CancelName {
 
 /// Where a cancel carries its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReasonPlace {
+pub enum ReasonField {
     /// It carries none.
     Nowhere,
     /// In this member of params.
@@ -72,7 +72,7 @@ pub enum ReasonPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Where a request carries its token.
-    pub token: TokenPlace,
+    pub token: TokenField,
     /// The notification that tells progress.
     pub notification: &'static str,
     /// The member of that notification's params that repeats the token.
@@ -87,7 +87,7 @@ pub struct Progress {
 
 /// Where a request carries its progress token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenPlace {
+pub enum TokenField {
     /// In this member of params.
     Param(&'static str),
     /// In this member of `params._meta`.
@@ -137,7 +137,7 @@ impl JsonRpc {
         Self {
             cancel,
             also_accepted: &[],
-            reason: ReasonPlace::Nowhere,
+            reason: ReasonField::Nowhere,
             cancelled_codes: &[ErrorCode::REQUEST_CANCELLED],
             progress: None,
             declaration: None,

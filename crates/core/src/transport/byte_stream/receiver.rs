@@ -27,11 +27,11 @@ pub(super) struct ByteReceiver<R> {
     max_frame: usize,
     closing: Closing,
     partial: PartialFrame,
-    place: Place,
+    state: State,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum State {
     /// Nothing was read, and the framing may not have been said.
     Beginning,
     Reading,
@@ -52,7 +52,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
     ) -> Self {
         let decoder = Framing::Newline.decoder(max_frame);
         let reader = Box::pin(reader);
-        Self { reader, decoder, framed, max_frame, closing, partial, place: Place::Beginning }
+        Self { reader, decoder, framed, max_frame, closing, partial, state: State::Beginning }
     }
 
     /// Waits until the framing is said, at the latest by the first byte.
@@ -64,7 +64,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
             buffer.reserve(READ_BUFFER);
             ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))?;
             let Some(first) = buffer.first() else {
-                self.place = Place::Ended;
+                self.state = State::Ended;
                 return Poll::Ready(Ok(()));
             };
             self.framed.to_read(*first)
@@ -72,7 +72,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
         let read = std::mem::take(self.decoder.buffer_mut());
         self.decoder = framing.decoder(self.max_frame);
         *self.decoder.buffer_mut() = read;
-        self.place = Place::Reading;
+        self.state = State::Reading;
         Poll::Ready(Ok(()))
     }
 
@@ -95,7 +95,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 buffer.reserve(READ_BUFFER);
             }
             if ready!(poll_read_buf(self.reader.as_mut(), cx, buffer))? == 0 {
-                self.place = Place::Ended;
+                self.state = State::Ended;
                 return Poll::Ready(Ok(self.decoder.finish()));
             }
         }
@@ -110,21 +110,21 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>> {
         loop {
-            match self.place {
-                Place::Beginning => {
+            match self.state {
+                State::Beginning => {
                     if let Err(error) = ready!(self.poll_framed(cx)) {
-                        self.place = Place::Closed;
+                        self.state = State::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
                 }
-                Place::Reading => match ready!(self.poll_decoded(cx)) {
+                State::Reading => match ready!(self.poll_decoded(cx)) {
                     Ok(Some(Decoded::Frame(body))) => {
                         return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
                     }
                     Ok(Some(Decoded::Bad(why))) => {
                         // No more can be read after this, but what was accepted before is still answered.
                         if self.decoder.is_failed() {
-                            self.place = Place::Ended;
+                            self.state = State::Ended;
                         }
                         return Poll::Ready(Some(Ok(TransportEvent::Rejected {
                             exchange: ExchangeId::NONE,
@@ -133,20 +133,20 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        self.place = Place::Closed;
+                        self.state = State::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
                 },
-                Place::Ended if self.closing.is_closed() => self.place = Place::Closed,
-                Place::Ended => {
-                    self.place = Place::HalfClosed;
+                State::Ended if self.closing.is_closed() => self.state = State::Closed,
+                State::Ended => {
+                    self.state = State::HalfClosed;
                     return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                 }
-                Place::HalfClosed => {
+                State::HalfClosed => {
                     ready!(self.closing.poll_closed(cx));
-                    self.place = Place::Closed;
+                    self.state = State::Closed;
                 }
-                Place::Closed => return Poll::Ready(None),
+                State::Closed => return Poll::Ready(None),
             }
         }
     }

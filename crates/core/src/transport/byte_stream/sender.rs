@@ -20,31 +20,31 @@ pub(super) struct ByteSender<W> {
     staged: BytesMut,
     framed: Framed,
     max_frame: usize,
-    place: Place<W>,
+    state: State<W>,
     closer: Closer,
 }
 
-enum Place<W> {
+enum State<W> {
     Open(Pin<Box<W>>),
     Broken(Broken),
 }
 
 impl<W: AsyncWrite> ByteSender<W> {
     pub(super) fn new(writer: W, framed: Framed, max_frame: usize, closer: Closer) -> Self {
-        let place = Place::Open(Box::pin(writer));
-        Self { staged: BytesMut::new(), framed, max_frame, place, closer }
+        let state = State::Open(Box::pin(writer));
+        Self { staged: BytesMut::new(), framed, max_frame, state, closer }
     }
 
     fn writer(&mut self) -> Result<&mut Pin<Box<W>>, TransportError> {
-        match &mut self.place {
-            Place::Open(writer) => Ok(writer),
-            Place::Broken(why) => Err(why.error()),
+        match &mut self.state {
+            State::Open(writer) => Ok(writer),
+            State::Broken(why) => Err(why.error()),
         }
     }
 
     fn fail(&mut self, why: Broken) -> TransportError {
         let error = why.error();
-        self.place = Place::Broken(why);
+        self.state = State::Broken(why);
         self.staged = BytesMut::new();
         self.closer.close();
         error
@@ -52,7 +52,7 @@ impl<W: AsyncWrite> ByteSender<W> {
 
     /// Writes once, as much as the writer takes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let Place::Open(writer) = &mut self.place else {
+        let State::Open(writer) = &mut self.state else {
             return Poll::Ready(self.writer().map(drop));
         };
         let written = match ready!(writer.as_mut().poll_write(cx, &self.staged)) {
@@ -119,7 +119,7 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
         _: &CloseReason,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
-        if matches!(self.place, Place::Broken(Broken::Closed)) {
+        if matches!(self.state, State::Broken(Broken::Closed)) {
             return Poll::Ready(Ok(()));
         }
         ready!(self.as_mut().poll_flush(cx))?;

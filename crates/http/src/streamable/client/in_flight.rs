@@ -23,8 +23,8 @@ use crate::sync::spawn;
 /// The first revision that has the header `MCP-Protocol-Version`.
 const HEADER_SINCE: &str = "2025-06-18";
 
-/// A frame's place among those on their way. Given back when its task ends, however that does.
-struct Place {
+/// A frame's send_guard among those on their way. Given back when its task ends, however that does.
+struct RunningSend {
     client: Arc<Client>,
     number: u64,
     kind: FrameKind,
@@ -33,7 +33,7 @@ struct Place {
     leaving: Option<Leaving>,
 }
 
-impl Place {
+impl RunningSend {
     /// The response has begun, or the request is old enough.
     fn mark_started(&self) {
         self.client.step(|state| state.mark_started(self.number, self.bytes));
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunningSend {
     fn drop(&mut self) {
         self.client.step(|state| {
             state.mark_started(self.number, self.bytes);
@@ -133,47 +133,47 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         state.leaving += usize::from(leaves);
         (number, waits, opens, leaves)
     };
-    let place = Place {
+    let send_guard = RunningSend {
         client: Arc::clone(client),
         number,
         kind,
         bytes: out.body.len(),
         leaving: leaves.then(|| Leaving(Arc::clone(client))),
     };
-    let task = spawn(run(place, out.body, out.exchange, waits, opens));
+    let task = spawn(run(send_guard, out.body, out.exchange, waits, opens));
     if let Some(flight) = client.state().in_flight.get_mut(&number) {
         flight.task = Some(task.abort_handle());
     }
 }
 
-async fn run(mut place: Place, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
-    let client = Arc::clone(&place.client);
+async fn run(mut send_guard: RunningSend, body: Bytes, exchange: ExchangeId, waits: Vec<u64>, opens: bool) {
+    let client = Arc::clone(&send_guard.client);
     client.after(&waits).await;
-    let sent = send(&mut place, body, opens).await;
+    let sent = send(&mut send_guard, body, opens).await;
     if opens {
         settle_opening(&client, sent.as_ref().ok());
     }
-    place.mark_started();
+    send_guard.mark_started();
     let failure = match sent {
         Err(failed) => Some(failed),
-        Ok(response) => take(&place, exchange, response, opens).await.err(),
+        Ok(response) => take(&send_guard, exchange, response, opens).await.err(),
     };
     let Some(Failed { sent, error }) = failure else { return };
-    if place.kind == FrameKind::Request {
+    if send_guard.kind == FrameKind::Request {
         let error = TransportError { exchange: Some(exchange), ..error };
         client.inbound_queue.push_event(TransportEvent::ExchangeFailed { exchange, sent, error });
     } else {
-        tracing::debug!(kind = ?place.kind, error = %rescind_core::Shown::text(&error), "a frame was not taken");
+        tracing::debug!(kind = ?send_guard.kind, error = %rescind_core::Shown::text(&error), "a frame was not taken");
     }
 }
 
 /// Sends the frame. A request that has waited long for its head counts as begun.
-async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Reply>, Failed> {
-    let client = Arc::clone(&place.client);
-    let leaving = place.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
-    let sending = client.requester.post(place.kind, client.post_headers(), body, leaving);
+async fn send(send_guard: &mut RunningSend, body: Bytes, opens: bool) -> Result<Response<Reply>, Failed> {
+    let client = Arc::clone(&send_guard.client);
+    let leaving = send_guard.leaving.take().map(|leaving| Box::new(leaving) as crate::client::Leaving);
+    let sending = client.requester.post(send_guard.kind, client.post_headers(), body, leaving);
     let mut sending = pin!(sending);
-    if place.kind != FrameKind::Request || opens {
+    if send_guard.kind != FrameKind::Request || opens {
         return sending.await;
     }
     tokio::select! {
@@ -181,7 +181,7 @@ async fn send(place: &mut Place, body: Bytes, opens: bool) -> Result<Response<Re
         response = sending.as_mut() => return response,
         () = client.soon.over() => {}
     }
-    place.mark_started();
+    send_guard.mark_started();
     sending.await
 }
 
@@ -202,24 +202,24 @@ fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
 
 /// Reads the response to its end.
 async fn take(
-    place: &Place,
+    send_guard: &RunningSend,
     exchange: ExchangeId,
     response: Response<Reply>,
     opens: bool,
 ) -> Result<(), Failed> {
-    let client = &place.client;
+    let client = &send_guard.client;
     let (head, body) = response.into_parts();
     let status = head.status;
     let media = head.headers.get(CONTENT_TYPE).map(media_of);
-    let asked = place.kind == FrameKind::Request;
+    let asked = send_guard.kind == FrameKind::Request;
     match (status, media) {
         (StatusCode::OK, Some(Media::Events)) => {
             // Apart, or each request would have to keep room for all that a stream needs.
-            Box::pin(stream::read(client, place.number, exchange, body, opens, asked)).await
+            Box::pin(stream::read(client, send_guard.number, exchange, body, opens, asked)).await
         }
         (StatusCode::OK, Some(Media::Json)) => {
             let body = read_whole(client, body).await?;
-            recv(client, place.number, exchange, body, opens).await;
+            recv(client, send_guard.number, exchange, body, opens).await;
             Ok(())
         }
         (status, _) if status.is_success() && !asked => {
@@ -236,7 +236,7 @@ async fn take(
                 let body = read_whole(client, body).await?;
                 let ends = envelope::answers_one(&body);
                 if envelope::answers(&body) {
-                    recv(client, place.number, exchange, body, opens).await;
+                    recv(client, send_guard.number, exchange, body, opens).await;
                 }
                 if ends {
                     return Ok(());
