@@ -13,8 +13,8 @@ use rescind::dialect::{
     RefusalStyle, ReplyTo, Rules,
 };
 use rescind::{
-    AckStatus, AnswerBody, BadMessage, CallContext, CallNumber, CancelKey, Cause, ErrorCode, ErrorObject,
-    Exempt, Framing, HandlerError, Incoming, IncomingCancel, IncomingRequest, InvalidId, Outcome, Peer,
+    AckStatus, AnswerBody, BadMessage, CallContext, CallNumber, CancelExemption, CancelKey, Cause, ErrorCode,
+    ErrorObject, Framing, HandlerError, Incoming, IncomingCancel, IncomingRequest, InvalidId, Outcome, Peer,
     RequestId, Router, memory_pair,
 };
 use serde::Deserialize;
@@ -110,7 +110,7 @@ fn decode(frame: &[u8]) -> Option<Incoming<'_>> {
             cancel_key: CancelKey::SameAsId,
             method: Cow::Borrowed(command),
             params: frame.arguments,
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             progress_token: None,
             tag: tag_of(command),
         }),

@@ -7,16 +7,16 @@ use std::time::Instant;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    AnswerKind, Arrival, CallNumber, CallSpec, CancelKey, Exempt, HandlerResult, InboundKey, Origin, RequestId,
+    AnswerKind, InboundRequest, CallNumber, CallSpec, CancelKey, CancelExemption, HandlerResult, InboundKey, Origin, RequestId,
     Session, SessionConfig, Work,
 };
 
-fn arrival(id: i64) -> Arrival<'static> {
-    Arrival {
+fn arrival(id: i64) -> InboundRequest<'static> {
+    InboundRequest {
         id: RequestId::number(id),
         cancel_key: CancelKey::SameAsId,
         method: "test/echo",
-        exempt: Exempt::No,
+        exempt: CancelExemption::No,
         tag: 0,
         origin: Origin::STREAM,
         server_cancellable: false,

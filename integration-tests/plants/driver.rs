@@ -9,7 +9,8 @@ use rescind::{
 };
 use rescind_core::dialect::Role;
 use rescind_core::{
-    Arrival, CallSpec, CancelKey, Exempt, Origin, Output, RequestId, Session, SessionConfig, Work,
+    CallSpec, CancelExemption, CancelKey, InboundRequest, Origin, Output, RequestId, Session, SessionConfig,
+    Work,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -30,11 +31,11 @@ fn cascade(children: usize) -> usize {
     let mut config = SessionConfig::new(ACP, Role::Server);
     config.limits.calls = children;
     let mut session = Session::new(config);
-    let arrival = Arrival {
+    let arrival = InboundRequest {
         id: RequestId::number(1),
         cancel_key: CancelKey::SameAsId,
         method: "work",
-        exempt: Exempt::No,
+        exempt: CancelExemption::No,
         tag: 0,
         origin: Origin::STREAM,
         server_cancellable: false,

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::Failure;
 use crate::random::Random;
 use crate::tally::Tally;
-use crate::wires::{AGENT, Connect, Address, Wire};
+use crate::wires::{AGENT, Address, Connect, Wire};
 
 /// No attack takes longer.
 const LONGEST: Duration = Duration::from_secs(3);

@@ -30,7 +30,7 @@ use self::heap::Held;
 use self::options::{Options, USAGE};
 use self::samples::{Sample, growth, leaked, refused};
 use self::tally::Tally;
-use self::wires::{Connect, Door, Address, Wire};
+use self::wires::{Address, Connect, Door, Wire};
 
 /// Why a run could not be made.
 type Failure = Box<dyn Error + Send + Sync>;

@@ -125,9 +125,9 @@ impl Wire {
 async fn named_pipe(server: ServerBuilder) -> Result<Door, Failure> {
     let address = PipeAddress::name(&format!("rescind-soak-{}", std::process::id()))?;
     let listener = NamedPipeListener::bind(&address).await?.framing(Framing::Newline);
-    let address = Address::Pipe(listener.file().to_path_buf());
+    let file = Address::Pipe(listener.file().to_path_buf());
     let connect: Connect = Arc::new(move || Ok(Box::new(NamedPipeTransport::new(address.clone()))));
-    Ok(Door { server: Some(server.listen(listener)), connect, address })
+    Ok(Door { server: Some(server.listen(listener)), connect, address: file })
 }
 
 async fn websocket(server: ServerBuilder) -> Result<Door, Failure> {

@@ -10,7 +10,7 @@ use rescind_testkit::fixture::Fixture;
 use tokio::task::JoinSet;
 
 use crate::args::Fixture as Args;
-use crate::endpoint::{Endpoint, Target, Side};
+use crate::endpoint::{Endpoint, Side, Target};
 use crate::open::{self, AnyListener};
 use crate::signals::told_to_stop;
 use crate::{Exit, Failure, say};

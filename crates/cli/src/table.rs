@@ -45,7 +45,8 @@ fn block(text: &mut String, dialect: &str, cells: &[&Cell], wires: &[&str], colo
     let mut rows: BTreeMap<&str, Vec<Option<&Cell>>> = BTreeMap::new();
     for cell in cells {
         let row = rows.entry(&cell.scenario).or_insert_with(|| vec![None; wires.len()]);
-        if let Some(target) = wires.iter().position(|wire| *wire == cell.wire).and_then(|at| row.get_mut(at)) {
+        if let Some(target) = wires.iter().position(|wire| *wire == cell.wire).and_then(|at| row.get_mut(at))
+        {
             *target = Some(cell);
         }
     }

@@ -105,7 +105,7 @@ fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
 /// What a client may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Held {
+pub enum Resource {
     /// Connections of the wire below sessions: the sockets of an HTTP server.
     Sockets,
     /// Handshakes under way, of a wire that has some.
@@ -121,7 +121,7 @@ pub enum Held {
 }
 
 /// How many kinds there are.
-const KINDS: usize = Held::Draining as usize + 1;
+const KINDS: usize = Resource::Draining as usize + 1;
 
 /// The clients of one server. Its clones are the same table.
 #[derive(Clone)]
@@ -278,7 +278,7 @@ impl Client {
 
     /// How much it holds.
     #[must_use]
-    pub fn held(&self, what: Held) -> usize {
+    pub fn held(&self, what: Resource) -> usize {
         self.count(what).load(Ordering::Relaxed)
     }
 
@@ -290,7 +290,7 @@ impl Client {
 
     /// Takes one more, if that is within its share of this limit.
     #[must_use]
-    pub fn take(&self, what: Held, limit: usize) -> bool {
+    pub fn take(&self, what: Resource, limit: usize) -> bool {
         let most = self.share.of(limit);
         let one_more = |held: usize| (held < most).then_some(held + 1);
         self.count(what).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
@@ -298,35 +298,35 @@ impl Client {
 
     /// The same, as a place that is given back when it is dropped.
     #[must_use]
-    pub fn place(self: &Arc<Self>, what: Held, limit: usize) -> Option<ClientPermit> {
+    pub fn place(self: &Arc<Self>, what: Resource, limit: usize) -> Option<ClientPermit> {
         self.take(what, limit).then(|| ClientPermit { client: Arc::clone(self), what })
     }
 
     /// A place whatever its share is, for a wire that looks at [`held`](Self::held) itself.
-    pub fn place_anyway(self: &Arc<Self>, what: Held) -> ClientPermit {
+    pub fn place_anyway(self: &Arc<Self>, what: Resource) -> ClientPermit {
         self.take_anyway(what);
         ClientPermit { client: Arc::clone(self), what }
     }
 
     /// Takes one more whatever its share is, and says how much it held before.
-    pub fn take_anyway(&self, what: Held) -> usize {
+    pub fn take_anyway(&self, what: Resource) -> usize {
         self.count(what).fetch_add(1, Ordering::Relaxed)
     }
 
     /// Gives so many back, and says how much it held before.
-    pub fn give_back(&self, what: Held, places: usize) -> usize {
+    pub fn give_back(&self, what: Resource, places: usize) -> usize {
         self.count(what).fetch_sub(places, Ordering::Relaxed)
     }
 
-    const fn count(&self, what: Held) -> &AtomicUsize {
+    const fn count(&self, what: Resource) -> &AtomicUsize {
         let [sockets, handshakes, wire_sessions, sessions, running, draining] = &self.held;
         match what {
-            Held::Sockets => sockets,
-            Held::Handshakes => handshakes,
-            Held::WireSessions => wire_sessions,
-            Held::Sessions => sessions,
-            Held::Running => running,
-            Held::Draining => draining,
+            Resource::Sockets => sockets,
+            Resource::Handshakes => handshakes,
+            Resource::WireSessions => wire_sessions,
+            Resource::Sessions => sessions,
+            Resource::Running => running,
+            Resource::Draining => draining,
         }
     }
 }
@@ -355,7 +355,7 @@ impl fmt::Debug for Client {
 #[must_use = "a place that is dropped is given back"]
 pub struct ClientPermit {
     client: Arc<Client>,
-    what: Held,
+    what: Resource,
 }
 
 impl ClientPermit {

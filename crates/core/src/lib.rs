@@ -23,12 +23,14 @@ mod transport;
 
 pub use byte_budget::{ByteBudget, HeldBytes, MEMORY};
 pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
-pub use clients::{Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, Held, PeerAddress, Share};
+pub use clients::{
+    Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, PeerAddress, Resource, Share,
+};
 #[cfg(feature = "tokio")]
 pub use driver::{
-    Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Load, Notification,
-    ArrivalOrder, Notifications, Peer, PeerBuilder, Router, Server, ServerBuilder, ServerCounts,
-    ServerLimits, Starting, Stopped,
+    ArrivalOrder, Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Load, Notification,
+    Notifications, Peer, PeerBuilder, Router, Server, ServerBuilder, ServerCounts, ServerLimits, Starting,
+    Stopped,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};
@@ -41,12 +43,12 @@ pub use id::{
 #[cfg(feature = "verify")]
 pub use machine::inspect;
 pub use machine::{
-    AckStatus, AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, ClientLimits,
-    CloseCause, Event, ForeignChild, HandlerResult, Limits, Lost, Origin, Output, Reply, ReplyBody, Session,
-    SessionConfig, Settlement, Stats, Work,
+    AckStatus, AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, ClientLimits, CloseCause,
+    DisconnectPolicy, Event, ForeignChild, HandlerResult, InboundRequest, Limits, Origin, Output, Reply,
+    ReplyBody, Session, SessionConfig, Settlement, Stats, Work,
 };
 pub use message::{
-    AnswerBody, BadMessage, CancelKey, ErrorCode, ErrorObject, Exempt, Incoming, IncomingCancel,
+    AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorCode, ErrorObject, Incoming, IncomingCancel,
     IncomingRequest,
 };
 pub use registry::{Registry, SessionId};

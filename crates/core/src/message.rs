@@ -146,7 +146,7 @@ pub struct IncomingRequest<'a> {
     /// The params as they stand.
     pub params: Option<&'a RawValue>,
     /// The params name something that makes the request uncancellable (MCP: `task`).
-    pub exempt: Exempt,
+    pub exempt: CancelExemption,
     /// The progress token the request carries, as it stands. One that is neither a string nor an integer, or that has more than
     /// 256 bytes, is ignored and counted ([`Event::IgnoredToken`](crate::Event::IgnoredToken)).
     pub progress_token: Option<&'a RawValue>,
@@ -189,7 +189,7 @@ pub enum CancelKey {
 
 /// Whether a cancel message can reach a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exempt {
+pub enum CancelExemption {
     /// It can.
     No,
     /// A cancel message for it is ignored, and none is sent for it.

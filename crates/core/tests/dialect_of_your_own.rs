@@ -8,8 +8,8 @@ use rescind_core::dialect::{
     RefusalStyle, ReplyTo, Rules,
 };
 use rescind_core::{
-    AckStatus, AnswerBody, BadMessage, CallNumber, CancelKey, Cause, CauseKind, ErrorCode, ErrorObject,
-    Exempt, Framing, Incoming, IncomingCancel, IncomingRequest, InvalidId, RequestId,
+    AckStatus, AnswerBody, BadMessage, CallNumber, CancelExemption, CancelKey, Cause, CauseKind, ErrorCode,
+    ErrorObject, Framing, Incoming, IncomingCancel, IncomingRequest, InvalidId, RequestId,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -55,7 +55,7 @@ fn decode(frame: &[u8]) -> Option<Incoming<'_>> {
             cancel_key: CancelKey::SameAsId,
             method: Cow::Borrowed(command),
             params: frame.arguments,
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             progress_token: None,
             tag: 0,
         }),

@@ -74,7 +74,7 @@ mod tls;
 #[cfg(feature = "verify")]
 #[doc(hidden)]
 pub mod verify;
-mod wakes;
+mod wake_list;
 
 pub use acp::{Acp, AcpTransport, UnknownSessions};
 pub use client::HttpClient;

@@ -15,7 +15,7 @@ use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::{
-    Door, ReplyBody, RequestBody, Responder, ServerBinding, Settings, address, body, sealed,
+    AcceptQueue, ReplyBody, RequestBody, Responder, ServerBinding, Settings, address, body, sealed,
 };
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
@@ -42,7 +42,7 @@ impl sealed::Sealed for McpRevisions {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for McpRevisions {
-    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(Both {
             versions: self.stateless.versions_served().to_vec(),
             known: self.streamable.known_versions().to_vec(),

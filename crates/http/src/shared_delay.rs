@@ -53,7 +53,7 @@ impl SharedDelay {
         Over { soon: self, begun: None }
     }
 
-    /// Wakes whose time has come, until nobody waits.
+    /// Waiters whose time has come, until nobody waits.
     async fn run(soon: Weak<Self>) {
         loop {
             let Some(soon) = soon.upgrade() else { return };

@@ -12,7 +12,7 @@ use crate::client::events::{Events, Read};
 use crate::server::checks;
 use crate::server::events;
 use crate::stateless::verify as stateless;
-use crate::streamable::envelope::{self, Opening};
+use crate::streamable::envelope::{self, FirstMessage};
 
 /// An event a stream gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Asked {
         let body = &self.body;
         let _ = envelope::settled_version(body);
         Peeked {
-            opens: Opening::Methods(vec!["initialize".to_owned()]).is_begun_by(body),
+            opens: FirstMessage::Methods(vec!["initialize".to_owned()]).is_begun_by(body),
             asks: envelope::asks(body),
             answers: envelope::answers(body),
             answers_one: envelope::answers_one(body),

@@ -8,7 +8,7 @@ use crate::profile::{Profile, ProfileRequest, RequestKind};
 use crate::runner::Abilities;
 use crate::speech::{Shape, Speech};
 use crate::step::Step;
-use crate::vector::{Opening, Part, Vector};
+use crate::vector::{HandshakeMode, Part, Vector};
 
 /// What a vector asks of its subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,12 +41,12 @@ impl Vector {
     pub fn asks(&self, dialect: &str) -> Asks {
         let mut asks = Asks::default();
         let opening: &[Step] = match &self.handshake {
-            Opening::Default => &[],
-            Opening::None => {
+            HandshakeMode::Default => &[],
+            HandshakeMode::None => {
                 asks.own_opening = true;
                 &[]
             }
-            Opening::Steps(steps) => {
+            HandshakeMode::Steps(steps) => {
                 asks.own_opening = true;
                 steps
             }
@@ -124,7 +124,7 @@ impl Vector {
     /// Why this vector is not asked on a wire with these abilities: the protocols themselves demand another course.
     #[must_use]
     pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
-        if !abilities.bare && self.handshake != Opening::Default {
+        if !abilities.bare && self.handshake != HandshakeMode::Default {
             return Some("on this wire nothing can be said before the usual opening");
         }
         self.needs.iter().find_map(|need| need.unmet(abilities))

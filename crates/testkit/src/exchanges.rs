@@ -368,7 +368,7 @@ impl Sender for End {
         }
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         if let Some(post) = self.wire.state().posts.get_mut(&exchange.0) {
             post.record.fault = Some(fault);
         }

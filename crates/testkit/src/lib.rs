@@ -43,4 +43,6 @@ pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
     Unwanted, Work,
 };
-pub use vector::{BadVector, Need, Opening, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of};
+pub use vector::{
+    BadVector, HandshakeMode, Need, Part, Scenario, Vector, read_embedded, scenarios, scenarios_of,
+};

@@ -41,8 +41,8 @@ pub struct Vector {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<String>,
     /// How the session is opened.
-    #[serde(default, skip_serializing_if = "Opening::is_default")]
-    pub handshake: Opening,
+    #[serde(default, skip_serializing_if = "HandshakeMode::is_default")]
+    pub handshake: HandshakeMode,
     /// What happens, in order.
     pub steps: Vec<Step>,
 }
@@ -100,7 +100,7 @@ impl Need {
 /// How the session is opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Opening {
+pub enum HandshakeMode {
     /// As the dialect usually does it; the runner knows how.
     #[default]
     Default,
@@ -110,7 +110,7 @@ pub enum Opening {
     Steps(Vec<Step>),
 }
 
-impl Opening {
+impl HandshakeMode {
     fn is_default(&self) -> bool {
         *self == Self::Default
     }

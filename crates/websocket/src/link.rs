@@ -89,7 +89,7 @@ where
         max_frame: options.max_frame,
     };
     let shared = Arc::new(Shared {
-        state: Mutex::new(Conversation {
+        state: Mutex::new(LinkState {
             stream,
             fate: CloseState::Open,
             owed_pongs: 0,
@@ -106,12 +106,12 @@ where
 
 /// What the two halves share.
 struct Shared<S: AsyncRead + AsyncWrite + Unpin> {
-    state: Mutex<Conversation<S>>,
+    state: Mutex<LinkState<S>>,
     on_close: Mutex<Option<OnClose>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Shared<S> {
-    fn lock(&self) -> MutexGuard<'_, Conversation<S>> {
+    fn lock(&self) -> MutexGuard<'_, LinkState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -119,14 +119,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Shared<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
     /// Says good-bye as far as the socket takes it without waiting, where nobody closed.
     fn drop(&mut self) {
-        let conversation = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let frame = match &conversation.fate {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let frame = match &state.fate {
             CloseState::Open => Some(codes::frame_of(&CloseReason::Shutdown)),
             CloseState::ReadFailed(why) => Some(codes::frame_after(*why)),
             CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => None,
         };
         if let Some(frame) = frame {
-            let _ = conversation.send(Message::Close(Some(frame)));
+            let _ = state.send(Message::Close(Some(frame)));
         }
         let hook = self.on_close.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(hook) = hook {
@@ -135,8 +135,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
     }
 }
 
-/// One conversation over one stream.
-struct Conversation<S> {
+/// One state over one stream.
+struct LinkState<S> {
     stream: WebSocketStream<CountingIo<S>>,
     fate: CloseState,
     /// Pings that came since the stream was last seen flushed.
@@ -147,7 +147,7 @@ struct Conversation<S> {
     writer: Option<Waker>,
 }
 
-/// What has become of a conversation.
+/// What has become of a state.
 #[derive(Clone, Debug)]
 enum CloseState {
     Open,
@@ -160,7 +160,7 @@ enum CloseState {
     Broken(TransportError),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
     /// Gives a message to the stream's buffer. A full socket is no error: the message is taken and waits.
     fn send(&mut self, message: Message) -> Result<(), TransportError> {
         let taken = std::pin::Pin::new(&mut self.stream).start_send(message);

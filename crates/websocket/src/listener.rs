@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
-use rescind_core::{BoxFuture, Clients, Endpoint, Held, Link, Listener, TransportError, TransportErrorKind};
+use rescind_core::{
+    BoxFuture, Clients, Endpoint, Link, Listener, Resource, TransportError, TransportErrorKind,
+};
 use tokio::net::TcpListener;
 use tokio::time::Sleep;
 
@@ -46,7 +48,7 @@ pub struct WebSocketListener {
     handshakes: FuturesUnordered<BoxFuture<'static, Result<Link, TransportError>>>,
     pause: Option<Pin<Box<Sleep>>>,
     clients: Clients,
-    /// Held by each handshake that is not answered with 503.
+    /// Taken by each handshake that is not answered with 503.
     free: Arc<()>,
 }
 
@@ -101,12 +103,12 @@ impl Listener for WebSocketListener {
                 Poll::Ready(Ok((socket, peer))) => {
                     let client = self.clients.client(None, Some(peer.ip()));
                     let most = self.clients.share().of(self.options.handshakes);
-                    let held = client.held(Held::Handshakes);
+                    let held = client.held(Resource::Handshakes);
                     if held >= most.saturating_mul(2) {
                         tracing::debug!(%peer, "a client has as many handshakes as one may");
                         continue;
                     }
-                    let place = client.place_anyway(Held::Handshakes);
+                    let place = client.place_anyway(Resource::Handshakes);
                     let is_over = held >= most;
                     let room = if is_over { Room::Taken } else { room };
                     let handshake = accept(socket, peer, Arc::clone(&self.options), self.tls.clone(), room);

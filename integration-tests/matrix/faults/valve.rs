@@ -152,8 +152,8 @@ impl Sender for Writing {
         self.with((), |tx| tx.begin_exchange(exchange));
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
-        self.with((), |tx| tx.note_fault(exchange, fault));
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+        self.with((), |tx| tx.note_rejection(exchange, fault));
     }
 
     fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use rescind_core::dialect::{AckStyle, CancelFrom, Handshake, HandshakePart, Role};
 use rescind_core::{
-    Arrival, CallNumber, CallRefused, CallSpec, CancelKey, Cause, CauseKind, Event as Noted, Exempt,
-    InboundKey, Lost, Origin, OutboundKey, Output, ReplyBody, RequestId, Session, SessionConfig, Settlement,
-    Work,
+    CallNumber, CallRefused, CallSpec, CancelExemption, CancelKey, Cause, CauseKind, DisconnectPolicy,
+    Event as Noted, InboundKey, InboundRequest, Origin, OutboundKey, Output, ReplyBody, RequestId, Session,
+    SessionConfig, Settlement, Work,
 };
 use rescind_testkit::verify::{self, Kind, Ledger};
 
@@ -81,7 +81,7 @@ impl Machine {
             Event::Own(own) => last = self.own(own),
             Event::Lost => {
                 self.ledger.lost = true;
-                self.session.recv_lost(self.now, Lost::CancelNow);
+                self.session.recv_lost(self.now, DisconnectPolicy::CancelNow);
             }
             Event::Pass(time) => {
                 self.now += time;
@@ -106,11 +106,11 @@ impl Machine {
     }
 
     fn ask(&mut self, id: u8) {
-        let arrival = Arrival {
+        let arrival = InboundRequest {
             id: RequestId::number(id.into()),
             cancel_key: CancelKey::SameAsId,
             method: "work",
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             tag: 0,
             origin: Origin::STREAM,
             server_cancellable: false,

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use rescind::dialect::Dialect;
 use rescind_testkit::runner::{Direction, Played, Settings, Verdict, play};
-use rescind_testkit::{Cell, CellOutcome, Opening, Part, Profile, Report, Scenario, Summary, scenarios_of};
+use rescind_testkit::{
+    Cell, CellOutcome, HandshakeMode, Part, Profile, Report, Scenario, Summary, scenarios_of,
+};
 
 use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
-use crate::endpoint::{Endpoint, Target, Side};
+use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
 use crate::signals::told_to_stop;
 use crate::{Exit, Failure, matrix, say, table};
@@ -140,14 +142,16 @@ impl Openings {
         self.spoke |= played.trace.iter().any(|line| line.direction == Direction::Received);
         match &played.verdict {
             Verdict::NotAsked { .. } => {}
-            Verdict::Broke { why, step } if *step == 0 || scenario.vector.handshake == Opening::None => {
+            Verdict::Broke { why, step }
+                if *step == 0 || scenario.vector.handshake == HandshakeMode::None =>
+            {
                 self.failed += 1;
                 self.spent += took;
                 self.why.clone_from(why);
                 self.exit = child.epitaph();
             }
             // What holds without a session tells nothing of one.
-            Verdict::Held if scenario.vector.handshake == Opening::None => {}
+            Verdict::Held if scenario.vector.handshake == HandshakeMode::None => {}
             Verdict::Broke { .. } | Verdict::Held => self.opened = true,
         }
     }

@@ -42,10 +42,10 @@ fn no_client_holds_more_than_its_share_whoever_came_first() {
     let clients = Clients::default();
     let (first, second) =
         (clients.client(None, Some(address("10.0.0.1"))), clients.client(None, Some(address("10.0.0.2"))));
-    let took = |client: &Client| (0..8).filter(|_| client.take(Held::Running, 8)).count();
+    let took = |client: &Client| (0..8).filter(|_| client.take(Resource::Running, 8)).count();
     assert_eq!((took(&first), took(&second)), (4, 4));
-    assert!(first.take(Held::Draining, 8), "each kind is counted by itself");
-    first.give_back(Held::Running, 1);
+    assert!(first.take(Resource::Draining, 8), "each kind is counted by itself");
+    first.give_back(Resource::Running, 1);
     assert_eq!(took(&first), 1, "what was given back");
 }
 
@@ -64,12 +64,16 @@ fn the_table_is_empty_when_nobody_is_there() {
     let clients = Clients::default();
     for round in 0..10_000_u32 {
         let client = clients.client(None, Some(IpAddr::from(round.to_be_bytes())));
-        let place = client.place(Held::Sessions, 1024).unwrap();
+        let place = client.place(Resource::Sessions, 1024).unwrap();
         drop(client);
-        assert_eq!((clients.len(), place.client().held(Held::Sessions)), (1, 1), "a place keeps its client");
+        assert_eq!(
+            (clients.len(), place.client().held(Resource::Sessions)),
+            (1, 1),
+            "a place keeps its client"
+        );
     }
     assert!(clients.is_empty(), "I11");
-    assert_eq!((clients.client(None, None).held(Held::Sessions), clients.len()), (0, 0), "without a key");
+    assert_eq!((clients.client(None, None).held(Resource::Sessions), clients.len()), (0, 0), "without a key");
 }
 
 #[test]

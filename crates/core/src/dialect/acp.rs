@@ -1,7 +1,7 @@
 //! The three shapes of cancelling that ACP has had.
 
 use super::Dialect;
-use super::jsonrpc::{CancelName, Declaration, JsonRpc, Opening};
+use super::jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc};
 use super::rules::{
     BASE, CancelledError, CancelledReply, CapabilityGate, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
     Rules,
@@ -52,7 +52,7 @@ static ACP_RULES: Rules = Rules {
 };
 static ACP_CODEC: JsonRpc = JsonRpc {
     also_accepted: &[CANCEL_REQUEST_DRAFT],
-    opening: Opening::NumberedVersion(1),
+    opening: FirstMessage::NumberedVersion(1),
     ..JsonRpc::new(CANCEL_REQUEST)
 };
 
@@ -70,7 +70,7 @@ static ACP_V2_RULES: Rules = Rules {
 };
 static ACP_V2_CODEC: JsonRpc = JsonRpc {
     also_accepted: &[CANCEL_REQUEST_DRAFT],
-    opening: Opening::NumberedVersion(2),
+    opening: FirstMessage::NumberedVersion(2),
     ..JsonRpc::new(CANCEL_REQUEST)
 };
 
@@ -92,6 +92,6 @@ static ACP_DRAFT_CODEC: JsonRpc = JsonRpc {
     also_accepted: &[CANCEL_REQUEST],
     // 000-15, 000-16.
     declaration: Some(Declaration { in_params: "clientCapabilities", in_result: "agentCapabilities" }),
-    opening: Opening::NumberedVersion(1),
+    opening: FirstMessage::NumberedVersion(1),
     ..JsonRpc::new(CANCEL_REQUEST_DRAFT)
 };

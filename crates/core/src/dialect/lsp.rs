@@ -1,7 +1,7 @@
 //! The Language Server Protocol, 3.18.
 
 use super::Dialect;
-use super::jsonrpc::{CancelName, JsonRpc, Opening, Progress, TokenField};
+use super::jsonrpc::{CancelName, FirstMessage, JsonRpc, Progress, TokenField};
 use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules, ServerLifecycle};
 use crate::framing::Framing;
 use crate::message::ErrorCode;
@@ -53,7 +53,7 @@ static CODEC: JsonRpc = JsonRpc {
         // "Canceling a Work Done Progress".
         cancel: Some("window/workDoneProgress/cancel"),
     }),
-    opening: Opening::NoVersion,
+    opening: FirstMessage::NoVersion,
     // DIALECTS: overload is "request failed" here; "ErrorCodes" has one for a server that is not initialized.
     overloaded: ErrorCode::REQUEST_FAILED,
     not_initialized: ErrorCode(-32002),

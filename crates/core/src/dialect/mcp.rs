@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Dialect;
-use super::jsonrpc::{Batches, CancelName, JsonRpc, Opening, Progress, ReasonField, TokenField};
+use super::jsonrpc::{Batches, CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
 };
@@ -69,7 +69,7 @@ static MCP_CODEC: JsonRpc = JsonRpc {
         create: None,
         cancel: None,
     }),
-    opening: Opening::TextVersion,
+    opening: FirstMessage::TextVersion,
     uncancellable_param: TASK,
     // "Tasks": what was not declared for a request's type is ignored, so that request is one like any other.
     exempting: Some("tasks"),
@@ -117,6 +117,6 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
     result_mark: Some(("resultType", "complete")),
     // The schema's result of a listen request repeats the request's id.
     graceful_id: Some("io.modelcontextprotocol/subscriptionId"),
-    opening: Opening::MetaVersion("io.modelcontextprotocol/protocolVersion"),
+    opening: FirstMessage::MetaVersion("io.modelcontextprotocol/protocolVersion"),
     ..JsonRpc::new(CANCELLED)
 };

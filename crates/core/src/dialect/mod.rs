@@ -25,7 +25,9 @@ pub use abp::ABP;
 pub use acp::{ACP, ACP_DRAFT, ACP_V2};
 pub use builder::DialectBuilder;
 pub use codec::{CallFrame, Codec, Handshake, HandshakePart, ReplyTo, Role};
-pub use jsonrpc::{Batches, CancelName, Declaration, JsonRpc, Opening, Progress, ReasonField, TokenField};
+pub use jsonrpc::{
+    Batches, CancelName, Declaration, FirstMessage, JsonRpc, Progress, ReasonField, TokenField,
+};
 pub use lsp::LSP;
 pub use mcp::{MCP, MCP_2026};
 pub use negotiate::{Negotiation, negotiate};

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{ACP, ACP_DRAFT, ACP_V2, ALL, CancelName, Dialect, JsonRpc, LSP, MCP, MCP_2026, negotiate};
-use crate::{BadMessage, Exempt, Incoming};
+use crate::{BadMessage, CancelExemption, Incoming};
 
 /// One first message of each dialect, with the name of the dialect.
 const OPENINGS: [(&str, &str); 7] = [
@@ -133,12 +133,12 @@ fn the_builder_keeps_the_codec_in_step_with_the_rules() {
         .build();
     let request = br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"forever":true}}"#;
     let Incoming::Request(request) = dialect.codec().decode(request) else { panic!() };
-    assert_eq!(request.exempt, Exempt::FromCancelMessages);
+    assert_eq!(request.exempt, CancelExemption::FromCancelMessages);
     assert!(matches!(dialect.codec().decode(b"[1]"), Incoming::Batch(_)));
     let changed = MCP.to_builder().rules(|rules| rules.uncancellable_param = None).build();
     let request = br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"task":{}}}"#;
     let Incoming::Request(request) = changed.codec().decode(request) else { panic!() };
-    assert_eq!(request.exempt, Exempt::No);
+    assert_eq!(request.exempt, CancelExemption::No);
     let again = super::ABP.to_builder().name("abp-house").build().to_builder().build();
     assert!(matches!(again.codec().decode(OPENINGS[6].1.as_bytes()), Incoming::Request(_)));
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::request::Task;
 use super::seats::Seats;
 use crate::byte_budget::ByteBudget;
-use crate::clients::{Client, Clients, DEFAULT_IPV6_PREFIX, Held, Share};
+use crate::clients::{Client, Clients, DEFAULT_IPV6_PREFIX, Resource, Share};
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
@@ -120,17 +120,17 @@ impl Admission {
         if self.draining_shared.load(Ordering::Relaxed) > self.limits.draining {
             return Err("server_draining");
         }
-        if client.held(Held::Draining) > self.draining_of_one() {
+        if client.held(Resource::Draining) > self.draining_of_one() {
             return Err("client_draining");
         }
-        if !client.take(Held::Running, self.limits.running) {
+        if !client.take(Resource::Running, self.limits.running) {
             let is_full = self.alive() >= self.limits.running;
             return Err(if is_full { "server_running" } else { "client_running" });
         }
         let take = |alive: usize| (alive < self.limits.running).then_some(alive + 1);
         let taken = self.alive.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|_| {
-            client.give_back(Held::Running, 1);
+            client.give_back(Resource::Running, 1);
             "server_running"
         })
     }
@@ -146,14 +146,14 @@ impl Admission {
 
     fn drains(&self, client: &Client) {
         self.draining.fetch_add(1, Ordering::Relaxed);
-        if client.take_anyway(Held::Draining) < self.draining_counted() {
+        if client.take_anyway(Resource::Draining) < self.draining_counted() {
             self.draining_shared.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn drained(&self, client: &Client) {
         self.draining.fetch_sub(1, Ordering::Relaxed);
-        if client.give_back(Held::Draining, 1) <= self.draining_counted() {
+        if client.give_back(Resource::Draining, 1) <= self.draining_counted() {
             self.draining_shared.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -169,19 +169,19 @@ impl Admission {
 
     /// Takes a place for one more connection, if there is one.
     pub(super) fn open_session(&self, client: &Arc<Client>) -> bool {
-        if !client.take(Held::Sessions, self.limits.sessions) {
+        if !client.take(Resource::Sessions, self.limits.sessions) {
             return false;
         }
         let open = |open: usize| (open < self.limits.sessions).then_some(open + 1);
         let opened = self.sessions.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok();
         if !opened {
-            client.give_back(Held::Sessions, 1);
+            client.give_back(Resource::Sessions, 1);
         }
         opened
     }
 
     pub(super) fn close_session(&self, client: &Client) {
-        client.give_back(Held::Sessions, 1);
+        client.give_back(Resource::Sessions, 1);
         self.sessions.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -230,7 +230,7 @@ impl Permits {
     /// The step of the request that was let in is over: where it did not start, its client has its place back.
     pub(super) fn arrived(&mut self, client: &Client) {
         if std::mem::take(&mut self.arriving) {
-            client.give_back(Held::Running, 1);
+            client.give_back(Resource::Running, 1);
         }
     }
 
@@ -238,7 +238,7 @@ impl Permits {
     pub(super) fn starts(&mut self, admission: &Admission, whose: Whose<'_>, arrives: bool) {
         match whose {
             Whose::Own(_) if arrives && std::mem::take(&mut self.arriving) => {}
-            Whose::Own(client) => drop(client.take_anyway(Held::Running)),
+            Whose::Own(client) => drop(client.take_anyway(Resource::Running)),
             Whose::Connections(_) => {}
         }
         if let Some(left) = self.held.checked_sub(1) {
@@ -247,7 +247,7 @@ impl Permits {
         }
         admission.take_anyway();
         if let Whose::Connections(client) = whose {
-            client.take_anyway(Held::Running);
+            client.take_anyway(Resource::Running);
         }
     }
 
@@ -269,7 +269,7 @@ impl Permits {
         }
         self.held += 1;
         if let Whose::Own(client) = whose {
-            client.give_back(Held::Running, 1);
+            client.give_back(Resource::Running, 1);
         }
     }
 
@@ -279,7 +279,7 @@ impl Permits {
             let permits = std::mem::take(&mut self.held);
             admission.give_back(permits);
             if let Some(client) = client {
-                client.give_back(Held::Running, permits);
+                client.give_back(Resource::Running, permits);
             }
         }
     }
@@ -340,7 +340,7 @@ mod tests {
         // With nobody waiting the place is free for all.
         here.ends(&admission, whose, Task::Running);
         here.give_back(&admission, Some(&client));
-        assert_eq!((admission.alive(), client.held(Held::Running)), (1, 1));
+        assert_eq!((admission.alive(), client.held(Resource::Running)), (1, 1));
         assert_eq!(admission.admit(&client), Ok(()));
     }
 
@@ -356,7 +356,7 @@ mod tests {
                 permits.arrived(&client);
                 permits.give_back(&admission, matches!(whose, Whose::Connections(_)).then_some(&*client));
             }
-            assert_eq!((admission.alive(), client.held(Held::Running)), (0, 0), "I3: a place is left");
+            assert_eq!((admission.alive(), client.held(Resource::Running)), (0, 0), "I3: a place is left");
         }
     }
 
@@ -372,7 +372,7 @@ mod tests {
             permits.arrived(client);
             permits.give_back(&admission, None);
         }
-        let held = || (admission.alive(), one.held(Held::Running), other.held(Held::Running));
+        let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
         assert_eq!(held(), (2, 1, 1));
         // One of the one ends, and one of the other that waited starts in its place.
         permits.ends(&admission, Whose::Own(&one), Task::Running);
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(admission.admit(&client), Err("server_draining"));
         permits.ends(&admission, whose, Task::Draining);
         permits.give_back(&admission, Some(&client));
-        let left = (admission.alive(), admission.draining(), client.held(Held::Running));
+        let left = (admission.alive(), admission.draining(), client.held(Resource::Running));
         assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
     }
 
@@ -421,9 +421,9 @@ mod tests {
             (0..handlers).for_each(|_| permits.ends(&admission, Whose::Own(client), Task::Draining));
         };
         for client in [&deaf, &deafer, &other] {
-            client.take_anyway(Held::Running);
+            client.take_anyway(Resource::Running);
             for _ in 0..128 {
-                client.take_anyway(Held::Running);
+                client.take_anyway(Resource::Running);
             }
         }
         end(&deaf, 123);
@@ -451,7 +451,7 @@ mod tests {
                 Err("server_running")
             ]
         );
-        assert_eq!(third.held(Held::Running), 0, "one that is refused holds nothing");
+        assert_eq!(third.held(Resource::Running), 0, "one that is refused holds nothing");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::cause::{Cancelled, Cause, CauseKind};
 use crate::dialect::HandshakePart;
 use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
-use crate::message::Exempt;
+use crate::message::CancelExemption;
 
 /// A call that has not begun. [`start`](Self::start) begins it; awaiting the builder starts the call and waits for it.
 #[must_use = "a call begins when the builder is awaited or started"]
@@ -299,16 +299,16 @@ fn refuse_child<R>(
 }
 
 /// Whether the params name something that puts the call out of a cancel's reach.
-fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> Exempt {
-    let Some(member) = shared.dialect.rules().uncancellable_param else { return Exempt::No };
-    let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return Exempt::No };
+fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> CancelExemption {
+    let Some(member) = shared.dialect.rules().uncancellable_param else { return CancelExemption::No };
+    let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return CancelExemption::No };
     // Most params do not hold the word at all, and then need no reading.
     if !params.contains(member) {
-        return Exempt::No;
+        return CancelExemption::No;
     }
     match serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(params) {
-        Ok(members) if members.contains_key(member) => Exempt::FromCancelMessages,
-        Ok(_) | Err(_) => Exempt::No,
+        Ok(members) if members.contains_key(member) => CancelExemption::FromCancelMessages,
+        Ok(_) | Err(_) => CancelExemption::No,
     }
 }
 

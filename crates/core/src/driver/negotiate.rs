@@ -37,7 +37,7 @@ impl PendingNegotiation {
             if self.refusal.is_some() {
                 ready!(link.tx.as_mut().poll_ready(Lane::Control, cx))?;
                 if let Some(refusal) = self.refusal.take() {
-                    link.tx.as_mut().note_fault(refusal.exchange, RejectReason::BadMessage);
+                    link.tx.as_mut().note_rejection(refusal.exchange, RejectReason::BadMessage);
                     link.tx.as_mut().start_send(refusal)?;
                 }
             }

@@ -240,7 +240,8 @@ mod tests {
     fn there_is_room_up_to_the_last_notification_and_the_last_byte() {
         let mut limits = Limits::default();
         (limits.notifications, limits.notification_bytes) = (3, 15);
-        let notices = |concurrent, bytes| NotificationQueue { bytes, concurrent, ..NotificationQueue::default() };
+        let notices =
+            |concurrent, bytes| NotificationQueue { bytes, concurrent, ..NotificationQueue::default() };
         for (notices, weight, has_room) in [
             (notices(0, 0), 15, true),
             (notices(0, 0), 16, false),

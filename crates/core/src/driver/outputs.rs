@@ -43,7 +43,7 @@ impl State {
             Output::Abort(key) => self.abort(shared, key, effects),
             Output::Reply(reply) => self.reply(shared, reply, effects),
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, effects),
-            Output::Gone(key) => {
+            Output::Released(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
                     self.memory.request_gone(slot.bytes);
                     if let Some(extras) = slot.extras {
@@ -103,13 +103,7 @@ impl State {
         }
     }
 
-    fn start(
-        &mut self,
-        shared: &Arc<ConnectionInner>,
-        now: Instant,
-        key: InboundKey,
-        effects: &mut Effects,
-    ) {
+    fn start(&mut self, shared: &Arc<ConnectionInner>, now: Instant, key: InboundKey, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         let (waiting, arrives) = match self.arriving.take() {
             Some((arriving, waiting)) if arriving == key => (Some(waiting), true),

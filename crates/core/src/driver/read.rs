@@ -19,7 +19,7 @@ use crate::byte_budget::{ByteBudget, MEMORY};
 use crate::clients::Client;
 use crate::dialect::HandshakePart;
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
-use crate::machine::{AnswerKind, Arrival, Origin, Work};
+use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
@@ -121,7 +121,7 @@ impl ConnectionTask {
         };
         let mut origin = self.origin(inbound);
         origin.client = client.as_ref().map(|client| ClientNumber(client.number()));
-        let arrival = Arrival {
+        let arrival = InboundRequest {
             id: request.id,
             cancel_key: request.cancel_key,
             method: &mount.method,
@@ -168,7 +168,8 @@ impl ConnectionTask {
             // Mostly it starts in this very step, and then nothing is kept for its start.
             state.arriving = Some((key, waiting));
             state.apply(shared, now, effects);
-            if let (Some((_, mut waiting)), Some(slot)) = (state.arriving.take(), state.inbound.get_mut(key.0))
+            if let (Some((_, mut waiting)), Some(slot)) =
+                (state.arriving.take(), state.inbound.get_mut(key.0))
             {
                 waiting.params = waiting.params.map(unpinned);
                 slot.extras().waiting = Some(waiting);

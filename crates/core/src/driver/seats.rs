@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::admission::Admission;
 use super::shared::ConnectionInner;
-use crate::clients::{Client, Held};
+use crate::clients::{Client, Resource};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -92,7 +92,8 @@ impl Admission {
 
     /// `true`: a place was given back.
     fn make_room(&self, client: &Arc<Client>) -> bool {
-        let has_its_share = client.held(Held::Sessions) >= self.limits.client_share.of(self.limits.sessions);
+        let has_its_share =
+            client.held(Resource::Sessions) >= self.limits.client_share.of(self.limits.sessions);
         let mut unused: Vec<Arc<Seat>> = {
             let table = self.seats.table();
             let unused = |seat: &&Arc<Seat>| {
@@ -100,7 +101,7 @@ impl Admission {
             };
             table.taken.values().filter(unused).cloned().collect()
         };
-        unused.sort_by_key(|seat| (Reverse(seat.client.held(Held::Sessions)), seat.number));
+        unused.sort_by_key(|seat| (Reverse(seat.client.held(Resource::Sessions)), seat.number));
         unused.into_iter().any(|seat| !seat.is_busy() && self.displace(&seat))
     }
 

@@ -30,7 +30,7 @@ use super::seats::SessionPermit;
 use super::shared::{ConnectionInner, now};
 use crate::byte_budget::HeldBytes;
 use crate::error::{ConnectionError, ProtocolViolation};
-use crate::machine::{CloseCause, Lost};
+use crate::machine::{CloseCause, DisconnectPolicy};
 use crate::sync::atomic::Ordering;
 use crate::transport::{
     CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
@@ -144,11 +144,11 @@ impl ConnectionTask {
                         tracing::debug!(error = %crate::shown::Shown::text(&error), "a message could not be read");
                     }
                     Poll::Ready(Some(Err(error))) => {
-                        self.end(Lost::CancelNow, Err(error.into()));
+                        self.end(DisconnectPolicy::CancelNow, Err(error.into()));
                         return false;
                     }
                     Poll::Ready(None) => {
-                        self.end(Lost::CancelNow, Ok(()));
+                        self.end(DisconnectPolicy::CancelNow, Ok(()));
                         return false;
                     }
                 }
@@ -174,7 +174,7 @@ impl ConnectionTask {
             CloseCause::InputEnded => (CloseReason::Normal, Ok(())),
             CloseCause::PeerNotReading => {
                 let violation = ProtocolViolation::NotReading { waiting };
-                self.lose(Lost::CancelNow);
+                self.lose(DisconnectPolicy::CancelNow);
                 (CloseReason::Violation(violation.to_string()), Err(violation.into()))
             }
         };
@@ -190,7 +190,7 @@ impl ConnectionTask {
                     Phase::Closing { result, .. } => result.and(Ok(())),
                     Phase::Open | Phase::Lost => Err(error.into()),
                 };
-                self.end(Lost::CancelNow, result);
+                self.end(DisconnectPolicy::CancelNow, result);
                 false
             }
         }
@@ -207,12 +207,12 @@ impl ConnectionTask {
         };
         if closed {
             let result = std::mem::replace(result, Ok(()));
-            self.end(Lost::CancelNow, result);
+            self.end(DisconnectPolicy::CancelNow, result);
         }
     }
 
     /// The machine is told that the wire is gone.
-    fn lose(&self, lost: Lost) {
+    fn lose(&self, lost: DisconnectPolicy) {
         let leftovers = self.shared.step(|state, now, effects| {
             state.session.recv_lost(now, lost);
             state.lose_wire(&self.shared, effects)
@@ -221,7 +221,7 @@ impl ConnectionTask {
     }
 
     /// The wire is gone.
-    pub(super) fn end(&mut self, lost: Lost, result: Result<(), ConnectionError>) {
+    pub(super) fn end(&mut self, lost: DisconnectPolicy, result: Result<(), ConnectionError>) {
         self.rx = None;
         self.tx = None;
         self.flushed();
@@ -329,7 +329,7 @@ impl Drop for ConnectionTask {
     fn drop(&mut self) {
         if !matches!(self.phase, Phase::Lost) {
             let error = TransportError::new(TransportErrorKind::Closed, "its driver was dropped");
-            self.end(Lost::CancelNow, Err(error.into()));
+            self.end(DisconnectPolicy::CancelNow, Err(error.into()));
         }
     }
 }

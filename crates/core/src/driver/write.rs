@@ -195,7 +195,7 @@ impl ConnectionTask {
                 return Ok(());
             }
         };
-        self.note_fault(exchange, fault.filter(|_| written));
+        self.note_rejection(exchange, fault.filter(|_| written));
         let head = FrameInfo { kind: FrameKind::Answer, id, method: None };
         if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
             self.finish_exchange(exchange, otherwise);
@@ -203,9 +203,9 @@ impl ConnectionTask {
         Ok(())
     }
 
-    fn note_fault(&mut self, exchange: ExchangeId, fault: Option<RejectReason>) {
+    fn note_rejection(&mut self, exchange: ExchangeId, fault: Option<RejectReason>) {
         if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
-            tx.as_mut().note_fault(exchange, fault);
+            tx.as_mut().note_rejection(exchange, fault);
         }
     }
 
@@ -270,7 +270,7 @@ impl ConnectionTask {
             written = refuse(&mut self.scratch, Refusal::Internal);
             fault = Some(RejectReason::Internal);
         }
-        self.note_fault(reply.exchange, fault.filter(|_| written));
+        self.note_rejection(reply.exchange, fault.filter(|_| written));
         let head = |id: &RequestId| FrameInfo { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
         if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
             self.finish_exchange(reply.exchange, ExchangeEnd::Refused);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Session;
-use super::input::Arrival;
+use super::input::InboundRequest;
 use super::lifecycle;
 use super::output::{Event, Output};
 use super::request::{Cancellability, State};
@@ -11,7 +11,7 @@ use super::settled_cache::{Name, Settled};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
 use crate::id::{ExchangeId, Principal};
-use crate::message::{CancelKey, Exempt};
+use crate::message::{CancelExemption, CancelKey};
 use crate::plant::{self, Plant};
 
 /// Why a request gets no slot.
@@ -31,7 +31,7 @@ impl Session {
     pub(super) fn admit(
         &mut self,
         now: Instant,
-        arrival: &Arrival<'_>,
+        arrival: &InboundRequest<'_>,
         hash: u64,
     ) -> Result<(), NotAdmitted> {
         let refused = |refusal| Err(NotAdmitted::Refused(refusal));
@@ -41,7 +41,7 @@ impl Session {
         let first = self.request_hashed(hash, arrival.origin.scope, &arrival.id);
         if let Some((_, first)) = first.filter(|_| !plant::is(Plant::OverwriteDuplicate)) {
             let open = first.state.is_open();
-            self.tell(Event::DuplicateId);
+            self.emit(Event::DuplicateId);
             // I4: the first is never touched. While it is open a refusal under its id would be taken for its answer.
             return if open {
                 Err(NotAdmitted::DuplicateId)
@@ -53,7 +53,7 @@ impl Session {
         if let (CancelKey::Named(_), Some(name)) = (&arrival.cancel_key, &cancel_name) {
             let holder = self.cancel_keys.get(name).and_then(|key| self.requests.get(key.0));
             if holder.is_some_and(|holder| holder.state.is_open()) {
-                self.tell(Event::DuplicateId);
+                self.emit(Event::DuplicateId);
                 return refused(Refusal::DuplicateKey);
             }
         }
@@ -75,7 +75,7 @@ impl Session {
             return Err(NotAdmitted::Cancelled(cause));
         }
         if let Err(limit) = arrival.admission {
-            self.tell(Event::LimitReached(limit));
+            self.emit(Event::LimitReached(limit));
             return refused(Refusal::Overloaded(limit));
         }
         let limits = &self.config.limits;
@@ -88,7 +88,7 @@ impl Session {
                 Some("client_queued")
             };
             if let Some(limit) = full {
-                self.tell(Event::LimitReached(limit));
+                self.emit(Event::LimitReached(limit));
                 return refused(Refusal::Overloaded(limit));
             }
         }
@@ -97,23 +97,29 @@ impl Session {
 
     /// The early cancel that waits for this request. It is spent by it in any case, so that it hits no later one
     /// under the same id; it counts unless no message reaches the request.
-    fn take_early(&mut self, now: Instant, arrival: &Arrival<'_>, name: Option<&Name>) -> Option<Cause> {
-        let cause = self.parked.take(now, name?, arrival.origin.principal.as_ref())?;
+    fn take_early(
+        &mut self,
+        now: Instant,
+        arrival: &InboundRequest<'_>,
+        name: Option<&Name>,
+    ) -> Option<Cause> {
+        let cause = self.early_cancels.take(now, name?, arrival.origin.principal.as_ref())?;
         match self.reach_of(arrival) {
             Cancellability::All => Some(cause),
             Cancellability::NoMessage | Cancellability::Handshake => {
-                self.tell(Event::IgnoredCancel);
+                self.emit(Event::IgnoredCancel);
                 None
             }
         }
     }
 
     /// What can cancel a request.
-    pub(super) fn reach_of(&self, arrival: &Arrival<'_>) -> Cancellability {
+    pub(super) fn reach_of(&self, arrival: &InboundRequest<'_>) -> Cancellability {
         let rules = self.rules();
         if rules.handshake == Some(arrival.method) && !plant::is(Plant::HandshakeCancelled) {
             Cancellability::Handshake
-        } else if (arrival.exempt == Exempt::FromCancelMessages && self.agreement.exempts(arrival.method))
+        } else if (arrival.exempt == CancelExemption::FromCancelMessages
+            && self.agreement.exempts(arrival.method))
             || rules.uncancellable.contains(&arrival.method)
         {
             Cancellability::NoMessage
@@ -122,7 +128,7 @@ impl Session {
         }
     }
 
-    pub(super) fn refuse(&mut self, now: Instant, arrival: Arrival<'_>, why: NotAdmitted) {
+    pub(super) fn refuse(&mut self, now: Instant, arrival: InboundRequest<'_>, why: NotAdmitted) {
         if let Some(name) = cancel_name(&arrival)
             && let Some(settled) = self.settled_by_refusal(now, &arrival, &name, &why)
         {
@@ -142,7 +148,7 @@ impl Session {
                 if !silent {
                     let graceful =
                         self.fixed_result(arrival.method).and_then(|fixed| fixed.for_cause(cause.kind()));
-                    let Arrival { id, tag, server_cancellable, .. } = arrival;
+                    let InboundRequest { id, tag, server_cancellable, .. } = arrival;
                     self.push(Output::RefuseCancelled {
                         id,
                         tag,
@@ -163,7 +169,7 @@ impl Session {
     fn settled_by_refusal(
         &mut self,
         now: Instant,
-        arrival: &Arrival<'_>,
+        arrival: &InboundRequest<'_>,
         name: &Name,
         why: &NotAdmitted,
     ) -> Option<Settled> {
@@ -176,7 +182,7 @@ impl Session {
             CancelKey::Named(_) if self.cancel_keys.contains_key(name) => None,
             // Its handler only drains: what became of it is remembered anew (I7).
             CancelKey::SameAsId if self.request_named(name.0, &name.1).is_some() => {
-                let known = self.memory.recall(now, name, arrival.origin.principal.as_ref());
+                let known = self.settled.recall(now, name, arrival.origin.principal.as_ref());
                 Some(known.unwrap_or(settled))
             }
             CancelKey::Named(_) | CancelKey::SameAsId | CancelKey::None => Some(settled),
@@ -206,7 +212,7 @@ impl Session {
             SettledMemory::ForParking => self.parks_early_cancels(),
         };
         if let (true, Some(name)) = (asked, name) {
-            self.memory.record(now, name, principal, settled);
+            self.settled.record(now, name, principal, settled);
         }
     }
 
@@ -217,7 +223,7 @@ impl Session {
 }
 
 /// What a cancel will name a request by, if anything does.
-fn cancel_name(arrival: &Arrival<'_>) -> Option<Name> {
+fn cancel_name(arrival: &InboundRequest<'_>) -> Option<Name> {
     match &arrival.cancel_key {
         CancelKey::SameAsId => Some((arrival.origin.scope, arrival.id.clone())),
         CancelKey::Named(key) => Some((arrival.origin.scope, key.clone())),

@@ -16,12 +16,12 @@ const REFILL: Duration = Duration::from_millis(100);
 
 /// Bounds the answers to bad frames; beyond it they are counted and silent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     spent: u32,
     since: Option<Instant>,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn take(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         let refilled = now.saturating_duration_since(since).as_millis() / REFILL.as_millis();
@@ -41,7 +41,7 @@ impl Session {
     /// each 100 ms, beyond that only counted. One that came on an exchange the peer opened is always answered: the exchange
     /// has to end, and there is one answer to each of the peer's own making.
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
-        self.tell(Event::BadFrame);
+        self.emit(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
         if !is_lost && (exchange.is_peers() || self.bucket.take(now)) {
             let why = why.limit().map_or(Refusal::Bad(why), Refusal::Overloaded);
@@ -51,13 +51,13 @@ impl Session {
 
     /// The request that comes next carries a progress token that is none, by its type or length.
     pub fn recv_ignored_token(&mut self) {
-        self.tell(Event::IgnoredToken);
+        self.emit(Event::IgnoredToken);
     }
 
     /// A request of which no more than its id can be read. It is refused under that, as any request is that is not let
     /// in; under one that is in use nothing is said of it, as that would be taken for the first one's answer (I4).
     pub fn recv_bad_request(&mut self, id: RequestId, tag: u8, why: BadMessage, origin: &Origin) {
-        self.tell(Event::BadFrame);
+        self.emit(Event::BadFrame);
         if self.lifecycle.state() == lifecycle::State::Lost {
             return;
         }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn the_bucket_gives_a_hundred_and_refills_ten_a_second() {
         let start = Instant::now();
-        let mut bucket = Bucket::default();
+        let mut bucket = TokenBucket::default();
         assert_eq!((0..150).filter(|_| bucket.take(start)).count(), 100);
         let later = start + Duration::from_secs(1);
         assert_eq!((0..150).filter(|_| bucket.take(later)).count(), 10);

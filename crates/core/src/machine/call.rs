@@ -18,7 +18,7 @@ pub(super) struct Call {
     pub(super) extras: Option<Box<Extras>>,
     pub(super) state: State,
     /// No cancel message is sent for it.
-    pub(super) untold: bool,
+    pub(super) no_cancel_message: bool,
     pub(super) peer_may_end: bool,
     pub(super) after_cancel: AfterCancel,
 }
@@ -113,7 +113,7 @@ impl Call {
             parent: self.extras.as_ref().and_then(|extras| extras.parent),
             alarm: self.alarm.map(&until),
             deadline: self.extras.as_ref().and_then(|extras| extras.deadline).map(until),
-            untold: self.untold,
+            no_cancel_message: self.no_cancel_message,
             peer_may_end: self.peer_may_end,
             after_cancel: self.after_cancel,
         }

@@ -35,14 +35,14 @@ impl Session {
             self.push(Output::ExchangeEnd { exchange: origin.exchange, silent: false });
         }
         let Some(id) = key else {
-            self.tell(Event::MalformedCancel);
+            self.emit(Event::MalformedCancel);
             self.acknowledge(ack, None, AckStatus::InvalidKey);
             return;
         };
         let rules = self.rules();
         let session_missing = !self.serves();
         if session_missing {
-            self.tell(Event::IgnoredCancel);
+            self.emit(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), AckStatus::NotInitialized);
             return;
         }
@@ -51,7 +51,7 @@ impl Session {
             return;
         }
         if !self.agreement.hears_cancels(rules) {
-            self.tell(Event::IgnoredCancel);
+            self.emit(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), AckStatus::NotCancellable);
             return;
         }
@@ -73,7 +73,7 @@ impl Session {
         });
         match named.map(|request| request.id.clone()) {
             Some(id) => self.recv_known_cancel(now, key, id, Cause::new(CauseKind::Peer), None),
-            None => self.tell(Event::UnknownCancel),
+            None => self.emit(Event::UnknownCancel),
         }
         self.advance(now);
     }
@@ -170,13 +170,13 @@ impl Session {
     ) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if request.reach != Cancellability::All {
-            self.tell(Event::IgnoredCancel);
+            self.emit(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), AckStatus::NotCancellable);
             return;
         }
         match request.state {
             State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
-            State::Held => self.hold_ack_again(key, id, ack),
+            State::CancelPending => self.hold_ack_again(key, id, ack),
             State::Cancelling => {
                 if plant::is(Plant::DoubleSignal) {
                     self.signal(now, key);
@@ -185,8 +185,8 @@ impl Session {
             }
             State::Draining { .. } | State::Ended => {
                 let (name, principal) = (request.cancel_name(), request.principal().cloned());
-                let settled = name.and_then(|name| self.memory.recall(now, &name, principal.as_ref()));
-                self.tell(Event::UnknownCancel);
+                let settled = name.and_then(|name| self.settled.recall(now, &name, principal.as_ref()));
+                self.emit(Event::UnknownCancel);
                 self.acknowledge_settled(ack, id, settled);
             }
         }
@@ -196,7 +196,7 @@ impl Session {
     /// room for it: a peer may send cancels for as long as the shield lasts (I11).
     fn hold_ack_again(&mut self, key: InboundKey, id: RequestId, ack: OwedAck) {
         if ack.is_some() && self.held_acks >= self.config.limits.parked {
-            self.tell(Event::LimitReached("parked"));
+            self.emit(Event::LimitReached("parked"));
             self.acknowledge(ack, Some(id), AckStatus::Overloaded);
             return;
         }
@@ -218,16 +218,16 @@ impl Session {
         origin: &Origin,
     ) {
         let name: Name = (origin.scope, id.clone());
-        let settled = self.memory.recall(now, &name, origin.principal.as_ref());
+        let settled = self.settled.recall(now, &name, origin.principal.as_ref());
         let in_use = self.request_named(name.0, &name.1).is_some() || self.cancel_keys.contains_key(&name);
-        let is_late = in_use || self.memory.knows(now, &name);
-        let may_park = self.parks_early_cancels() && !is_late && !self.memory.forgotten(now).may_hold(&id);
-        if may_park && self.parked.park(now, (name, origin.principal.clone()), cause) {
-            self.tell(Event::ParkedCancel);
+        let is_late = in_use || self.settled.knows(now, &name);
+        let may_park = self.parks_early_cancels() && !is_late && !self.settled.forgotten(now).may_hold(&id);
+        if may_park && self.early_cancels.park(now, (name, origin.principal.clone()), cause) {
+            self.emit(Event::ParkedCancel);
             self.acknowledge(ack, Some(id), AckStatus::Cancelled);
             return;
         }
-        self.tell(Event::UnknownCancel);
+        self.emit(Event::UnknownCancel);
         self.acknowledge_settled(ack, id, settled);
     }
 
@@ -240,7 +240,7 @@ impl Session {
                 Some(_) => AckStatus::NotCancellable,
                 None => AckStatus::NotFound,
             };
-            self.tell(Event::IgnoredCancel);
+            self.emit(Event::IgnoredCancel);
             self.acknowledge(ack, Some(id), status);
         }
         self.advance(now);
@@ -271,7 +271,7 @@ impl Session {
                 request.state = State::Draining { owes_signal: true };
             }
         } else {
-            request.state = State::Held;
+            request.state = State::CancelPending;
             if decides {
                 self.hold_ack(key, ack);
             } else {
@@ -321,7 +321,7 @@ impl Session {
             State::Cancelling => true,
             // One that is still owed its signal is shielded.
             State::Draining { .. } => request.cause().is_some(),
-            State::Queued | State::Running | State::Held | State::Ended => false,
+            State::Queued | State::Running | State::CancelPending | State::Ended => false,
         };
         if signalled && request.extras().shields == 0 && request.extras().alarms.grace.is_none() {
             self.start_grace(now, key);
@@ -332,7 +332,7 @@ impl Session {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.grace), Timer::Grace(key));
         match request.state {
-            State::Queued | State::Running | State::Held | State::Ended => return,
+            State::Queued | State::Running | State::CancelPending | State::Ended => return,
             State::Cancelling => {
                 let cause = request.cause().cloned();
                 self.settle_cancelled(now, key, cause);
@@ -351,7 +351,7 @@ impl Session {
     fn abort(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if !std::mem::replace(&mut request.aborted, true) {
-            self.tell(Event::Aborted(key));
+            self.emit(Event::Aborted(key));
             self.push(Output::Abort(key));
         }
     }

@@ -152,7 +152,7 @@ impl Session {
     /// A request that is signalled or settled has no new children: they are born cancelled (I5).
     pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
         match self.state_of(parent) {
-            Some(State::Queued | State::Running | State::Held) => true,
+            Some(State::Queued | State::Running | State::CancelPending) => true,
             Some(State::Cancelling) => plant::is(Plant::NotBornCancelled),
             Some(State::Draining { .. } | State::Ended) | None => false,
         }

@@ -9,7 +9,7 @@ use crate::id::Principal;
 use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]
-pub(super) struct Parked {
+pub(super) struct EarlyCancels {
     most: usize,
     longest: Duration,
     waiting: HashMap<Wanted, Cause>,
@@ -22,7 +22,7 @@ const ENTRY: usize = 1024;
 /// A key and whose it is: a stranger's cancel takes nobody's place (I4).
 pub(super) type Wanted = (Name, Option<Principal>);
 
-impl Parked {
+impl EarlyCancels {
     pub(super) fn new(most: usize, longest: Duration) -> Self {
         Self { most, longest, waiting: HashMap::new(), order: VecDeque::new() }
     }

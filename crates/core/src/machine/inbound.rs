@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::input::{Arrival, HandlerResult, Work};
+use super::input::{HandlerResult, InboundRequest, Work};
 use super::output::{Event, Output, Reply, ReplyBody};
 use super::request::{Alarms, Fixed, Request, State};
 use super::settled_cache::Settled;
@@ -16,7 +16,7 @@ use crate::plant::{self, Plant};
 impl Session {
     /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
     /// outputs of this step or of a later one. `None`: the outputs say how it was refused.
-    pub fn recv_request(&mut self, now: Instant, arrival: Arrival<'_>) -> Option<InboundKey> {
+    pub fn recv_request(&mut self, now: Instant, arrival: InboundRequest<'_>) -> Option<InboundKey> {
         let hash = self.ids.hash(&(arrival.origin.scope, &arrival.id));
         if let Err(refusal) = self.admit(now, &arrival, hash) {
             self.refuse(now, arrival, refusal);
@@ -73,30 +73,32 @@ impl Session {
                 self.write_answer(key, ReplyBody::Handler);
             }
             (State::Queued | State::Draining { .. } | State::Ended, _) => {}
-            (State::Held | State::Cancelling, HandlerResult::Value) if plant::is(Plant::ValueDropped) => {
+            (State::CancelPending | State::Cancelling, HandlerResult::Value)
+                if plant::is(Plant::ValueDropped) =>
+            {
                 self.settle_cancelled(now, key, cancelled);
             }
             (State::Running, HandlerResult::Value | HandlerResult::Error)
-            | (State::Held | State::Cancelling, HandlerResult::Value) => {
+            | (State::CancelPending | State::Cancelling, HandlerResult::Value) => {
                 self.settle(now, key, ReplyBody::Handler);
             }
             (State::Running, HandlerResult::Stopped) => {
                 let cause = Cause::new(CauseKind::Local);
                 self.settle(now, key, ReplyBody::Cancelled(cause));
             }
-            (State::Held | State::Cancelling, HandlerResult::Error) => {
-                self.tell(Event::ErrorAfterCancel(key));
+            (State::CancelPending | State::Cancelling, HandlerResult::Error) => {
+                self.emit(Event::ErrorAfterCancel(key));
                 self.settle_cancelled(now, key, cancelled);
             }
-            (State::Held | State::Cancelling, HandlerResult::Stopped) => {
+            (State::CancelPending | State::Cancelling, HandlerResult::Stopped) => {
                 self.settle_cancelled(now, key, cancelled);
             }
             (State::Running, HandlerResult::Panicked) => {
-                self.tell(Event::HandlerPanicked(key));
+                self.emit(Event::HandlerPanicked(key));
                 self.settle(now, key, ReplyBody::Refused(Refusal::Internal));
             }
-            (State::Held | State::Cancelling, HandlerResult::Panicked) => {
-                self.tell(Event::HandlerPanicked(key));
+            (State::CancelPending | State::Cancelling, HandlerResult::Panicked) => {
+                self.emit(Event::HandlerPanicked(key));
                 self.settle_cancelled(now, key, cancelled);
             }
         }
@@ -112,7 +114,7 @@ impl Session {
         }
         match request.state {
             State::Queued | State::Ended => return,
-            State::Running | State::Held | State::Cancelling => {
+            State::Running | State::CancelPending | State::Cancelling => {
                 self.local_answer(now, key, HandlerResult::Panicked);
             }
             State::Draining { .. } => {}
@@ -134,7 +136,7 @@ impl Session {
         self.advance(now);
     }
 
-    fn make_request(&mut self, arrival: Arrival<'_>) -> Request {
+    fn make_request(&mut self, arrival: InboundRequest<'_>) -> Request {
         let reach = self.reach_of(&arrival);
         let fixed = self.fixed_result(arrival.method);
         Request::new(arrival, reach, fixed, &mut self.request_extras)
@@ -207,7 +209,7 @@ impl Session {
         request.take_alarm(|alarms| &mut alarms.queue);
         let work = request.work;
         self.leave_queue(key, work);
-        self.tell(Event::LimitReached("queue_time"));
+        self.emit(Event::LimitReached("queue_time"));
         let body = ReplyBody::Refused(Refusal::Overloaded("queue_time"));
         self.settle_queued(now, key, body, Settled::Completed);
     }
@@ -316,7 +318,7 @@ impl Session {
                 self.tree.forget(key);
             }
             self.request_extras.keep(self.requests.remove(key.0).and_then(Request::into_extras));
-            self.push(Output::Gone(key));
+            self.push(Output::Released(key));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cause::{Cause, CauseKind};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId, Scope};
-use crate::message::{CancelKey, Exempt};
+use crate::message::{CancelExemption, CancelKey};
 
 /// Where a message came from.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ impl Origin {
 
 /// A request of the peer, without its params.
 #[derive(Clone, Debug)]
-pub struct Arrival<'a> {
+pub struct InboundRequest<'a> {
     /// Its id.
     pub id: RequestId,
     /// What a cancel will name it by.
@@ -35,7 +35,7 @@ pub struct Arrival<'a> {
     /// Its method.
     pub method: &'a str,
     /// Whether its params put it out of a cancel's reach.
-    pub exempt: Exempt,
+    pub exempt: CancelExemption,
     /// The codec's own mark.
     pub tag: u8,
     /// Where it came from.
@@ -80,7 +80,7 @@ pub struct CallSpec<'a> {
     /// When it is cancelled by itself.
     pub deadline: Option<Instant>,
     /// Whether its params put it out of a cancel's reach.
-    pub exempt: Exempt,
+    pub exempt: CancelExemption,
     /// What its caller does after a cancel. `None`: the dialect's own way.
     pub after_cancel: Option<AfterCancel>,
 }
@@ -89,7 +89,7 @@ impl<'a> CallSpec<'a> {
     /// A call without parent or deadline.
     #[must_use]
     pub const fn new(method: &'a str) -> Self {
-        Self { method, parent: None, deadline: None, exempt: Exempt::No, after_cancel: None }
+        Self { method, parent: None, deadline: None, exempt: CancelExemption::No, after_cancel: None }
     }
 }
 
@@ -116,7 +116,7 @@ pub enum AnswerKind {
 
 /// What became of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lost {
+pub enum DisconnectPolicy {
     /// Cancel what the peer asked for now (byte streams, WebSocket).
     CancelNow,
     /// Let it run for [`Limits::detach_grace`](crate::Limits::detach_grace), then cancel it.

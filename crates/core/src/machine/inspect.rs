@@ -92,7 +92,7 @@ pub enum RequestState {
     /// Its handler runs.
     Running,
     /// A cancel was accepted and a shield holds.
-    Held,
+    CancelPending,
     /// Its handler was signalled.
     Cancelling,
     /// It is settled, and its task runs; `true`: the signal is still owed.
@@ -163,7 +163,7 @@ pub struct CallView {
     /// Its own deadline, once it is cancelled.
     pub deadline: Option<Duration>,
     /// No cancel message is sent for it.
-    pub untold: bool,
+    pub no_cancel_message: bool,
     /// Whether the peer may end it by a cancel of its own.
     pub peer_may_end: bool,
     /// What its caller does when it is cancelled.
@@ -208,7 +208,7 @@ impl From<State> for RequestState {
         match state {
             State::Queued => Self::Queued,
             State::Running => Self::Running,
-            State::Held => Self::Held,
+            State::CancelPending => Self::CancelPending,
             State::Cancelling => Self::Cancelling,
             State::Draining { owes_signal } => Self::Draining(owes_signal),
             State::Ended => Self::Ended,
@@ -246,7 +246,7 @@ impl Session {
         cancel_keys.sort_unstable();
         let mut cancels: Vec<_> = self.cancels.iter().map(|(number, key)| (*number, *key)).collect();
         cancels.sort_unstable();
-        let forgotten = self.memory.inspect_forgotten(now);
+        let forgotten = self.settled.inspect_forgotten(now);
         Inspection {
             standing: self.lifecycle.state().into(),
             lifecycle: (due.map(until), drained_by.map(until), ignores_shields, waits),
@@ -259,7 +259,7 @@ impl Session {
             queue: self.queue.inspect().collect(),
             timers: self.timers.inspect().map(|(at, timer)| (until(at), timer.into())).collect(),
             parked: self
-                .parked
+                .early_cancels
                 .inspect()
                 .map(|(((scope, id), principal), at)| {
                     let age = age(at).min(self.config.limits.parked_time);
@@ -267,7 +267,7 @@ impl Session {
                 })
                 .collect(),
             remembered: self
-                .memory
+                .settled
                 .inspect()
                 .map(|((scope, id), known, at)| {
                     let known = known.map(|(settled, whose)| (whose.cloned(), settled == Settled::Cancelled));
@@ -329,7 +329,8 @@ impl Session {
 impl Hash for Session {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (_, drained_by, ..) = self.lifecycle.inspect();
-        let known = self.parked.inspect().map(|(_, at)| at).chain(self.memory.inspect().map(|(.., at)| at));
+        let known =
+            self.early_cancels.inspect().map(|(_, at)| at).chain(self.settled.inspect().map(|(.., at)| at));
         let from = self.next_timeout().or_else(|| known.max()).or(drained_by);
         self.inspect_from(from).hash(state);
     }
@@ -341,8 +342,8 @@ mod tests {
 
     use super::*;
     use crate::dialect::{MCP, Role};
-    use crate::machine::{Arrival, Origin, SessionConfig, Work};
-    use crate::message::{CancelKey, Exempt};
+    use crate::machine::{InboundRequest, Origin, SessionConfig, Work};
+    use crate::message::{CancelExemption, CancelKey};
 
     fn hash_of(session: &Session) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -352,11 +353,11 @@ mod tests {
 
     fn cancelled(now: Instant, id: i64) -> Session {
         let mut session = Session::new(SessionConfig::new(MCP, Role::Server));
-        let arrival = Arrival {
+        let arrival = InboundRequest {
             id: id.into(),
             cancel_key: CancelKey::SameAsId,
             method: "work",
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             tag: 0,
             origin: Origin::STREAM,
             server_cancellable: false,

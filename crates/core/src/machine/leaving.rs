@@ -24,7 +24,7 @@ impl Session {
         let Some(lifecycle) = self.server_lifecycle() else { return true };
         let is_heard = self.leaving.begun || method == lifecycle.exit;
         if !is_heard {
-            self.tell(Event::EarlyNotification);
+            self.emit(Event::EarlyNotification);
         }
         is_heard
     }

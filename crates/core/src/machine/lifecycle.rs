@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Session;
-use super::input::Lost;
+use super::input::DisconnectPolicy;
 use super::output::{CloseCause, Event, Output};
 use super::request::State as RequestState;
 use super::timers::{Timer, later};
@@ -117,7 +117,7 @@ impl Session {
 
     /// The connection is lost, or its output is broken. No answer is written any more and every call of ours is
     /// settled; `lost` says what becomes of the requests we serve.
-    pub fn recv_lost(&mut self, now: Instant, lost: Lost) {
+    pub fn recv_lost(&mut self, now: Instant, lost: DisconnectPolicy) {
         if self.lifecycle.state == State::Lost {
             return;
         }
@@ -125,12 +125,12 @@ impl Session {
         self.unschedule();
         self.lose_all_calls();
         let detached_until = match lost {
-            Lost::CancelNow => {
+            DisconnectPolicy::CancelNow => {
                 self.cancel_all(now, CauseKind::Disconnected);
                 None
             }
-            Lost::Detach => Some(later(now, self.config.limits.detach_grace)),
-            Lost::Keep => None,
+            DisconnectPolicy::Detach => Some(later(now, self.config.limits.detach_grace)),
+            DisconnectPolicy::Keep => None,
         };
         if let Some(at) = [detached_until, self.lifecycle.drained_by].into_iter().flatten().min() {
             self.schedule(at);
@@ -166,7 +166,7 @@ impl Session {
 
     /// Nobody has used the connection for the time its server allows: it is counted and shut down.
     pub fn local_idle(&mut self, now: Instant) {
-        self.tell(Event::LimitReached("idle"));
+        self.emit(Event::LimitReached("idle"));
         self.local_shutdown(now, Duration::ZERO);
     }
 

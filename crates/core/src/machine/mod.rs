@@ -6,7 +6,7 @@
 //! ```text
 //! a request the peer asks of us          Queued -> Running -> Draining -> gone
 //!                                                    |  ^
-//!                                    Held (shield) <-+  +-> Cancelling (signalled, the handler decides)
+//!                                    CancelPending   <-+  +-> Cancelling (signalled, the handler decides)
 //! a request we ask of the peer           Staged -> Written -> Cancelling -> settled
 //! ```
 //!
@@ -66,7 +66,8 @@ use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey};
 use crate::pool::Pool;
 
 pub use input::{
-    AfterCancel, AnswerKind, Arrival, CallRefused, CallSpec, CancelResult, HandlerResult, Lost, Origin, Work,
+    AfterCancel, AnswerKind, CallRefused, CallSpec, CancelResult, DisconnectPolicy, HandlerResult,
+    InboundRequest, Origin, Work,
 };
 pub use limits::Limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
@@ -131,8 +132,8 @@ pub struct Session {
     queue: queue::Queue,
     permits: queue::Permits,
     shares: shares::Shares,
-    memory: settled_cache::Memory,
-    parked: early_cancels::Parked,
+    settled: settled_cache::SettledCache,
+    early_cancels: early_cancels::EarlyCancels,
     /// Acknowledgements that wait for the ends of shields.
     held_acks: usize,
     calls: table::Table<call::Call>,
@@ -146,7 +147,7 @@ pub struct Session {
     next_number: u64,
     tree: cancel_tree::Cascades,
     timers: timers::Timers,
-    bucket: bad::Bucket,
+    bucket: bad::TokenBucket,
     outputs: VecDeque<Output>,
     stats: Stats,
 }
@@ -168,8 +169,8 @@ impl Session {
             queue: queue::Queue::default(),
             permits: queue::Permits::default(),
             shares: shares::Shares::new(config.client_limits),
-            memory: settled_cache::Memory::new(limits.remembered, limits.remembered_time),
-            parked: early_cancels::Parked::new(limits.parked, limits.parked_time),
+            settled: settled_cache::SettledCache::new(limits.remembered, limits.remembered_time),
+            early_cancels: early_cancels::EarlyCancels::new(limits.parked, limits.parked_time),
             held_acks: 0,
             calls: table::Table::new(),
             open_calls: 0,
@@ -179,7 +180,7 @@ impl Session {
             next_number: 1,
             tree: cancel_tree::Cascades::default(),
             timers: timers::Timers::default(),
-            bucket: bad::Bucket::default(),
+            bucket: bad::TokenBucket::default(),
             outputs: VecDeque::new(),
             stats: Stats::default(),
             config,
@@ -237,7 +238,7 @@ impl Session {
     /// About how many bytes it takes for ids that are settled and for early cancels: what requests and calls take comes on top.
     #[must_use]
     pub fn bytes_remembered(&self) -> usize {
-        self.memory.bytes() + self.parked.bytes()
+        self.settled.bytes() + self.early_cancels.bytes()
     }
 
     /// The bounds.
@@ -261,7 +262,7 @@ impl Session {
     }
 
     /// Counts an event and puts it among the outputs.
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         self.stats.count(&event);
         self.push(Output::Event(event));
     }

@@ -10,11 +10,11 @@ use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
-use crate::message::Exempt;
+use crate::message::CancelExemption;
 use crate::plant::{self, Plant};
 
 impl Session {
-    /// Stages a call. Its frame may be written from now on; tell [`local_written`](Self::local_written) when it is.
+    /// Stages a call. Its frame may be written from now on; call [`local_written`](Self::local_written) when it is.
     ///
     /// # Errors
     /// The call is not made: too many are in flight, it would be born cancelled, or the connection is gone.
@@ -25,11 +25,12 @@ impl Session {
     ) -> Result<(OutboundKey, CallNumber), CallRefused> {
         self.may_call(spec.parent)?;
         if self.calls.len() >= self.config.limits.calls {
-            self.tell(Event::LimitReached("calls"));
+            self.emit(Event::LimitReached("calls"));
             return Err(CallRefused::TooMany);
         }
         let rules = self.rules();
-        let untold = (spec.exempt == Exempt::FromCancelMessages && self.agreement.peer_exempts(spec.method))
+        let no_cancel_message = (spec.exempt == CancelExemption::FromCancelMessages
+            && self.agreement.peer_exempts(spec.method))
             || rules.handshake == Some(spec.method)
             || rules.uncancellable.contains(&spec.method)
             || (rules.cancel_from == CancelFrom::Client && self.config.role == Role::Server);
@@ -44,7 +45,7 @@ impl Session {
             alarm: spec.deadline.map(|at| at.max(now)),
             extras: None,
             state: State::Staged,
-            untold,
+            no_cancel_message,
             peer_may_end,
             after_cancel: spec.after_cancel.unwrap_or(by_dialect),
         }));
@@ -158,7 +159,7 @@ impl Session {
                 Some(found)
             }
             (Some(found), Some(State::Leaving)) => {
-                self.tell(Event::LateAnswer);
+                self.emit(Event::LateAnswer);
                 self.free_call(found);
                 self.advance(now);
                 None
@@ -166,7 +167,7 @@ impl Session {
             _ => {
                 let was_ours = call.is_some_and(|number| number.0 < self.next_number && number.0 > 0);
                 let staged = state == Some(State::Staged);
-                self.tell(if was_ours && !staged { Event::LateAnswer } else { Event::UnknownAnswer });
+                self.emit(if was_ours && !staged { Event::LateAnswer } else { Event::UnknownAnswer });
                 None
             }
         }
@@ -177,7 +178,7 @@ impl Session {
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
         let call = cancel.and_then(|number| self.cancels.remove(&number));
         let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
-            self.tell(Event::LateAnswer);
+            self.emit(Event::LateAnswer);
             return;
         };
         // A call with a deadline was promised an end, whatever the peer says.
@@ -237,7 +238,7 @@ impl Session {
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
                 CancelResult::TakenBack
             }
-            State::Staged | State::Written if open.untold || !may_tell => {
+            State::Staged | State::Written if open.no_cancel_message || !may_tell => {
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
                 CancelResult::NotSupported
             }
@@ -281,7 +282,7 @@ impl Session {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         open.alarm = None;
         let Some(cause) = open.cause().cloned() else { return };
-        self.tell(Event::Unresponsive(call));
+        self.emit(Event::Unresponsive(call));
         self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
     }
 

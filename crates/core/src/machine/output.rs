@@ -29,7 +29,7 @@ pub enum Output {
         exchange: ExchangeId,
     },
     /// The request is gone: forget what was kept for it (I3).
-    Gone(InboundKey),
+    Released(InboundKey),
     /// Refuse a frame or a request the machine keeps nothing of (control lane).
     Refuse {
         /// The id, the codec's mark, if the refusal carries an id.

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::input::{Arrival, Origin, Work};
+use super::input::{InboundRequest, Origin, Work};
 use super::settled_cache::Name;
 use crate::cause::{Cause, CauseKind};
 use crate::id::{ClientNumber, ExchangeId, OutboundKey, Principal, RequestId, Scope};
@@ -37,7 +37,7 @@ pub(super) struct Extras {
     name: Option<RequestId>,
     /// The fixed result that may stand in place of the cancelled answer.
     pub(super) fixed: Option<Fixed>,
-    /// The first accepted cancel. Set in `Held` and `Cancelling`, and in `Draining` if a cancel settled it.
+    /// The first accepted cancel. Set in `CancelPending` and `Cancelling`, and in `Draining` if a cancel settled it.
     pub(super) cause: Option<Cause>,
     /// Acknowledgements that wait for the end of a shield.
     pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
@@ -121,7 +121,7 @@ pub(super) enum State {
     /// Its handler runs, and nothing is decided.
     Running,
     /// A cancel was accepted while a shield holds; neither signal nor decision has been made.
-    Held,
+    CancelPending,
     /// Its handler was signalled and decides what the answer is.
     Cancelling,
     /// It is settled; its handler's task is not gone yet.
@@ -137,7 +137,7 @@ impl State {
     /// The answer is not decided.
     pub(super) const fn is_open(self) -> bool {
         match self {
-            Self::Queued | Self::Running | Self::Held | Self::Cancelling => true,
+            Self::Queued | Self::Running | Self::CancelPending | Self::Cancelling => true,
             Self::Draining { .. } | Self::Ended => false,
         }
     }
@@ -157,7 +157,7 @@ pub(super) enum Cancellability {
 impl Request {
     /// A request that waits for its start.
     pub(super) fn new(
-        arrival: Arrival<'_>,
+        arrival: InboundRequest<'_>,
         reach: Cancellability,
         fixed: Option<Fixed>,
         spares: &mut Pool<Extras>,

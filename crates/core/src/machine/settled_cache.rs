@@ -28,7 +28,7 @@ pub(super) enum Settled {
 
 /// The last settled keys, bounded in number and age.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(super) struct SettledCache {
     most: usize,
     longest: Duration,
     known: HashMap<Name, Known>,
@@ -81,7 +81,7 @@ struct Recorded {
     at: Instant,
 }
 
-impl Memory {
+impl SettledCache {
     pub(super) fn new(most: usize, longest: Duration) -> Self {
         Self {
             most,
@@ -191,64 +191,64 @@ mod tests {
         (Scope::Session, RequestId::number(id))
     }
 
-    fn forgotten(memory: &mut Memory, now: Instant) -> (Option<i64>, bool) {
-        let Forgotten { highest, strings } = memory.forgotten(now);
+    fn forgotten(cache: &mut SettledCache, now: Instant) -> (Option<i64>, bool) {
+        let Forgotten { highest, strings } = cache.forgotten(now);
         (highest, strings)
     }
 
     #[test]
     fn memory_is_bounded_in_number_and_age_and_tells_what_it_forgot() {
         let start = Instant::now();
-        let mut memory = Memory::new(2, Duration::from_secs(60));
-        memory.record(start, name(1), None, Settled::Completed);
-        memory.record(start, name(2), None, Settled::Cancelled);
-        assert_eq!(forgotten(&mut memory, start), (None, false));
-        memory.record(start, name(3), None, Settled::Completed);
-        assert_eq!(memory.recall(start, &name(1), None), None);
-        assert_eq!(memory.recall(start, &name(2), None), Some(Settled::Cancelled));
-        assert_eq!(forgotten(&mut memory, start), (Some(1), false));
+        let mut cache = SettledCache::new(2, Duration::from_secs(60));
+        cache.record(start, name(1), None, Settled::Completed);
+        cache.record(start, name(2), None, Settled::Cancelled);
+        assert_eq!(forgotten(&mut cache, start), (None, false));
+        cache.record(start, name(3), None, Settled::Completed);
+        assert_eq!(cache.recall(start, &name(1), None), None);
+        assert_eq!(cache.recall(start, &name(2), None), Some(Settled::Cancelled));
+        assert_eq!(forgotten(&mut cache, start), (Some(1), false));
         let later = start + Duration::from_secs(60);
-        assert_eq!(memory.recall(later, &name(2), None), None);
-        assert_eq!(forgotten(&mut memory, later), (Some(3), false));
-        assert!(memory.known.is_empty() && memory.order.is_empty());
+        assert_eq!(cache.recall(later, &name(2), None), None);
+        assert_eq!(forgotten(&mut cache, later), (Some(3), false));
+        assert!(cache.known.is_empty() && cache.order.is_empty());
     }
 
     #[test]
     fn a_key_settled_again_replaces_its_memory() {
         let start = Instant::now();
-        let mut memory = Memory::new(8, Duration::from_secs(60));
-        memory.record(start, name(1), None, Settled::Completed);
-        memory.record(start + Duration::from_secs(30), name(1), None, Settled::Cancelled);
+        let mut cache = SettledCache::new(8, Duration::from_secs(60));
+        cache.record(start, name(1), None, Settled::Completed);
+        cache.record(start + Duration::from_secs(30), name(1), None, Settled::Cancelled);
         let when = start + Duration::from_secs(61);
-        assert_eq!(memory.recall(when, &name(1), None), Some(Settled::Cancelled));
-        assert_eq!(forgotten(&mut memory, when), (None, false));
+        assert_eq!(cache.recall(when, &name(1), None), Some(Settled::Cancelled));
+        assert_eq!(forgotten(&mut cache, when), (None, false));
     }
 
     #[test]
     fn a_key_settled_twice_in_one_step_is_known_while_its_younger_entry_is() {
         let start = Instant::now();
-        let mut memory = Memory::new(2, Duration::from_secs(60));
+        let mut cache = SettledCache::new(2, Duration::from_secs(60));
         for id in [1, 1, 2] {
-            memory.record(start, name(id), None, Settled::Completed);
+            cache.record(start, name(id), None, Settled::Completed);
         }
-        assert_eq!(memory.recall(start, &name(1), None), Some(Settled::Completed));
-        assert_eq!(forgotten(&mut memory, start), (None, false), "nothing is missing");
+        assert_eq!(cache.recall(start, &name(1), None), Some(Settled::Completed));
+        assert_eq!(forgotten(&mut cache, start), (None, false), "nothing is missing");
     }
 
     #[test]
     fn the_highest_that_was_forgotten_is_kept_for_good() {
         let start = Instant::now();
-        let mut memory = Memory::new(1, Duration::from_secs(60));
+        let mut cache = SettledCache::new(1, Duration::from_secs(60));
         for id in [7, 3, 4] {
-            memory.record(start, name(id), None, Settled::Completed);
+            cache.record(start, name(id), None, Settled::Completed);
         }
-        assert_eq!(forgotten(&mut memory, start), (Some(7), false));
+        assert_eq!(forgotten(&mut cache, start), (Some(7), false));
         let text = RequestId::text("a").unwrap();
-        memory.record(start, (Scope::Session, text.clone()), None, Settled::Completed);
-        assert_eq!(forgotten(&mut memory, start), (Some(7), false));
+        cache.record(start, (Scope::Session, text.clone()), None, Settled::Completed);
+        assert_eq!(forgotten(&mut cache, start), (Some(7), false));
         let hours = start + Duration::from_secs(7200);
-        assert_eq!(forgotten(&mut memory, hours), (Some(7), true), "strings have no order");
-        let forgotten = memory.forgotten(hours);
+        assert_eq!(forgotten(&mut cache, hours), (Some(7), true), "strings have no order");
+        let forgotten = cache.forgotten(hours);
         assert!(forgotten.may_hold(&7.into()) && forgotten.may_hold(&text) && !forgotten.may_hold(&8.into()));
     }
 }

@@ -55,7 +55,7 @@ impl Session {
         let cause = request.cause().cloned();
         match request.state {
             State::Queued | State::Running | State::Ended => {}
-            State::Held => {
+            State::CancelPending => {
                 if let Some(cause) = cause.filter(|_| !plant::is(Plant::SignalLost)) {
                     let decides = self.is_decided_by(&cause);
                     self.decide_and_signal(now, key, cause, decides);

@@ -88,7 +88,7 @@ impl Receiver for MemoryReceiver {
 
 impl Drop for MemoryReceiver {
     fn drop(&mut self) {
-        self.input.forsake();
+        self.input.close_reader();
     }
 }
 
@@ -151,22 +151,22 @@ impl Drop for MemorySender {
 /// gone; connecting fails once the listener is.
 #[must_use]
 pub fn memory_listener() -> (MemoryListener, MemoryTransport) {
-    let door = Arc::new(Door(Mutex::default()));
-    let knocker = Arc::new(Knocker(Arc::clone(&door)));
-    (MemoryListener(door), MemoryTransport(knocker))
+    let queue = Arc::new(AcceptQueue(Mutex::default()));
+    let connector = Arc::new(Connector(Arc::clone(&queue)));
+    (MemoryListener(queue), MemoryTransport(connector))
 }
 
 /// Connects to a [`MemoryListener`] of this process; each clone opens one connection.
 #[derive(Clone)]
-pub struct MemoryTransport(Arc<Knocker>);
+pub struct MemoryTransport(Arc<Connector>);
 
 /// Accepts what a [`MemoryTransport`] connects.
-pub struct MemoryListener(Arc<Door>);
+pub struct MemoryListener(Arc<AcceptQueue>);
 
 /// The last of these ends the listener.
-struct Knocker(Arc<Door>);
+struct Connector(Arc<AcceptQueue>);
 
-struct Door(Mutex<Queue>);
+struct AcceptQueue(Mutex<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -176,7 +176,7 @@ struct Queue {
     knockers_gone: bool,
 }
 
-impl Door {
+impl AcceptQueue {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -239,7 +239,7 @@ impl Drop for MemoryListener {
     }
 }
 
-impl Drop for Knocker {
+impl Drop for Connector {
     fn drop(&mut self) {
         let listener = {
             let mut queue = self.0.queue();

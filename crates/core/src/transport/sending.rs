@@ -40,7 +40,7 @@ pub trait Sender: Send {
 
     /// The answer sent next on this exchange is a refusal, for this reason: for wires that say so outside of the body,
     /// as HTTP does with a status. Other wires do nothing.
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         let _ = (exchange, fault);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rescind_core::{CallContext, HandlerError, ArrivalOrder, Peer, Router, dialect, memory_pair};
+use rescind_core::{ArrivalOrder, CallContext, HandlerError, Peer, Router, dialect, memory_pair};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

@@ -30,7 +30,7 @@ use crate::server::replay_buffer::{ReplayBuffer, Retention};
 use crate::server::sessions::Conversed;
 use crate::server::{HttpCounts, Settings};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wakes::Wakes;
+use crate::wake_list::WakeList;
 
 /// The exchange of `initialize`, the only one answered on its own POST (A1).
 const OPENING: ExchangeId = ExchangeId(1);
@@ -55,7 +55,7 @@ pub(super) struct Connection {
     /// The bytes that are held for it.
     pub(super) budget: ByteBudget,
     table: Weak<Connections>,
-    /// Something was asked on it but its opening.
+    /// Something was asked on it but its handshake.
     used: AtomicBool,
     state: Mutex<State>,
 }
@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) sessions: Sessions,
     /// The streams our own requests went by.
     asked: HashMap<RequestId, u64>,
-    opening: Opening,
+    handshake: HandshakeAnswer,
     closed: bool,
     used: Instant,
     driver: Option<Waker>,
@@ -74,7 +74,7 @@ pub(super) struct State {
 }
 
 /// What `initialize` is answered with.
-enum Opening {
+enum HandshakeAnswer {
     Waits(Option<Waker>),
     Answered(Bytes),
     Refused,
@@ -93,7 +93,7 @@ impl Connection {
             lanes: Numbered::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
             sessions: Sessions::default(),
             asked: HashMap::new(),
-            opening: Opening::Waits(None),
+            handshake: HandshakeAnswer::Waits(None),
             closed: false,
             used: Instant::now(),
             driver: None,
@@ -119,8 +119,8 @@ impl Connection {
     }
 
     /// One step under the lock; wakers are called after it.
-    fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
-        let mut wakes = Wakes::default();
+    fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
+        let mut wakes = WakeList::default();
         let result = {
             let mut state = self.state();
             state.used = Instant::now();
@@ -185,14 +185,14 @@ impl Connection {
     /// What `initialize` is answered with. `None`: it was refused without a word, or the link has ended.
     pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let mut state = self.state();
-        if state.closed && matches!(state.opening, Opening::Waits(_)) {
+        if state.closed && matches!(state.handshake, HandshakeAnswer::Waits(_)) {
             return Poll::Ready(None);
         }
-        match std::mem::replace(&mut state.opening, Opening::Told) {
-            Opening::Answered(body) => Poll::Ready(Some(body)),
-            Opening::Refused | Opening::Told => Poll::Ready(None),
-            Opening::Waits(_) => {
-                state.opening = Opening::Waits(Some(cx.waker().clone()));
+        match std::mem::replace(&mut state.handshake, HandshakeAnswer::Told) {
+            HandshakeAnswer::Answered(body) => Poll::Ready(Some(body)),
+            HandshakeAnswer::Refused | HandshakeAnswer::Told => Poll::Ready(None),
+            HandshakeAnswer::Waits(_) => {
+                state.handshake = HandshakeAnswer::Waits(Some(cx.waker().clone()));
                 Poll::Pending
             }
         }
@@ -202,7 +202,7 @@ impl Connection {
     pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
         self.step(|state, wakes| {
             if out.exchange == OPENING && out.last {
-                wakes.extend(state.answer_opening(Opening::Answered(out.body)));
+                wakes.extend(state.answer_handshake(HandshakeAnswer::Answered(out.body)));
                 return Ok(());
             }
             let lane = state.lane_of(&out);
@@ -230,7 +230,7 @@ impl Connection {
 
     pub(super) fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
         if exchange == OPENING {
-            self.step(|state, wakes| wakes.extend(state.answer_opening(Opening::Refused)));
+            self.step(|state, wakes| wakes.extend(state.answer_handshake(HandshakeAnswer::Refused)));
         }
     }
 
@@ -305,8 +305,8 @@ impl Connection {
     /// When nobody will have used it for too long; `None`: somebody does.
     pub(super) fn idle_at(&self) -> Option<Instant> {
         let state = self.state();
-        let busy =
-            state.lanes.values().any(ReplayBuffer::has_reader) || matches!(state.opening, Opening::Waits(_));
+        let busy = state.lanes.values().any(ReplayBuffer::has_reader)
+            || matches!(state.handshake, HandshakeAnswer::Waits(_));
         (!busy).then(|| state.used + self.settings.session_idle)
     }
 
@@ -314,7 +314,7 @@ impl Connection {
         self.state().closed
     }
 
-    /// The opening was given up before its answer.
+    /// The handshake was given up before its answer.
     pub(super) fn give_up_opening(&self) {
         self.inbound_queue.push_event(TransportEvent::ExchangeClosed { exchange: OPENING });
         self.end();
@@ -328,7 +328,7 @@ impl Connection {
         self.step(|state, wakes| {
             state.closed = true;
             wakes.extend(state.driver.take());
-            if let Opening::Waits(waker) = &mut state.opening {
+            if let HandshakeAnswer::Waits(waker) = &mut state.handshake {
                 wakes.extend(waker.take());
             }
             wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
@@ -343,7 +343,7 @@ impl Conversed for Connection {
     }
 
     fn is_unused(&self) -> bool {
-        !self.used.load(Ordering::Relaxed) && !matches!(self.state().opening, Opening::Waits(_))
+        !self.used.load(Ordering::Relaxed) && !matches!(self.state().handshake, HandshakeAnswer::Waits(_))
     }
 
     fn end(&self) {
@@ -415,11 +415,11 @@ impl State {
         }
     }
 
-    fn answer_opening(&mut self, answer: Opening) -> Option<Waker> {
-        match std::mem::replace(&mut self.opening, answer) {
-            Opening::Waits(waker) => waker,
+    fn answer_handshake(&mut self, answer: HandshakeAnswer) -> Option<Waker> {
+        match std::mem::replace(&mut self.handshake, answer) {
+            HandshakeAnswer::Waits(waker) => waker,
             told => {
-                self.opening = told;
+                self.handshake = told;
                 None
             }
         }

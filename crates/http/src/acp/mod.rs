@@ -31,7 +31,7 @@ use rescind_core::{BoxFuture, Credential};
 pub use client::AcpTransport;
 
 use self::server::AcpServer;
-use crate::server::{Door, HttpServer, Responder, ServerBinding, Settings, sealed};
+use crate::server::{AcceptQueue, HttpServer, Responder, ServerBinding, Settings, sealed};
 
 /// Answers a request for a WebSocket.
 pub(crate) type UpgradeHook =
@@ -113,7 +113,7 @@ impl sealed::Sealed for Acp {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Acp {
-    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(AcpServer::new(self, settings, door))
     }
 }

@@ -22,7 +22,7 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{Door, RequestBody, Responder, Settings, address, auth, body, checks};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, auth, body, checks};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// What pages may use.
@@ -39,12 +39,12 @@ pub(super) type Connections = Sessions<Connection>;
 pub(super) struct AcpServer {
     settings: Arc<Settings>,
     table: Arc<Connections>,
-    door: Door,
+    door: AcceptQueue,
     config: Acp,
 }
 
 impl AcpServer {
-    pub(super) fn new(config: Acp, settings: &Arc<Settings>, door: Door) -> Self {
+    pub(super) fn new(config: Acp, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
         Self { settings: Arc::clone(settings), table: Arc::default(), door, config }
     }
 

@@ -12,8 +12,8 @@ use super::connection::Serving;
 use super::cors::Credentials;
 use super::replay_buffer::Retention;
 use super::settings::HalfClose;
-use super::shutdown::{Open, open};
-use super::{Door, HttpListener, HttpService, ServerBinding, Settings};
+use super::shutdown::{ShutdownSignal, shutdown_pair};
+use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, Settings};
 use crate::test_io::Source;
 
 /// A server of one binding, before it serves: by itself with [`bind`](Self::bind), or mounted in a server of yours with
@@ -296,11 +296,11 @@ impl<B: ServerBinding> HttpServer<B> {
         "http"
     }
 
-    fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, Open) {
+    fn build(self, endpoint: Endpoint) -> (HttpService, HttpListener, ShutdownSignal) {
         let settings = Arc::new(self.settings);
-        let (door, links) = Door::new();
+        let (door, links) = AcceptQueue::new();
         let responder = self.binding.responder(&settings, door);
-        let (opener, open) = open();
+        let (opener, open) = shutdown_pair();
         let watched = (settings.counts.clone(), settings.clients.clone());
         let service = HttpService::new(Arc::clone(&responder), settings);
         (service, HttpListener::new(links, endpoint, responder, watched, opener), open)

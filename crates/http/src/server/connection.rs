@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::heads::HeadTimer;
 use super::reply;
 use super::settings::HalfClose;
-use super::shutdown::Open;
+use super::shutdown::ShutdownSignal;
 use super::sockets::{Socket, Sockets};
 use super::write_timeout::Stalling;
 use super::{HttpService, ReplyBody, RequestBody, Settings, Stalled};
@@ -51,7 +51,7 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Serves until the listener is dropped, then lets connections say their last words.
-    pub(super) async fn run(mut self, service: HttpService, open: Open) {
+    pub(super) async fn run(mut self, service: HttpService, open: ShutdownSignal) {
         let settings = Arc::clone(service.settings());
         let mut sockets = Sockets::new(settings.connections);
         let mut builder = builder(&settings);
@@ -158,7 +158,7 @@ struct One {
     service: HttpService,
     builder: Arc<auto::Builder<TokioExecutor>>,
     path: Arc<str>,
-    open: Open,
+    open: ShutdownSignal,
     /// Where it came from.
     peer: Option<PeerAddress>,
     /// What its client showed.

@@ -7,7 +7,7 @@ use rescind_core::{Clients, Endpoint, Link, Listener, TransportError};
 use tokio::sync::mpsc;
 
 use super::settings::Served;
-use super::shutdown::Opener;
+use super::shutdown::ShutdownTrigger;
 use super::{HttpCounts, Responder};
 
 /// So many links wait to be accepted.
@@ -15,9 +15,9 @@ const BACKLOG: usize = 1024;
 
 /// What a binding hands new links to.
 #[derive(Clone, Debug)]
-pub(crate) struct Door(mpsc::Sender<Link>);
+pub(crate) struct AcceptQueue(mpsc::Sender<Link>);
 
-impl Door {
+impl AcceptQueue {
     /// A door, and what comes out of it.
     pub(super) fn new() -> (Self, mpsc::Receiver<Link>) {
         let (sender, receiver) = mpsc::channel(BACKLOG);
@@ -42,7 +42,7 @@ pub struct HttpListener {
     counts: HttpCounts,
     clients: Served,
     /// Closes with the listener, and the tasks that serve with it.
-    _open: Opener,
+    _open: ShutdownTrigger,
 }
 
 impl HttpListener {
@@ -51,7 +51,7 @@ impl HttpListener {
         endpoint: Endpoint,
         responder: Arc<dyn Responder>,
         (counts, clients): (HttpCounts, Served),
-        open: Opener,
+        open: ShutdownTrigger,
     ) -> Self {
         Self { links, endpoint, responder, counts, clients, _open: open }
     }

@@ -45,7 +45,7 @@ pub(crate) use service::address;
 pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;
-pub(crate) use listener::Door;
+pub(crate) use listener::AcceptQueue;
 pub(crate) use settings::Settings;
 
 use rescind_core::Principal;
@@ -83,7 +83,7 @@ pub(crate) trait Responder: Send + Sync + 'static {
 pub trait ServerBinding: sealed::Sealed {
     /// Makes the binding ready to serve.
     #[doc(hidden)]
-    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder>;
+    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder>;
 }
 
 pub(crate) mod sealed {

@@ -23,9 +23,9 @@ pub(crate) struct ReplayBuffer {
     kept: Retention,
     /// The number of the next event.
     next: u64,
-    waiting: VecDeque<Letter>,
+    waiting: VecDeque<StoredEvent>,
     waiting_bytes: usize,
-    read: VecDeque<Letter>,
+    read: VecDeque<StoredEvent>,
     read_bytes: usize,
     reader: Option<Reader>,
     readers: u64,
@@ -36,7 +36,7 @@ pub(crate) struct ReplayBuffer {
 }
 
 #[derive(Debug)]
-struct Letter {
+struct StoredEvent {
     number: u64,
     content: Content,
 }
@@ -57,7 +57,7 @@ struct Reader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forgotten;
 
-impl Letter {
+impl StoredEvent {
     fn size(&self) -> usize {
         match &self.content {
             Content::Message { body, .. } => body.len(),
@@ -94,7 +94,7 @@ impl ReplayBuffer {
         if self.waiting.is_empty() {
             self.moved = Instant::now();
         }
-        self.waiting.push_front(Letter { number: 0, content: Content::Priming(retry) });
+        self.waiting.push_front(StoredEvent { number: 0, content: Content::Priming(retry) });
         self.reader.as_mut()?.waker.take()
     }
 
@@ -104,13 +104,14 @@ impl ReplayBuffer {
         if self.waiting.is_empty() {
             self.moved = Instant::now();
         }
-        self.waiting.push_back(Letter { number, content });
+        self.waiting.push_back(StoredEvent { number, content });
         self.reader.as_mut()?.waker.take()
     }
 
     /// Gives up the oldest droppable message that waits. `false`: there is none.
     pub(crate) fn drop_oldest(&mut self) -> bool {
-        let droppable = |letter: &Letter| matches!(letter.content, Content::Message { droppable: true, .. });
+        let droppable =
+            |letter: &StoredEvent| matches!(letter.content, Content::Message { droppable: true, .. });
         let Some(place) = self.waiting.iter().position(droppable) else { return false };
         if let Some(letter) = self.waiting.remove(place) {
             self.waiting_bytes -= letter.size();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError};
 
-use rescind_core::{Client, ClientPermit, Held, Principal};
+use rescind_core::{Client, ClientPermit, Principal, Resource};
 
 use super::Settings;
 use crate::sync::{Mutex, MutexGuard};
@@ -101,7 +101,7 @@ impl<T: Conversed> Sessions<T> {
         if state.open.len() >= settings.sessions {
             return Err(NotOpened::TooMany);
         }
-        let place = client.place(Held::WireSessions, settings.sessions).ok_or(NotOpened::TooManyOfOne)?;
+        let place = client.place(Resource::WireSessions, settings.sessions).ok_or(NotOpened::TooManyOfOne)?;
         let session = make(id);
         let number = state.next;
         state.next += 1;
@@ -117,7 +117,7 @@ impl<T: Conversed> Sessions<T> {
             let entries =
                 state.open.iter().filter(|(_, entry)| of_all || Arc::ptr_eq(entry.place.client(), client));
             let order =
-                |entry: &Entry<T>| (Reverse(entry.place.client().held(Held::WireSessions)), entry.number);
+                |entry: &Entry<T>| (Reverse(entry.place.client().held(Resource::WireSessions)), entry.number);
             entries.map(|(id, entry)| (order(entry), Arc::clone(id), Arc::clone(&entry.session))).collect()
         };
         candidates.sort_unstable_by_key(|(order, ..)| *order);

@@ -10,20 +10,20 @@ use tokio::task::coop::unconstrained;
 
 /// The listener's part; with it the listener ends.
 #[derive(Debug)]
-pub(super) struct Opener(Arc<Semaphore>);
+pub(super) struct ShutdownTrigger(Arc<Semaphore>);
 
 /// Knows whether the listener is there.
 #[derive(Clone, Debug)]
-pub(super) struct Open(Arc<Semaphore>);
+pub(super) struct ShutdownSignal(Arc<Semaphore>);
 
 /// Both parts. Those who wait are told in the order in which they began to, so that connections end in the order of their
 /// beginning; a semaphore that nothing is ever put into promises that.
-pub(super) fn open() -> (Opener, Open) {
+pub(super) fn shutdown_pair() -> (ShutdownTrigger, ShutdownSignal) {
     let semaphore = Arc::new(Semaphore::new(0));
-    (Opener(Arc::clone(&semaphore)), Open(semaphore))
+    (ShutdownTrigger(Arc::clone(&semaphore)), ShutdownSignal(semaphore))
 }
 
-impl Open {
+impl ShutdownSignal {
     /// Waits for the listener's end.
     ///
     /// # Cancel safety
@@ -44,7 +44,7 @@ impl Open {
     }
 }
 
-impl Drop for Opener {
+impl Drop for ShutdownTrigger {
     fn drop(&mut self) {
         self.0.close();
     }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rescind_core::{Client, ClientPermit, Held};
+use rescind_core::{Client, ClientPermit, Resource};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::connection::Activity;
@@ -49,7 +49,7 @@ impl Sockets {
             self.displace(|_| true);
             Arc::clone(&self.places).acquire_owned().await.ok()?
         };
-        let own = || client.place(Held::Sockets, limit);
+        let own = || client.place(Resource::Sockets, limit);
         let place = own().or_else(|| {
             self.displace(|socket| Arc::ptr_eq(&socket.client, client));
             own()

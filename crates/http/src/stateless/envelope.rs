@@ -44,11 +44,11 @@ pub(super) struct Unfit<'a> {
     jsonrpc: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a RawValue>,
-    error: Fault<'a>,
+    error: ErrorMember<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct Fault<'a> {
+struct ErrorMember<'a> {
     code: i32,
     message: Cow<'static, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub(super) struct Envelope<'a> {
     said: Params<'a>,
     /// Of their `_meta`.
     #[serde(skip)]
-    meta: Meta<'a>,
+    meta: MetaMember<'a>,
 }
 
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
@@ -112,7 +112,7 @@ struct Params<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Meta<'a> {
+struct MetaMember<'a> {
     #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
     version: Option<Cow<'a, str>>,
     #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
@@ -276,7 +276,7 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
 }
 
 fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> Unfit<'_> {
-    Unfit { jsonrpc: "2.0", id, error: Fault { code, message: message.into(), data: None } }
+    Unfit { jsonrpc: "2.0", id, error: ErrorMember { code, message: message.into(), data: None } }
 }
 
 /// A header that has to be there, once.

@@ -19,7 +19,7 @@ use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
 use crate::server::Settings;
 use crate::sync::{Mutex, MutexGuard};
-use crate::wakes::Wakes;
+use crate::wake_list::WakeList;
 
 /// So many POSTs are open at a time.
 const OPEN: usize = 16 * 1024;
@@ -68,7 +68,7 @@ enum End {
 
 /// What a POST is answered with.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum ResponseKind {
     /// One message.
     Json(StatusCode, Bytes),
     /// 202.
@@ -94,8 +94,8 @@ impl ExchangeTable {
     }
 
     /// One step under the lock; wakers are called after it.
-    fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
-        let mut wakers = Wakes::default();
+    fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
+        let mut wakers = WakeList::default();
         let result = step(&mut self.state(), &mut wakers);
         wakers.wake();
         result
@@ -181,37 +181,37 @@ impl ExchangeTable {
         });
     }
 
-    pub(super) fn note_fault(&self, exchange: ExchangeId, fault: RejectReason) {
+    pub(super) fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
         if let Some(post) = self.state().open.get_mut(&exchange.0) {
             post.fault = Some(fault);
         }
     }
 
     /// What to answer a POST with, as soon as that is known. `Begun` is told once `begun` is not known yet.
-    pub(super) fn poll_verdict(
+    pub(super) fn poll_response_kind(
         &self,
         exchange: ExchangeId,
         knows_begun: bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Verdict> {
+    ) -> Poll<ResponseKind> {
         self.step(|state, _| {
             let closed = state.closed;
-            let Some(post) = state.open.get_mut(&exchange.0) else { return Poll::Ready(Verdict::Gone) };
+            let Some(post) = state.open.get_mut(&exchange.0) else { return Poll::Ready(ResponseKind::Gone) };
             match (post.ended, post.waiting.len()) {
                 (Some(End::Answered), 1) => {
                     let Some(body) = post.waiting.pop_front() else { return Poll::Pending };
                     post.bytes -= body.len();
                     state.bytes -= body.len();
-                    return Poll::Ready(Verdict::Json(status(post.fault, &body), body));
+                    return Poll::Ready(ResponseKind::Json(status(post.fault, &body), body));
                 }
-                (Some(End::Without(ExchangeEnd::Refused)), 0) => return Poll::Ready(Verdict::Refused),
+                (Some(End::Without(ExchangeEnd::Refused)), 0) => return Poll::Ready(ResponseKind::Refused),
                 (Some(End::Without(ExchangeEnd::Accepted | ExchangeEnd::Silent) | End::Answered), 0) => {
-                    return Poll::Ready(Verdict::Accepted);
+                    return Poll::Ready(ResponseKind::Accepted);
                 }
-                (_, 0) if closed => return Poll::Ready(Verdict::Gone),
-                (_, 0) if post.begun && !knows_begun => return Poll::Ready(Verdict::Begun),
+                (_, 0) if closed => return Poll::Ready(ResponseKind::Gone),
+                (_, 0) if post.begun && !knows_begun => return Poll::Ready(ResponseKind::Begun),
                 (None, 0) => {}
-                (_, _) => return Poll::Ready(Verdict::Stream),
+                (_, _) => return Poll::Ready(ResponseKind::Stream),
             }
             post.waker = Some(cx.waker().clone());
             Poll::Pending

@@ -23,16 +23,16 @@ pub(super) fn link(exchanges: &Arc<ExchangeTable>) -> Link {
         batches: false,
         max_frame: exchanges.settings.max_frame,
     };
-    let sender = HubSender { exchanges: Arc::clone(exchanges), patience: StallTimer::default() };
+    let sender = StatelessSender { exchanges: Arc::clone(exchanges), patience: StallTimer::default() };
     Link::new(InboundReceiver(Arc::clone(&exchanges.inbound_queue)), sender, traits, PeerInfo::default())
 }
 
-struct HubSender {
+struct StatelessSender {
     exchanges: Arc<ExchangeTable>,
     patience: StallTimer,
 }
 
-impl HubSender {
+impl StatelessSender {
     fn checked(&self) -> Result<(), TransportError> {
         if self.exchanges.is_closed() {
             return Err(TransportError::new(TransportErrorKind::Closed, "the server has ended"));
@@ -41,7 +41,7 @@ impl HubSender {
     }
 }
 
-impl Sender for HubSender {
+impl Sender for StatelessSender {
     fn poll_ready(
         mut self: Pin<&mut Self>,
         lane: Lane,
@@ -82,8 +82,8 @@ impl Sender for HubSender {
         self.exchanges.begin(exchange);
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
-        self.exchanges.note_fault(exchange, fault);
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+        self.exchanges.note_rejection(exchange, fault);
     }
 
     fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
@@ -100,7 +100,7 @@ impl Sender for HubSender {
     }
 }
 
-impl Drop for HubSender {
+impl Drop for StatelessSender {
     fn drop(&mut self) {
         self.exchanges.close();
     }

@@ -24,7 +24,7 @@ use rescind_core::TransportError;
 
 use self::mirror::Mirrors;
 use self::server::StatelessServer;
-use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
+use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
 /// The serving side of the binding `stateless`, for an [`HttpServer`](crate::HttpServer).
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl sealed::Sealed for Stateless {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Stateless {
-    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(StatelessServer::new(self, settings, door))
     }
 }

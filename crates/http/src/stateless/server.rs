@@ -12,13 +12,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
 
 use super::envelope::{Envelope, Kind};
-use super::exchange_table::{ExchangeTable, Verdict};
+use super::exchange_table::{ExchangeTable, ResponseKind};
 use super::{Stateless, link};
 use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{Door, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, body, checks, events};
 use crate::shared_delay::SharedDelay;
 use crate::sync::Mutex;
 
@@ -42,14 +42,14 @@ struct Begun {
 pub(super) struct StatelessServer {
     config: Stateless,
     settings: Arc<Settings>,
-    door: Door,
+    door: AcceptQueue,
     /// The link there is; `None` once the listener is gone.
     exchanges: Mutex<Option<Arc<ExchangeTable>>>,
     soon: Arc<SharedDelay>,
 }
 
 impl StatelessServer {
-    pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: Door) -> Self {
+    pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
         let exchanges = Mutex::new(open(settings, &door));
         let soon = SharedDelay::new(config.stream_after);
         Self { config, settings: Arc::clone(settings), door, exchanges, soon }
@@ -111,18 +111,19 @@ impl StatelessServer {
 
     async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ReplyBody>, Refused> {
         let Some(feed) = &waiting.0 else { return Err(Refused::unavailable("this server has ended")) };
-        let verdict =
-            |knows_begun| poll_fn(move |cx| feed.exchanges.poll_verdict(feed.exchange, knows_begun, cx));
+        let verdict = |knows_begun| {
+            poll_fn(move |cx| feed.exchanges.poll_response_kind(feed.exchange, knows_begun, cx))
+        };
         let mut first = verdict(false).await;
-        if let Verdict::Begun = first {
+        if let ResponseKind::Begun = first {
             first = tokio::select! {
                 biased;
                 verdict = verdict(true) => verdict,
-                () = self.soon.over() => Verdict::Stream,
+                () = self.soon.over() => ResponseKind::Stream,
             };
         }
         match first {
-            Verdict::Json(status, body) => {
+            ResponseKind::Json(status, body) => {
                 let response = reply::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
                 if status == StatusCode::TOO_MANY_REQUESTS {
@@ -130,11 +131,11 @@ impl StatelessServer {
                 }
                 Ok(response)
             }
-            Verdict::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
-            Verdict::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
-            Verdict::Refused => Err(Refused::bad("the message was refused")),
-            Verdict::Gone => Err(Refused::unavailable("this server has ended")),
-            Verdict::Stream | Verdict::Begun => {
+            ResponseKind::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
+            ResponseKind::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
+            ResponseKind::Refused => Err(Refused::bad("the message was refused")),
+            ResponseKind::Gone => Err(Refused::unavailable("this server has ended")),
+            ResponseKind::Stream | ResponseKind::Begun => {
                 let Some(feed) = waiting.0.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };
@@ -144,7 +145,7 @@ impl StatelessServer {
     }
 }
 
-fn open(settings: &Arc<Settings>, door: &Door) -> Option<Arc<ExchangeTable>> {
+fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<ExchangeTable>> {
     let exchanges = ExchangeTable::new(settings);
     door.hand(link::link(&exchanges)).ok()?;
     Some(exchanges)

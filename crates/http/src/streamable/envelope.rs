@@ -9,7 +9,7 @@ use crate::envelope::object;
 
 /// What opens a session.
 #[derive(Clone, Debug)]
-pub(crate) enum Opening {
+pub(crate) enum FirstMessage {
     /// A message of one of these methods, or of this `type` where the envelope has one.
     Methods(Vec<String>),
     /// Any message without a session id.
@@ -49,7 +49,7 @@ fn shape(body: &[u8]) -> Shape<'_> {
     object(body).unwrap_or_default()
 }
 
-impl Opening {
+impl FirstMessage {
     /// Whether this message opens a session.
     pub(crate) fn is_begun_by(&self, body: &[u8]) -> bool {
         match self {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_session_is_opened_by_its_handshake_alone() {
-        let opening = Opening::Methods(vec!["initialize".to_owned()]);
+        let opening = FirstMessage::Methods(vec!["initialize".to_owned()]);
         for (body, opens) in [
             (r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#, true),
             (r#"{"type":"initialize","id":"a","timestamp":1,"payload":{}}"#, true),
@@ -109,7 +109,7 @@ mod tests {
             ("not json", false),
         ] {
             assert_eq!(opening.is_begun_by(body.as_bytes()), opens, "{body}");
-            assert!(Opening::Any.is_begun_by(body.as_bytes()));
+            assert!(FirstMessage::Any.is_begun_by(body.as_bytes()));
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::int_map::Numbered;
 use crate::server::Settings;
 use crate::server::replay_buffer::ReplayBuffer;
-use crate::wakes::Wakes;
+use crate::wake_list::WakeList;
 
 /// The stream that no request of the peer opened.
 pub(super) const OWN: u64 = 0;
@@ -42,7 +42,7 @@ pub(super) enum ResponseState {
     /// Nothing is decided; the response waits.
     Undecided(Option<Waker>),
     /// Decided, and not taken yet.
-    Decided(Verdict),
+    Decided(ResponseKind),
     /// The response is an event stream.
     Stream,
     /// The client went before the head.
@@ -51,7 +51,7 @@ pub(super) enum ResponseState {
 
 /// What a POST is answered with.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum ResponseKind {
     /// One message.
     Json(StatusCode, Bytes),
     /// 202.
@@ -85,7 +85,7 @@ impl State {
         self.held = self.held.saturating_sub(before).saturating_add(after);
     }
 
-    pub(super) fn attach(&mut self, stream: u64, wakes: &mut Wakes) -> u64 {
+    pub(super) fn attach(&mut self, stream: u64, wakes: &mut WakeList) -> u64 {
         let before = self.held_of(stream).unwrap_or(0);
         let Some(mailbox) = self.mailbox(stream) else { return 0 };
         let (token, displaced) = mailbox.attach();
@@ -111,7 +111,7 @@ impl State {
         stream: u64,
         out: Outbound,
         settings: &Settings,
-        wakes: &mut Wakes,
+        wakes: &mut WakeList,
     ) -> Result<(), TransportError> {
         let (messages, bytes) = settings.mailbox;
         let before = self.held_of(stream).unwrap_or(0);
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Nothing more comes on a stream. Without a reader it waits among the ended for one that comes back.
-    pub(super) fn end(&mut self, stream: u64, bytes: usize, wakes: &mut Wakes) {
+    pub(super) fn end(&mut self, stream: u64, bytes: usize, wakes: &mut WakeList) {
         let Some(open) = self.exchanges.get_mut(&stream) else { return };
         wakes.add(open.mailbox.end());
         if !open.mailbox.has_reader() {
@@ -177,7 +177,7 @@ pub(super) fn unread(exchange: ExchangeId) -> TransportError {
 }
 
 impl Exchange {
-    pub(super) fn decide(&mut self, verdict: Verdict, wakes: &mut Wakes) {
+    pub(super) fn decide(&mut self, verdict: ResponseKind, wakes: &mut WakeList) {
         if let ResponseState::Undecided(waker) = &mut self.head {
             wakes.add(waker.take());
             self.head = ResponseState::Decided(verdict);

@@ -96,8 +96,8 @@ impl Sender for ServerSender {
         self.conversation.finish(exchange, how);
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
-        self.conversation.note_fault(exchange, fault);
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+        self.conversation.note_rejection(exchange, fault);
     }
 
     fn abort_exchange(self: Pin<&mut Self>, _: ExchangeId) -> Result<(), Unsupported> {

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 pub use self::client::StreamableTransport;
 
-use self::envelope::Opening;
+use self::envelope::FirstMessage;
 use self::server::StreamableServer;
-use crate::server::{Door, Responder, ServerBinding, Settings, sealed};
+use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
 /// What becomes of a second event stream of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum SecondStream {
 #[derive(Clone, Debug)]
 #[must_use = "a binding serves as part of a server"]
 pub struct Streamable {
-    opening: Opening,
+    opening: FirstMessage,
     versions: Vec<String>,
     stream_after: Duration,
     poll_after: Option<Duration>,
@@ -49,7 +49,7 @@ impl Streamable {
     /// Sessions are opened by `initialize`, and speak MCP 2025-06-18 or 2025-11-25 where the header says so.
     pub fn new() -> Self {
         Self {
-            opening: Opening::Methods(vec!["initialize".to_owned()]),
+            opening: FirstMessage::Methods(vec!["initialize".to_owned()]),
             versions: ["2025-06-18", "2025-11-25"].map(ToOwned::to_owned).to_vec(),
             stream_after: Duration::from_millis(10),
             poll_after: None,
@@ -61,14 +61,14 @@ impl Streamable {
     /// The requests that open a session: those of one of these methods, or, where the envelope has a `type`, of this type.
     /// A message without a session id that is none of them gets 400.
     pub fn opened_by<'a>(mut self, methods: impl IntoIterator<Item = &'a str>) -> Self {
-        self.opening = Opening::Methods(methods.into_iter().map(ToOwned::to_owned).collect());
+        self.opening = FirstMessage::Methods(methods.into_iter().map(ToOwned::to_owned).collect());
         self
     }
 
     /// Any message without a session id opens one, so that what may be said before the handshake is the protocol's to
     /// decide. MCP does not allow it.
     pub fn opened_by_any_message(mut self) -> Self {
-        self.opening = Opening::Any;
+        self.opening = FirstMessage::Any;
         self
     }
 
@@ -113,7 +113,7 @@ impl sealed::Sealed for Streamable {}
 
 #[expect(private_interfaces, reason = "sealed: only this crate makes bindings")]
 impl ServerBinding for Streamable {
-    fn responder(self, settings: &Arc<Settings>, door: Door) -> Arc<dyn Responder> {
+    fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(StreamableServer::new(self, settings, door))
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
 
-use super::exchanges::{OWN, Verdict};
+use super::exchanges::{OWN, ResponseKind};
 use super::session_state::{NotAdmitted, NotResumed, SessionState};
 use super::{SecondStream, Streamable, envelope, halves};
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
@@ -19,7 +19,7 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions};
-use crate::server::{Door, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, body, checks, events};
 use crate::shared_delay::SharedDelay;
 
 const ALLOWED: &str = "GET, POST, DELETE";
@@ -37,12 +37,12 @@ pub(super) struct StreamableServer {
     config: Streamable,
     settings: Arc<Settings>,
     table: Arc<Sessions<SessionState>>,
-    door: Door,
+    door: AcceptQueue,
     soon: Arc<SharedDelay>,
 }
 
 impl StreamableServer {
-    pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: Door) -> Self {
+    pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
         let soon = SharedDelay::new(config.stream_after);
         Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon }
     }
@@ -130,17 +130,17 @@ impl StreamableServer {
         let conversation = Arc::clone(&waiting.feed.conversation);
         let exchange = ExchangeId(waiting.feed.stream);
         let mut response = match self.verdict(&conversation, exchange, body).await {
-            Verdict::Json(status, body) => {
+            ResponseKind::Json(status, body) => {
                 reply::json(status, body).map(|body| body.cut_after(self.settings.stall_timeout))
             }
-            Verdict::Accepted => reply::plain(StatusCode::ACCEPTED),
+            ResponseKind::Accepted => reply::plain(StatusCode::ACCEPTED),
             // The protocol has no words for it.
-            Verdict::Refused(status) => reply::plain(status),
-            Verdict::Ended if opens => {
+            ResponseKind::Refused(status) => reply::plain(status),
+            ResponseKind::Ended if opens => {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
-            Verdict::Ended => return Err(ended()),
-            Verdict::Stream => {
+            ResponseKind::Ended => return Err(ended()),
+            ResponseKind::Stream => {
                 if primed {
                     conversation.prime(exchange, Some(self.config.retry));
                 }
@@ -160,8 +160,8 @@ impl StreamableServer {
 
     /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
     /// that the client knows it has arrived.
-    async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> Verdict {
-        let verdict = poll_fn(|cx| conversation.poll_verdict(exchange, cx));
+    async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
+        let verdict = poll_fn(|cx| conversation.poll_response_kind(exchange, cx));
         let mut verdict = pin!(verdict);
         tokio::select! {
             biased;

@@ -19,7 +19,7 @@ use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, Transp
 use tokio::time::Instant;
 
 use super::envelope;
-use super::exchanges::{Exchange, OWN, ResponseState, State, Verdict};
+use super::exchanges::{Exchange, OWN, ResponseKind, ResponseState, State};
 use super::speaking::HELD_FOR_BULK;
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
@@ -27,7 +27,7 @@ use crate::server::Settings;
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
 use crate::server::sessions::{Conversed, Sessions};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wakes::Wakes;
+use crate::wake_list::WakeList;
 
 /// So many exchanges are open at most, detached ones included.
 const EXCHANGES: usize = 4096;
@@ -112,8 +112,8 @@ impl SessionState {
     }
 
     /// One step under the lock.
-    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut Wakes) -> T) -> T {
-        let mut wakes = Wakes::default();
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
+        let mut wakes = WakeList::default();
         let result = {
             let mut state = self.state();
             let result = step(&mut state, &mut wakes);
@@ -161,9 +161,15 @@ impl SessionState {
     }
 
     /// Waits for what a POST is answered with.
-    pub(super) fn poll_verdict(&self, exchange: ExchangeId, cx: &mut Context<'_>) -> Poll<Verdict> {
+    pub(super) fn poll_response_kind(
+        &self,
+        exchange: ExchangeId,
+        cx: &mut Context<'_>,
+    ) -> Poll<ResponseKind> {
         self.step(|state, wakes| {
-            let Some(open) = state.exchanges.get_mut(&exchange.0) else { return Poll::Ready(Verdict::Ended) };
+            let Some(open) = state.exchanges.get_mut(&exchange.0) else {
+                return Poll::Ready(ResponseKind::Ended);
+            };
             match &mut open.head {
                 ResponseState::Undecided(waker) => {
                     *waker = Some(cx.waker().clone());
@@ -173,15 +179,15 @@ impl SessionState {
                     let ResponseState::Decided(verdict) =
                         std::mem::replace(&mut open.head, ResponseState::Stream)
                     else {
-                        return Poll::Ready(Verdict::Ended);
+                        return Poll::Ready(ResponseKind::Ended);
                     };
-                    if !matches!(verdict, Verdict::Stream) {
+                    if !matches!(verdict, ResponseKind::Stream) {
                         state.exchanges.remove(&exchange.0);
                     }
                     wakes.add(state.driver.take());
                     Poll::Ready(verdict)
                 }
-                ResponseState::Stream | ResponseState::Gone => Poll::Ready(Verdict::Stream),
+                ResponseState::Stream | ResponseState::Gone => Poll::Ready(ResponseKind::Stream),
             }
         })
     }
@@ -190,7 +196,7 @@ impl SessionState {
     pub(super) fn open_stream(&self, exchange: ExchangeId) {
         self.step(|state, wakes| {
             if let Some(open) = state.exchanges.get_mut(&exchange.0) {
-                open.decide(Verdict::Stream, wakes);
+                open.decide(ResponseKind::Stream, wakes);
             }
         });
     }
@@ -264,7 +270,7 @@ impl SessionState {
             let kept = self.settings.mailbox.1;
             let Some(open) = state.exchanges.get_mut(&stream) else { return };
             match open.head {
-                ResponseState::Undecided(_) | ResponseState::Decided(Verdict::Stream) => {
+                ResponseState::Undecided(_) | ResponseState::Decided(ResponseKind::Stream) => {
                     open.head = ResponseState::Gone;
                 }
                 // It is answered, and nobody is there to take the answer: the driver is done with it.

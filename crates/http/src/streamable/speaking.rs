@@ -9,7 +9,7 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::exchanges::{OWN, ResponseState, Verdict};
+use super::exchanges::{OWN, ResponseKind, ResponseState};
 use super::session_state::SessionState;
 use crate::server::replay_buffer::ReplayBuffer;
 
@@ -58,7 +58,7 @@ impl SessionState {
         }
     }
 
-    pub(super) fn note_fault(&self, exchange: ExchangeId, fault: RejectReason) {
+    pub(super) fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
         if let Some(open) = self.state().exchanges.get_mut(&exchange.0) {
             open.fault = Some(fault);
         }
@@ -82,14 +82,14 @@ impl SessionState {
             match (&open.head, out.last) {
                 (ResponseState::Undecided(_), true) => {
                     let status = open.status();
-                    open.decide(Verdict::Json(status, out.body), wakes);
+                    open.decide(ResponseKind::Json(status, out.body), wakes);
                     return Ok(());
                 }
                 (ResponseState::Gone, true) => {
                     state.exchanges.remove(&stream);
                     return Ok(());
                 }
-                (ResponseState::Undecided(_), false) => open.decide(Verdict::Stream, wakes),
+                (ResponseState::Undecided(_), false) => open.decide(ResponseKind::Stream, wakes),
                 (ResponseState::Decided(_) | ResponseState::Stream | ResponseState::Gone, _) => {}
             }
             let last = out.last;
@@ -106,17 +106,19 @@ impl SessionState {
         self.step(|state, wakes| {
             let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
             match (&open.head, how) {
-                (ResponseState::Undecided(_), ExchangeEnd::Accepted) => open.decide(Verdict::Accepted, wakes),
+                (ResponseState::Undecided(_), ExchangeEnd::Accepted) => {
+                    open.decide(ResponseKind::Accepted, wakes)
+                }
                 (ResponseState::Undecided(_), ExchangeEnd::Refused) => {
                     let status = match open.status() {
                         StatusCode::OK => StatusCode::BAD_REQUEST,
                         status => status,
                     };
-                    open.decide(Verdict::Refused(status), wakes);
+                    open.decide(ResponseKind::Refused(status), wakes);
                 }
                 // The legal silence is an event stream that ends.
                 (ResponseState::Undecided(_), ExchangeEnd::Silent) => {
-                    open.decide(Verdict::Stream, wakes);
+                    open.decide(ResponseKind::Stream, wakes);
                     state.end(exchange.0, self.settings.mailbox.1, wakes);
                 }
                 (ResponseState::Gone, _) => {
@@ -136,7 +138,7 @@ impl SessionState {
             state.closed = true;
             wakes.add(state.own.end());
             for open in state.exchanges.values_mut() {
-                open.decide(Verdict::Ended, wakes);
+                open.decide(ResponseKind::Ended, wakes);
                 wakes.add(open.mailbox.end());
             }
         });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use rescind_core::dialect::Dialect;
-use rescind_core::{InboundKey, Lost, OutboundKey, RequestId, Session, SessionConfig, Stats};
+use rescind_core::{DisconnectPolicy, InboundKey, OutboundKey, RequestId, Session, SessionConfig, Stats};
 
 use super::handler::{Handler, Job};
 use super::outgoing::OwnCall;
@@ -106,7 +106,7 @@ impl Connection {
         self.pump(now);
     }
 
-    pub(super) fn lose(&mut self, now: Instant, lost: Lost) {
+    pub(super) fn lose(&mut self, now: Instant, lost: DisconnectPolicy) {
         self.end = End::Closed;
         self.session.recv_lost(now, lost);
         self.pump(now);

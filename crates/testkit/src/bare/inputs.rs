@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use rescind_core::dialect::{HandshakePart, Refusal, ReplyTo};
 use rescind_core::{
-    AnswerBody, AnswerKind, Arrival, BadMessage, ErrorObject, ExchangeId, Incoming, IncomingRequest, Origin,
-    Work,
+    AnswerBody, AnswerKind, BadMessage, ErrorObject, ExchangeId, InboundRequest, Incoming, IncomingRequest,
+    Origin, Work,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -108,7 +108,7 @@ impl Connection {
             }
             return;
         }
-        let arrival = Arrival {
+        let arrival = InboundRequest {
             id: request.id.clone(),
             cancel_key: request.cancel_key.clone(),
             method: &request.method,

@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rescind_core::dialect::{Dialect, Role};
-use rescind_core::{Lost, SessionConfig};
+use rescind_core::{DisconnectPolicy, SessionConfig};
 
 use self::connection::Connection;
 use crate::options::Options;
@@ -164,7 +164,7 @@ impl Subject for BareMachine {
 
     async fn disconnect(&mut self, line: Line) -> Result<(), Trouble> {
         let now = self.now;
-        self.connection(line)?.lose(now, Lost::CancelNow);
+        self.connection(line)?.lose(now, DisconnectPolicy::CancelNow);
         Ok(())
     }
 

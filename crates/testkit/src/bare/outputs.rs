@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use rescind_core::dialect::{HandshakePart, ReplyTo};
-use rescind_core::{ErrorCode, ErrorObject, HandlerResult, Lost, OutboundKey, Output, Reply, ReplyBody};
+use rescind_core::{
+    DisconnectPolicy, ErrorCode, ErrorObject, HandlerResult, OutboundKey, Output, Reply, ReplyBody,
+};
 use serde_json::Value;
 
 use super::connection::{Connection, End};
@@ -46,7 +48,7 @@ impl Connection {
             Output::Signal { key, .. } => self.signal(now, key),
             Output::Abort(key) => self.abort(now, key),
             Output::Reply(reply) => self.reply(&reply),
-            Output::Gone(key) => {
+            Output::Released(key) => {
                 self.waiting.remove(&key);
                 self.ids.retain(|_, of| *of != key);
             }
@@ -83,7 +85,7 @@ impl Connection {
             Output::Settle { call, settlement } => self.settled(now, call, &settlement),
             Output::Close(_) => {
                 self.end = End::Closed;
-                self.session.recv_lost(now, Lost::CancelNow);
+                self.session.recv_lost(now, DisconnectPolicy::CancelNow);
             }
             // Frames are written at once, so nothing waits that silence could fence; there are no exchanges, and no
             // calls on other connections.

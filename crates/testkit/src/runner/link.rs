@@ -25,7 +25,7 @@ pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> +
 pub struct LinkSubject {
     connect: Connect,
     abilities: Abilities,
-    lines: Vec<Option<Opening>>,
+    lines: Vec<Option<LazyLine>>,
     /// What is known of lines that open only once the subject speaks.
     late: Option<Capabilities>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
@@ -120,7 +120,7 @@ impl LinkSubject {
     /// runs on would otherwise keep. Waits at most five seconds for each.
     pub async fn leave(&mut self) {
         for opening in self.lines.iter_mut().filter_map(Option::take) {
-            let Opening::Now(Exchanging { mut link, .. }) = opening else { continue };
+            let LazyLine::Now(Exchanging { mut link, .. }) = opening else { continue };
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
             // A peer that is gone has nothing to be told.
             let _told = timeout(PATIENCE, closed).await;
@@ -131,13 +131,13 @@ impl LinkSubject {
     async fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
         let opening = found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))?;
-        if let Opening::Later(link) = opening {
+        if let LazyLine::Later(link) = opening {
             let opened = link.await.map_err(Trouble::Failed)?;
-            *opening = Opening::Now(Exchanging::new(opened));
+            *opening = LazyLine::Now(Exchanging::new(opened));
         }
         match opening {
-            Opening::Now(open) => Ok(open),
-            Opening::Later(_) => Err(Trouble::Failed("the connection is not open".to_owned())),
+            LazyLine::Now(open) => Ok(open),
+            LazyLine::Later(_) => Err(Trouble::Failed("the connection is not open".to_owned())),
         }
     }
 
@@ -163,12 +163,12 @@ impl LinkSubject {
 }
 
 /// A line that is open, or opens once the subject speaks.
-enum Opening {
+enum LazyLine {
     Now(Exchanging),
     Later(BoxFuture<'static, Result<Link, String>>),
 }
 
-impl fmt::Debug for Opening {
+impl fmt::Debug for LazyLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now(open) => open.fmt(f),
@@ -197,7 +197,7 @@ impl Subject for LinkSubject {
 
     async fn open(&mut self) -> Result<Line, Trouble> {
         if self.late.is_some() {
-            self.lines.push(Some(Opening::Later((self.connect)())));
+            self.lines.push(Some(LazyLine::Later((self.connect)())));
             return Ok(Line(self.lines.len() - 1));
         }
         let link = timeout(self.patience, (self.connect)()).await;
@@ -207,7 +207,7 @@ impl Subject for LinkSubject {
             Trouble::Failed(why)
         })?;
         self.note(&link.traits);
-        self.lines.push(Some(Opening::Now(Exchanging::new(link))));
+        self.lines.push(Some(LazyLine::Now(Exchanging::new(link))));
         Ok(Line(self.lines.len() - 1))
     }
 

@@ -16,7 +16,7 @@ use crate::fixture::Handled;
 use crate::pattern::Bindings;
 use crate::speech::{Shape, Speech};
 use crate::step::{Step, Work};
-use crate::vector::{Opening, Part, Scenario};
+use crate::vector::{HandshakeMode, Part, Scenario};
 
 /// Why a play ends early.
 #[derive(Debug)]
@@ -120,9 +120,9 @@ impl<'a, S: Subject> Play<'a, S> {
             return Err(Stop::NotAsked(why.to_owned()));
         }
         match &vector.handshake {
-            Opening::Default => self.open_session().await?,
-            Opening::None => {}
-            Opening::Steps(steps) => {
+            HandshakeMode::Default => self.open_session().await?,
+            HandshakeMode::None => {}
+            HandshakeMode::Steps(steps) => {
                 for step in steps {
                     self.until = self.subject.now() + self.settings.deadline;
                     self.step(step).await?;
@@ -130,7 +130,7 @@ impl<'a, S: Subject> Play<'a, S> {
             }
         }
         let counts = |step: &Step| matches!(step, Step::Work(_));
-        if vector.handshake != Opening::None && vector.steps.iter().any(counts) && self.has_witness() {
+        if vector.handshake != HandshakeMode::None && vector.steps.iter().any(counts) && self.has_witness() {
             self.baseline = self.stats().await?.unwrap_or_default();
         }
         let mut steps = vector.steps.iter().peekable();

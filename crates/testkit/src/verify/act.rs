@@ -3,8 +3,8 @@
 use rescind_core::dialect::{AckStyle, CancelledReply, Handshake, HandshakePart, LostStream, Role};
 use rescind_core::inspect::Inspection;
 use rescind_core::{
-    Arrival, BadMessage, CancelKey, Cause, CauseKind, ExchangeId, Exempt, HandlerResult, InboundKey,
-    RequestId, Scope, Work,
+    BadMessage, CancelExemption, CancelKey, Cause, CauseKind, ExchangeId, HandlerResult, InboundKey,
+    InboundRequest, RequestId, Scope, Work,
 };
 
 use super::input::Input;
@@ -21,7 +21,7 @@ impl World {
         match input {
             Input::Request(id) => return self.request(id, Kind::Work, Ok(())),
             Input::RequestOver => return self.request(0, Kind::Work, Err(OVER)),
-            Input::RequestExempt => return self.request(IDS - 1, Kind::Exempt, Ok(())),
+            Input::RequestExempt => return self.request(IDS - 1, Kind::CancelExemption, Ok(())),
             Input::Hello => {
                 self.done.hello = true;
                 let method = self.session.dialect().rules().handshake.unwrap_or_default();
@@ -161,8 +161,8 @@ impl World {
         *asked += 1;
         let mut arrival = self.arrival(&name, "work", exchange);
         arrival.admission = admission;
-        if kind == Kind::Exempt {
-            arrival.exempt = Exempt::FromCancelMessages;
+        if kind == Kind::CancelExemption {
+            arrival.exempt = CancelExemption::FromCancelMessages;
         }
         if self.names_keys() {
             arrival.cancel_key = CancelKey::Named(name.key.clone());
@@ -186,12 +186,12 @@ impl World {
         ExchangeId(next - 1)
     }
 
-    fn arrival<'a>(&self, name: &Name, method: &'a str, exchange: ExchangeId) -> Arrival<'a> {
-        Arrival {
+    fn arrival<'a>(&self, name: &Name, method: &'a str, exchange: ExchangeId) -> InboundRequest<'a> {
+        InboundRequest {
             id: name.id.clone(),
             cancel_key: CancelKey::SameAsId,
             method,
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             tag: 0,
             origin: self.origin(name, exchange),
             server_cancellable: false,

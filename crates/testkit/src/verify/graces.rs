@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::time::{Duration, Instant};
 
-use rescind_core::{Limits, Lost, Session};
+use rescind_core::{DisconnectPolicy, Limits, Session};
 
 use super::input::Input;
 use super::invariants::{Broken, holds, holds_and_counts};
@@ -24,13 +24,13 @@ pub(super) struct Begun {
 #[derive(Clone, Debug)]
 struct Loss {
     at: Instant,
-    how: Lost,
+    how: DisconnectPolicy,
     /// The critical sections that were entered then, and those that were entered since: each holds the end off.
     shields: u32,
 }
 
 impl Begun {
-    pub(super) fn lose(&mut self, at: Instant, how: Lost, shields: usize) {
+    pub(super) fn lose(&mut self, at: Instant, how: DisconnectPolicy, shields: usize) {
         let shields = u32::try_from(shields).unwrap_or(u32::MAX);
         self.lost.get_or_insert(Loss { at, how, shields });
     }
@@ -45,9 +45,9 @@ impl Begun {
     fn gone_by(&self, limits: &Limits) -> Option<Instant> {
         let loss = self.lost.as_ref()?;
         let until = match loss.how {
-            Lost::CancelNow => Some(loss.at),
-            Lost::Detach => Some(loss.at + limits.detach_grace),
-            Lost::Keep => None,
+            DisconnectPolicy::CancelNow => Some(loss.at),
+            DisconnectPolicy::Detach => Some(loss.at + limits.detach_grace),
+            DisconnectPolicy::Keep => None,
         };
         let held = (limits.shield + limits.cancel_grace) * loss.shields;
         let by_loss = until.map(|until| until + limits.cancel_grace + held);
@@ -97,7 +97,7 @@ impl World {
             if !self.ledger.closed && self.begun.closed_by(&self.session).is_some() {
                 self.clone().check_close(here, &mut known.closed)?;
             }
-            let seen = self.apply(Input::Lost(Lost::CancelNow), &self.inspect())?;
+            let seen = self.apply(Input::Lost(DisconnectPolicy::CancelNow), &self.inspect())?;
             // What was done before has no part in how it ends.
             here = self.numbers(&seen).1;
         }

@@ -2,7 +2,7 @@
 
 use rescind_core::dialect::CapabilityGate;
 use rescind_core::inspect::{Inspection, RequestView, TimerView};
-use rescind_core::{HandlerResult, InboundKey, Lost};
+use rescind_core::{DisconnectPolicy, HandlerResult, InboundKey};
 
 use super::calls::CallInput;
 use super::ledger::Served;
@@ -64,7 +64,7 @@ pub enum Input {
     /// The input ends.
     HalfClose,
     /// The connection is lost.
-    Lost(Lost),
+    Lost(DisconnectPolicy),
     /// This side shuts down.
     Shutdown,
     /// Nobody has used the connection for too long.
@@ -123,7 +123,7 @@ impl World {
         let mut inputs = Vec::with_capacity(40);
         if !self.ledger.lost {
             self.peers_inputs(&mut inputs);
-            let lost = [Lost::CancelNow, Lost::Detach, Lost::Keep];
+            let lost = [DisconnectPolicy::CancelNow, DisconnectPolicy::Detach, DisconnectPolicy::Keep];
             inputs.extend(lost.map(Input::Lost));
             inputs.push(Input::HalfClose);
         }

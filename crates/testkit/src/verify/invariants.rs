@@ -152,7 +152,7 @@ fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
     for view in &seen.requests {
         match view.state {
             RequestState::Queued => queued += 1,
-            RequestState::Running | RequestState::Held | RequestState::Cancelling => running += 1,
+            RequestState::Running | RequestState::CancelPending | RequestState::Cancelling => running += 1,
             RequestState::Draining(_) => draining += 1,
             RequestState::Ended => {}
         }
@@ -224,7 +224,7 @@ fn check_children(seen: &Inspection) -> Result<(), Broken> {
         let listed = parent.is_some_and(|parent| parent.children.contains(&call.key));
         holds(listed, "I3", || format!("{:?} has a parent that does not know it", call.key))?;
         let live = parent.is_some_and(|parent| {
-            matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::Held)
+            matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::CancelPending)
         });
         // Between its slices a cascade has not come to every child.
         let waits = parent.is_some_and(|parent| seen.cascades.contains(&parent.key));

@@ -71,7 +71,7 @@ pub enum Kind {
     #[default]
     Work,
     /// What no cancel message reaches.
-    Exempt,
+    CancelExemption,
     /// The handshake.
     Handshake,
 }

@@ -34,7 +34,7 @@ impl Ledger {
             }
             Output::Reply(reply) => self.take_reply(session, reply),
             Output::Silence { key, .. } => self.take_silence(session, *key),
-            Output::Gone(key) => self.take_gone(session, *key),
+            Output::Released(key) => self.take_released(session, *key),
             Output::SendCancel { call, number, cancel, .. } => {
                 let made = self.of_call(*call)?;
                 let (fresh, written, is_child) = (made.cancel.is_none(), made.written, made.parent.is_some());
@@ -198,7 +198,7 @@ impl Ledger {
         holds(!session.may_notify(key), "I2", || format!("{key:?} may still write, though it is silenced"))
     }
 
-    fn take_gone(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
+    fn take_released(&mut self, session: &Session, key: InboundKey) -> Result<(), Broken> {
         let lost = self.lost;
         let request = self.of(key)?;
         let (settled, runs) = (request.is_settled(), request.started && !request.ended);

@@ -42,7 +42,7 @@ impl World {
         let asked = match input {
             Input::Request(id) => work(id),
             Input::RequestOver => Asked { is_over: true, ..work(0) },
-            Input::RequestExempt => Asked { kind: Kind::Exempt, ..work(IDS - 1) },
+            Input::RequestExempt => Asked { kind: Kind::CancelExemption, ..work(IDS - 1) },
             Input::Hello => Asked {
                 name: self.hello(),
                 kind: Kind::Handshake,

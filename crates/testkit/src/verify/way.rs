@@ -6,7 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rescind_core::{AfterCancel, AnswerKind, CallKey, HandlerResult, InboundKey, Lost, OutboundKey};
+use rescind_core::{
+    AfterCancel, AnswerKind, CallKey, DisconnectPolicy, HandlerResult, InboundKey, OutboundKey,
+};
 
 use super::calls::CallInput;
 use super::class::{Class, Order};
@@ -79,7 +81,7 @@ named! {
     Option<AfterCancel>: "wait" Some(AfterCancel::WaitForPeer), "return" Some(AfterCancel::ReturnNow), "usual" None;
     Declared: "both" Self::Both, "ours" Self::Ours, "peers" Self::Peers, "neither" Self::Neither;
     AnswerKind: "value" Self::Value, "cancelled" Self::Cancelled, "error" Self::Error;
-    Lost: "cancel" Self::CancelNow, "detach" Self::Detach, "keep" Self::Keep;
+    DisconnectPolicy: "cancel" Self::CancelNow, "detach" Self::Detach, "keep" Self::Keep;
 }
 
 macro_rules! numbers {

@@ -207,7 +207,7 @@ impl World {
         for output in &outputs {
             self.remember(output);
             self.ledger.take(&self.session, output)?;
-            if let Output::Gone(key) = output {
+            if let Output::Released(key) = output {
                 self.gone = Some(*key);
             }
         }
@@ -280,7 +280,7 @@ impl World {
                             | Output::TakeBack(_)
                             | Output::Settle { .. }
                             | Output::CancelForeign(_)
-                            | Output::Gone(_)
+                            | Output::Released(_)
                             | Output::Close(_)
                     )
                 };

@@ -103,9 +103,9 @@ impl Sender for Late {
         }
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         if let Some(link) = &mut self.state().link {
-            link.tx.as_mut().note_fault(exchange, fault);
+            link.tx.as_mut().note_rejection(exchange, fault);
         }
     }
 

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::receiver::poll_drained;
-use super::{CloseState, Conversation, Shared, codes};
+use super::{CloseState, LinkState, Shared, codes};
 
 /// How long the peer has to take the close frame and to answer it.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -31,13 +31,13 @@ impl Expiry {
 }
 
 /// Ends the connection; both halves are told.
-pub(super) fn expire<S>(shared: &Arc<Shared<S>>, conversation: &mut Conversation<S>) -> TransportError
+pub(super) fn expire<S>(shared: &Arc<Shared<S>>, state: &mut LinkState<S>) -> TransportError
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let closing = conversation.send(Message::Close(Some(codes::frame_of_expiry()))).is_ok();
+    let closing = state.send(Message::Close(Some(codes::frame_of_expiry()))).is_ok();
     let error = TransportError::new(TransportErrorKind::Closed, "the credential of the client has expired");
-    let error = conversation.fail(error);
+    let error = state.fail(error);
     if closing {
         tokio::spawn(close(Arc::clone(shared)));
     }
@@ -46,8 +46,8 @@ where
 
 async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
     let closed = poll_fn(|cx| {
-        let mut conversation = shared.lock();
-        let stream = &mut conversation.stream;
+        let mut state = shared.lock();
+        let stream = &mut state.stream;
         if futures_util::Sink::poll_flush(Pin::new(&mut *stream), cx)?.is_pending() {
             return Poll::Pending;
         }

@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::expiry::{self, Expiry};
 use super::keepalive::{Keepalive, KeepaliveEvent};
-use super::{CloseState, Conversation, OWED_PONGS, Shared, codes};
+use super::{CloseState, LinkState, OWED_PONGS, Shared, codes};
 use crate::options::{BinaryMessages, LinkOptions};
 
 /// So many messages without a frame for the driver, then the other tasks have their turn.
@@ -59,8 +59,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
 
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         let shared = Arc::clone(&self.shared);
-        let mut conversation = shared.lock();
-        match &conversation.fate {
+        let mut state = shared.lock();
+        match &state.fate {
             CloseState::Open => {}
             CloseState::Broken(error) => {
                 self.state = State::Closed;
@@ -73,23 +73,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         }
         if self.expiry.as_mut().is_some_and(|expiry| expiry.poll(cx).is_ready()) {
             self.state = State::Closed;
-            return Poll::Ready(Some(Err(expiry::expire(&shared, &mut conversation))));
+            return Poll::Ready(Some(Err(expiry::expire(&shared, &mut state))));
         }
-        if plant::is(Plant::ReadingWaitsForWriting) && conversation.writer.is_some() {
+        if plant::is(Plant::ReadingWaitsForWriting) && state.writer.is_some() {
             return Poll::Pending;
         }
         for _ in 0..MESSAGES_A_POLL {
-            let Poll::Ready(next) = Pin::new(&mut conversation.stream).poll_next(cx) else {
-                return self.poll_keepalive(&mut conversation, cx);
+            let Poll::Ready(next) = Pin::new(&mut state.stream).poll_next(cx) else {
+                return self.poll_keepalive(&mut state, cx);
             };
             if let Some(keepalive) = &mut self.keepalive {
                 keepalive.heard();
             }
             let told = match next {
-                Some(Ok(message)) => self.recv(&mut conversation, message, cx),
-                Some(Err(error)) => Some(Some(self.fail(&mut conversation, &error))),
+                Some(Ok(message)) => self.recv(&mut state, message, cx),
+                Some(Err(error)) => Some(Some(self.fail(&mut state, &error))),
                 None => {
-                    self.close(&mut conversation);
+                    self.close(&mut state);
                     Some(None)
                 }
             };
@@ -102,13 +102,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     }
 
     /// `None`: nothing the driver should know of.
-    fn recv(
-        &mut self,
-        conversation: &mut Conversation<S>,
-        message: Message,
-        cx: &mut Context<'_>,
-    ) -> Option<Told> {
-        let stream = conversation.stream.get_mut();
+    fn recv(&mut self, state: &mut LinkState<S>, message: Message, cx: &mut Context<'_>) -> Option<Told> {
+        let stream = state.stream.get_mut();
         match &message {
             Message::Text(_) | Message::Binary(_) => stream.message_came(),
             Message::Ping(bytes) | Message::Pong(bytes) => stream.control_came(bytes.len()),
@@ -117,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         match message {
             Message::Text(text) => Some(Some(Ok(TransportEvent::Message(Inbound::new(text.into()))))),
             Message::Binary(_) => match &self.binary {
-                BinaryMessages::Refuse => Some(Some(Ok(self.tear(conversation, BadFrame::Binary)))),
+                BinaryMessages::Refuse => Some(Some(Ok(self.tear(state, BadFrame::Binary)))),
                 BinaryMessages::Ignore(ignored) => {
                     ignored.count();
                     tracing::debug!("a binary message was ignored");
@@ -125,31 +120,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                 }
             },
             Message::Ping(_) => {
-                conversation.owed_pongs += 1;
-                if conversation.owed_pongs > OWED_PONGS && conversation.poll_flush(cx).is_pending() {
+                state.owed_pongs += 1;
+                if state.owed_pongs > OWED_PONGS && state.poll_flush(cx).is_pending() {
                     self.state = State::Closed;
                     let text = format!("it sent {OWED_PONGS} pings and reads no answer");
                     return Some(Some(Err(
-                        conversation.fail(TransportError::new(TransportErrorKind::Framing, text))
+                        state.fail(TransportError::new(TransportErrorKind::Framing, text))
                     )));
                 }
                 None
             }
             Message::Pong(_) | Message::Frame(_) => None,
-            Message::Close(frame) => Some(self.closed_by_peer(conversation, frame.as_ref(), cx)),
+            Message::Close(frame) => Some(self.closed_by_peer(state, frame.as_ref(), cx)),
         }
     }
 
     /// The peer closes. The answer to that is written as far as the socket takes it.
     fn closed_by_peer(
         &mut self,
-        conversation: &mut Conversation<S>,
+        state: &mut LinkState<S>,
         frame: Option<&CloseFrame>,
         cx: &mut Context<'_>,
     ) -> Told {
-        conversation.fate = CloseState::ClosedByPeer;
-        let _ = conversation.poll_flush(cx);
-        conversation.wake();
+        state.fate = CloseState::ClosedByPeer;
+        let _ = state.poll_flush(cx);
+        state.wake();
         self.state = State::Closed;
         match codes::reason_of(frame) {
             CloseReason::Violation(text) => Some(Err(TransportError::new(TransportErrorKind::Closed, text))),
@@ -157,39 +152,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         }
     }
 
-    fn fail(
-        &mut self,
-        conversation: &mut Conversation<S>,
-        error: &Error,
-    ) -> Result<TransportEvent, TransportError> {
+    fn fail(&mut self, state: &mut LinkState<S>, error: &Error) -> Result<TransportEvent, TransportError> {
         if let Some(why) = codes::bad_frame_of(error, self.max_frame) {
-            return Ok(self.tear(conversation, why));
+            return Ok(self.tear(state, why));
         }
         self.state = State::Closed;
-        Err(conversation.broke(error))
+        Err(state.broke(error))
     }
 
-    fn tear(&mut self, conversation: &mut Conversation<S>, why: BadFrame) -> TransportEvent {
-        conversation.fate = CloseState::ReadFailed(why);
+    fn tear(&mut self, state: &mut LinkState<S>, why: BadFrame) -> TransportEvent {
+        state.fate = CloseState::ReadFailed(why);
         self.state = State::ReadFailed;
         TransportEvent::Rejected { exchange: ExchangeId::NONE, why }
     }
 
-    fn close(&mut self, conversation: &mut Conversation<S>) {
+    fn close(&mut self, state: &mut LinkState<S>) {
         self.state = State::Closed;
-        conversation.fate = CloseState::ClosedByPeer;
-        conversation.wake();
+        state.fate = CloseState::ClosedByPeer;
+        state.wake();
     }
 
     /// Nothing came. Pings what is silent; a peer that stays silent counts as gone.
-    fn poll_keepalive(&mut self, conversation: &mut Conversation<S>, cx: &mut Context<'_>) -> Poll<Told> {
-        conversation.reader = Some(cx.waker().clone());
+    fn poll_keepalive(&mut self, state: &mut LinkState<S>, cx: &mut Context<'_>) -> Poll<Told> {
+        state.reader = Some(cx.waker().clone());
         while let Some(keepalive) = &mut self.keepalive {
-            let moved = conversation.stream.get_ref().moved();
+            let moved = state.stream.get_ref().moved();
             match keepalive.poll_beat(moved, cx) {
                 Poll::Pending => break,
                 Poll::Ready(KeepaliveEvent::Ping) => {
-                    if let Err(error) = conversation.send(Message::Ping(bytes::Bytes::new())) {
+                    if let Err(error) = state.send(Message::Ping(bytes::Bytes::new())) {
                         self.state = State::Closed;
                         return Poll::Ready(Some(Err(error)));
                     }
@@ -199,17 +190,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                     self.state = State::Closed;
                     let error =
                         TransportError::new(TransportErrorKind::Closed, "it answers no ping any more");
-                    return Poll::Ready(Some(Err(conversation.fail(error))));
+                    return Poll::Ready(Some(Err(state.fail(error))));
                 }
             }
         }
         if self.unflushed_ping {
-            match conversation.poll_flush(cx) {
+            match state.poll_flush(cx) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => {
                     self.unflushed_ping = false;
                     // The stream knows one waiting writer only, and just now that was this half.
-                    if let Some(writer) = conversation.writer.take() {
+                    if let Some(writer) = state.writer.take() {
                         writer.wake();
                     }
                 }
@@ -225,11 +216,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     /// Reads and drops, until the sending half is done or the peer is gone.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let shared = Arc::clone(&self.shared);
-        let mut conversation = shared.lock();
-        match conversation.fate {
+        let mut state = shared.lock();
+        match state.fate {
             CloseState::Open | CloseState::ReadFailed(_) => {
-                conversation.reader = Some(cx.waker().clone());
-                poll_drained(conversation.stream.get_mut(), cx)
+                state.reader = Some(cx.waker().clone());
+                poll_drained(state.stream.get_mut(), cx)
             }
             CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => Poll::Ready(()),
         }

@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::receiver::poll_drained;
-use super::{CloseState, Conversation, Shared, codes};
+use super::{CloseState, LinkState, Shared, codes};
 
 /// Bulk is taken while no more than this is held, so that a usual frame still fits below [`HELD`].
 const HELD_FOR_BULK: usize = 32 * 1024;
@@ -62,21 +62,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     }
 
     fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let mut conversation = self.shared.lock();
-        let done = conversation.poll_flush(cx);
+        let mut state = self.shared.lock();
+        let done = state.poll_flush(cx);
         if done.is_pending() {
-            conversation.writer = Some(cx.waker().clone());
+            state.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        drop(conversation);
+        drop(state);
         self.unflushed = 0;
         done
     }
 
     /// Waits for the peer's close frame, or for its end where its frames cannot be told apart any more.
     fn poll_peer_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut conversation = self.shared.lock();
-        let Conversation { stream, fate, .. } = &mut *conversation;
+        let mut state = self.shared.lock();
+        let LinkState { stream, fate, .. } = &mut *state;
         loop {
             match fate {
                 CloseState::ReadFailed(_) => {
@@ -100,19 +100,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
         loop {
             match &mut self.state {
                 State::Open => {
-                    let mut conversation = self.shared.lock();
-                    match &conversation.fate {
+                    let mut state = self.shared.lock();
+                    match &state.fate {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
                         CloseState::Open => {
-                            conversation.send(Message::Close(Some(codes::frame_of(why))))?;
+                            state.send(Message::Close(Some(codes::frame_of(why))))?;
                         }
                         CloseState::ReadFailed(bad) => {
                             let frame = codes::frame_after(*bad);
-                            conversation.send(Message::Close(Some(frame)))?;
+                            state.send(Message::Close(Some(frame)))?;
                         }
                         CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
-                    drop(conversation);
+                    drop(state);
                     self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSING)));
                 }
                 State::Closing(by) => {
@@ -132,14 +132,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 }
                 State::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
-                    let mut conversation = self.shared.lock();
+                    let mut state = self.shared.lock();
                     // Whether the peer still takes the end does not matter: it has all there was.
-                    if Pin::new(conversation.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
+                    if Pin::new(state.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
                         return Poll::Pending;
                     }
-                    conversation.fate = CloseState::Closed;
-                    conversation.wake();
-                    drop(conversation);
+                    state.fate = CloseState::Closed;
+                    state.wake();
+                    drop(state);
                     self.state = State::Closed;
                 }
                 State::Closed => return Poll::Ready(Ok(())),

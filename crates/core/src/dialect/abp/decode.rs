@@ -10,7 +10,8 @@ use super::{
 use crate::dialect::json::{self, Picked, Shape};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::message::{
-    AnswerBody, BadMessage, CancelKey, ErrorObject, Exempt, Incoming, IncomingCancel, IncomingRequest,
+    AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
+    IncomingRequest,
 };
 
 struct Envelope<'a> {
@@ -27,7 +28,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
             cancel_key: CancelKey::None,
             method: Cow::Borrowed(INITIALIZE),
             params: object(payload)?,
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             progress_token: None,
             tag: TAG_INITIALIZE,
         })),
@@ -89,7 +90,7 @@ fn read_call(id: RequestId, payload: Option<&RawValue>) -> Incoming<'_> {
             cancel_key,
             method,
             params,
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             progress_token,
             tag: TAG_CALL,
         }),

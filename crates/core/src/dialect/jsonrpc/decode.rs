@@ -9,8 +9,8 @@ use crate::dialect::json::{self, Picked, Shape};
 use crate::dialect::scan::{self, Part};
 use crate::id::{CallNumber, InvalidId, RequestId};
 use crate::message::{
-    AnswerBody, BadMessage, CancelKey, ErrorObject, Exempt, Incoming, IncomingCancel, IncomingRequest,
-    is_usable_token,
+    AnswerBody, BadMessage, CancelExemption, CancelKey, ErrorObject, Incoming, IncomingCancel,
+    IncomingRequest, is_usable_token,
 };
 
 /// The most members of a batch that are read. The frame limit alone would let an array of small values grow into
@@ -105,7 +105,7 @@ impl JsonRpc {
         }
     }
 
-    fn read_extras<'a>(&self, params: Option<&'a RawValue>) -> (Option<&'a RawValue>, Exempt) {
+    fn read_extras<'a>(&self, params: Option<&'a RawValue>) -> (Option<&'a RawValue>, CancelExemption) {
         let (holder, token) = match self.progress.map(|progress| progress.token) {
             Some(TokenField::Param(name)) => (name, name),
             Some(TokenField::Meta(name)) => ("_meta", name),
@@ -114,7 +114,7 @@ impl JsonRpc {
         let exempting = self.uncancellable_param.unwrap_or_default();
         // Most params have neither, and are not read for it.
         if !params.is_some_and(|params| may_name(params.get(), [token, exempting])) {
-            return (None, Exempt::No);
+            return (None, CancelExemption::No);
         }
         let [held, exempting] = first_of(params, [holder, exempting]);
         let token = match self.progress.map(|progress| progress.token) {
@@ -123,8 +123,8 @@ impl JsonRpc {
             None => None,
         };
         let exempt = match (self.uncancellable_param, json::present(exempting)) {
-            (Some(_), Some(_)) => Exempt::FromCancelMessages,
-            (Some(_), None) | (None, _) => Exempt::No,
+            (Some(_), Some(_)) => CancelExemption::FromCancelMessages,
+            (Some(_), None) | (None, _) => CancelExemption::No,
         };
         (token, exempt)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::value::RawValue;
 
-use super::{Declaration, JsonRpc, Opening};
+use super::{Declaration, FirstMessage, JsonRpc};
 use crate::dialect::codec::{Handshake, HandshakePart};
 use crate::dialect::json::{self, Picked, push};
 use crate::dialect::rules::Rules;
@@ -64,23 +64,23 @@ impl JsonRpc {
         let (method, params, is_request) = match self.decode_first(frame) {
             Some(Incoming::Request(request)) => (request.method, request.params, true),
             Some(Incoming::Notification { method, params }) => (method, params, false),
-            Some(_) => return self.opening == Opening::Envelope && rules.handshake.is_none(),
+            Some(_) => return self.opening == FirstMessage::Envelope && rules.handshake.is_none(),
             None => return false,
         };
         let is_handshake = is_request && rules.handshake == Some(&*method);
         let version = || json::member(params, VERSION);
         match self.opening {
-            Opening::Envelope => is_handshake || rules.handshake.is_none(),
-            Opening::NumberedVersion(wanted) => {
+            FirstMessage::Envelope => is_handshake || rules.handshake.is_none(),
+            FirstMessage::NumberedVersion(wanted) => {
                 is_handshake
                     && version().and_then(|version| version.get().parse().ok()) == Some(wanted)
                     && self
                         .declaration
                         .is_none_or(|place| params.is_some_and(|params| holds_declaration(place, params)))
             }
-            Opening::TextVersion => is_handshake && version().and_then(json::string).is_some(),
-            Opening::NoVersion => is_handshake && version().is_none(),
-            Opening::MetaVersion(name) => {
+            FirstMessage::TextVersion => is_handshake && version().and_then(json::string).is_some(),
+            FirstMessage::NoVersion => is_handshake && version().is_none(),
+            FirstMessage::MetaVersion(name) => {
                 json::member(json::member(params, "_meta"), name).and_then(json::string).is_some()
             }
         }

@@ -36,7 +36,7 @@ pub struct JsonRpc {
     /// The member of a graceful result's `_meta` that repeats the request's id.
     pub graceful_id: Option<&'static str>,
     /// How the first message is told from that of other dialects.
-    pub opening: Opening,
+    pub opening: FirstMessage,
     /// The code of a refusal because of a limit.
     pub overloaded: ErrorCode,
     /// The code of a refusal because the session is not open.
@@ -106,7 +106,7 @@ pub struct Declaration {
 
 /// How the first message of a dialect is told from that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum FirstMessage {
     /// By its envelope, and by the handshake's method if the rules name one.
     Envelope,
     /// By a handshake whose `protocolVersion` is this number. Where the dialect has a [`Declaration`], the message
@@ -143,7 +143,7 @@ impl JsonRpc {
             declaration: None,
             result_mark: None,
             graceful_id: None,
-            opening: Opening::Envelope,
+            opening: FirstMessage::Envelope,
             overloaded: ErrorCode::INTERNAL_ERROR,
             not_initialized: ErrorCode::INVALID_REQUEST,
             uncancellable_param: None,

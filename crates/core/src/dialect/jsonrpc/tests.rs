@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use crate::dialect::{
     ACP, ACP_DRAFT, ACP_V2, CallFrame, Dialect, HandshakePart, LSP, MCP, MCP_2026, Refusal, ReplyTo,
 };
-use crate::message::{AnswerBody, Exempt, Incoming};
+use crate::message::{AnswerBody, CancelExemption, Incoming};
 use crate::{
     AckStatus, BadMessage, CallNumber, Cause, CauseKind, ErrorCode, ErrorObject, InvalidId, RequestId,
 };
@@ -410,13 +410,13 @@ fn a_task_augmented_request_is_out_of_a_cancels_reach() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(exempt(&MCP, r#"{"task":{"ttl":1}}"#), Exempt::FromCancelMessages);
-    assert_eq!(exempt(&MCP, r#"{"task":null}"#), Exempt::No);
-    assert_eq!(exempt(&MCP, r#"{"arguments":{"task":{}}}"#), Exempt::No);
+    assert_eq!(exempt(&MCP, r#"{"task":{"ttl":1}}"#), CancelExemption::FromCancelMessages);
+    assert_eq!(exempt(&MCP, r#"{"task":null}"#), CancelExemption::No);
+    assert_eq!(exempt(&MCP, r#"{"arguments":{"task":{}}}"#), CancelExemption::No);
     // 2026-07-28 has no such member: it is ignored.
-    assert_eq!(exempt(&MCP_2026, r#"{"task":{"ttl":1}}"#), Exempt::No);
-    assert_eq!(exempt(&ACP, r#"{"task":{},"":1}"#), Exempt::No);
-    assert_eq!(exempt(&LSP, r#"{"task":{},"":1}"#), Exempt::No);
+    assert_eq!(exempt(&MCP_2026, r#"{"task":{"ttl":1}}"#), CancelExemption::No);
+    assert_eq!(exempt(&ACP, r#"{"task":{},"":1}"#), CancelExemption::No);
+    assert_eq!(exempt(&LSP, r#"{"task":{},"":1}"#), CancelExemption::No);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_time_that_never_ends_is_no_panic() {
     bench.session.local_shutdown(bench.now, Duration::MAX);
     let _ = bench.outputs();
     assert_eq!(signals(&bench.pass(Duration::from_secs(86_400 * 365))), 0);
-    bench.session.recv_lost(bench.now, Lost::Detach);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn with_no_permits_at_all_a_half_closed_connection_closes_with_its_last_request(
         config.limits.blocking = 0;
         config.limits.queue_time = Duration::from_secs(10);
     });
-    let blocking = Arrival { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
+    let blocking = InboundRequest { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
     let _queued = bench.session.recv_request(bench.now, blocking).unwrap();
     bench.session.recv_half_close(bench.now);
     let outputs = bench.pass(Duration::from_secs(10));
@@ -146,7 +146,7 @@ fn a_request_that_cannot_be_read_is_refused_under_its_id_unless_that_is_in_use()
         let expected = [Output::Event(Event::BadFrame), Output::Refuse { to, exchange, why: why() }];
         assert_eq!(bench.outputs(), expected, "{id}");
     }
-    bench.session.recv_lost(bench.now, Lost::Keep);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Keep);
     bench.session.recv_bad_request(3.into(), 0, BadMessage::NotJson, &Origin::STREAM);
     assert_eq!(bench.outputs(), [Output::Event(Event::BadFrame)], "nobody is there to be told");
     let _ = bench.ended(key);

@@ -48,7 +48,7 @@ fn a_task_is_not_cancelled_by_a_message_where_the_peer_declared_tasks_for_its_me
     bench.session.handshake(HandshakePart::Params, &Handshake::default());
     bench.session.handshake(HandshakePart::Result, &declared);
     for (method, is_told) in [("tools/call", false), ("tools/list", true)] {
-        let task = CallSpec { exempt: Exempt::FromCancelMessages, ..CallSpec::new(method) };
+        let task = CallSpec { exempt: CancelExemption::FromCancelMessages, ..CallSpec::new(method) };
         let call = bench.written(&task);
         let (_, outputs) = bench.cancel_ours(call);
         let told = outputs.iter().any(|output| matches!(output, Output::SendCancel { .. }));

@@ -145,7 +145,8 @@ fn the_handshake_is_out_of_every_cancels_reach_but_loss() {
 #[test]
 fn a_task_augmented_request_is_out_of_a_messages_reach() {
     let mut bench = Bench::new(MCP);
-    let exempt = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
+    let exempt =
+        InboundRequest { exempt: CancelExemption::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
     let _key = bench.session.recv_request(bench.now, exempt).unwrap();
     let _ = bench.outputs();
     assert_eq!(bench.cancel(1), [Output::Event(Event::IgnoredCancel)]);
@@ -158,7 +159,8 @@ fn a_task_that_the_server_did_not_declare_is_a_request_like_any_other() {
     let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
     bench.session.handshake(HandshakePart::Result, &declared);
     for (id, method, in_reach) in [(1, "tools/call", false), (2, "tools/list", true)] {
-        let task = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(id, method) };
+        let task =
+            InboundRequest { exempt: CancelExemption::FromCancelMessages, ..Bench::arrival(id, method) };
         let key = bench.session.recv_request(bench.now, task).unwrap();
         let _ = bench.outputs();
         let outputs = bench.cancel(id);
@@ -175,7 +177,7 @@ fn a_task_that_the_server_did_not_declare_is_a_request_like_any_other() {
 fn a_cancel_of_another_principal_is_for_an_unknown_id() {
     // I4
     let mut bench = Bench::new(ACP);
-    let arrival = Arrival { origin: principal("alice"), ..Bench::arrival(1, "test/wait") };
+    let arrival = InboundRequest { origin: principal("alice"), ..Bench::arrival(1, "test/wait") };
     let key = bench.session.recv_request(bench.now, arrival).unwrap();
     let _ = bench.outputs();
     bench.session.recv_cancel(bench.now, Some(1.into()), None, None, &principal("mallory"));
@@ -195,8 +197,8 @@ fn ids_of_two_exchanges_never_meet_where_the_exchange_is_the_scope() {
         let exchange = ExchangeId(number);
         Origin { scope: Scope::Exchange(exchange), exchange, ..Origin::STREAM }
     };
-    let one = Arrival { origin: at(1), ..Bench::arrival(7, "tools/call") };
-    let two = Arrival { origin: at(2), ..Bench::arrival(7, "tools/call") };
+    let one = InboundRequest { origin: at(1), ..Bench::arrival(7, "tools/call") };
+    let two = InboundRequest { origin: at(2), ..Bench::arrival(7, "tools/call") };
     assert!(bench.session.recv_request(bench.now, one).is_some());
     let second = bench.session.recv_request(bench.now, two).unwrap();
     let _ = bench.outputs();
@@ -213,8 +215,10 @@ fn a_handshake_is_not_cancelled_by_the_end_of_its_stream() {
     // I9; found by exhaustive search
     let mut bench = Bench::with(ABP, |config| config.ordered = false);
     let exchange = ExchangeId(7);
-    let at =
-        |id, method| Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(id, method) };
+    let at = |id, method| InboundRequest {
+        origin: Origin { exchange, ..Origin::STREAM },
+        ..Bench::arrival(id, method)
+    };
     let hello = bench.session.recv_request(bench.now, at(1, "initialize")).unwrap();
     let _ = bench.outputs();
     bench.session.recv_exchange_closed(bench.now, exchange);
@@ -227,7 +231,8 @@ fn a_stream_that_is_lost_twice_has_one_grace() {
     let mut bench =
         Bench::with(MCP, |config| config.limits.lost_stream_grace = Some(Duration::from_secs(30)));
     let exchange = ExchangeId(2);
-    let arrival = Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
+    let arrival =
+        InboundRequest { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
     let key = bench.session.recv_request(bench.now, arrival).unwrap();
     let _ = bench.outputs();
     bench.session.recv_exchange_closed(bench.now, exchange);
@@ -244,12 +249,13 @@ fn a_stream_that_is_lost_twice_has_one_grace() {
 fn a_lost_stream_that_is_no_cancel_leaves_its_request_until_the_session_ends() {
     let mut bench = Bench::new(MCP);
     let exchange = ExchangeId(2);
-    let arrival = Arrival { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
+    let arrival =
+        InboundRequest { origin: Origin { exchange, ..Origin::STREAM }, ..Bench::arrival(1, "test/wait") };
     let key = bench.session.recv_request(bench.now, arrival).unwrap();
     let _ = bench.outputs();
     bench.session.recv_exchange_closed(bench.now, exchange);
     assert_eq!(bench.pass(Duration::from_secs(3600)), []);
-    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     let cause = Cause::new(CauseKind::Disconnected);
     assert!(bench.outputs().contains(&Output::Signal { key, cause }));
     let _ = bench.ended(key);
@@ -261,7 +267,7 @@ fn a_lost_stream_detaches_and_cancels_after_its_grace_unless_it_is_taken_up_agai
     let mut bench = Bench::with(ACP, |config| config.ordered = false);
     let exchange = ExchangeId(5);
     let origin = Origin { exchange, ..Origin::STREAM };
-    let arrival = Arrival { origin, ..Bench::arrival(1, "test/wait") };
+    let arrival = InboundRequest { origin, ..Bench::arrival(1, "test/wait") };
     let key = bench.session.recv_request(bench.now, arrival).unwrap();
     let _ = bench.outputs();
     bench.session.recv_exchange_closed(bench.now, exchange);
@@ -444,7 +450,8 @@ fn strings_are_not_parked_once_one_that_was_settled_is_forgotten() {
         bench.outputs()
     };
     let settle = |bench: &mut Bench, id: RequestId| {
-        let key = bench.session.recv_request(bench.now, Arrival { id, ..Bench::arrival(0, "tools/call") });
+        let key =
+            bench.session.recv_request(bench.now, InboundRequest { id, ..Bench::arrival(0, "tools/call") });
         let _ = bench.outputs();
         let _ = bench.answer(key.unwrap(), HandlerResult::Value);
         let _ = bench.ended(key.unwrap());

@@ -5,7 +5,7 @@ use crate::cause::CauseKind;
 use crate::dialect::{ACP, MCP};
 
 impl Bench {
-    fn arrive(&mut self, arrival: Arrival<'_>) -> (Option<InboundKey>, Vec<Output>) {
+    fn arrive(&mut self, arrival: InboundRequest<'_>) -> (Option<InboundKey>, Vec<Output>) {
         let key = self.session.recv_request(self.now, arrival);
         (key, self.outputs())
     }
@@ -21,7 +21,8 @@ fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() 
     // MCP: task-augmented requests are out of a message's reach
     let mut bench = Bench::new(MCP);
     let _ = bench.cancel(1);
-    let exempt = Arrival { exempt: Exempt::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
+    let exempt =
+        InboundRequest { exempt: CancelExemption::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
     let (key, outputs) = bench.arrive(exempt);
     let key = key.expect("the task was cancelled by a message");
     assert_eq!(outputs, [Output::Event(Event::IgnoredCancel), Output::Start(key)]);
@@ -61,7 +62,8 @@ fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
     let mut bench = Bench::new(MCP);
     let _ = bench.cancel_as(1, "mallory");
     assert_eq!(bench.cancel_as(1, "alice"), [Output::Event(Event::ParkedCancel)], "I4");
-    let (key, _) = bench.arrive(Arrival { origin: principal("alice"), ..Bench::arrival(1, "tools/call") });
+    let (key, _) =
+        bench.arrive(InboundRequest { origin: principal("alice"), ..Bench::arrival(1, "tools/call") });
     assert_eq!(key, None, "alice's cancel was lost");
 }
 
@@ -69,7 +71,7 @@ fn a_stranger_cannot_take_the_place_of_an_early_cancel() {
 fn a_strangers_cancel_of_an_id_in_use_does_not_wait_for_anything() {
     // I4, I8
     let mut bench = Bench::new(MCP);
-    let alices = Arrival { origin: principal("alice"), ..Bench::arrival(1, "tools/call") };
+    let alices = InboundRequest { origin: principal("alice"), ..Bench::arrival(1, "tools/call") };
     assert!(bench.arrive(alices).0.is_some());
     assert_eq!(bench.cancel_as(1, "mallory"), [Output::Event(Event::UnknownCancel)]);
 }
@@ -89,7 +91,8 @@ fn a_strangers_early_cancel_waits_for_the_strangers_request_only() {
     // I4
     let mut bench = Bench::new(MCP);
     let _ = bench.cancel_as(1, "mallory");
-    let (key, _) = bench.arrive(Arrival { origin: principal("alice"), ..Bench::arrival(1, "tools/call") });
+    let (key, _) =
+        bench.arrive(InboundRequest { origin: principal("alice"), ..Bench::arrival(1, "tools/call") });
     assert!(key.is_some(), "I4");
 }
 
@@ -97,7 +100,7 @@ fn a_strangers_early_cancel_waits_for_the_strangers_request_only() {
 fn a_late_cancel_of_a_refused_request_does_not_hit_its_retry() {
     // I14: the refusal was the answer to the first
     let mut bench = Bench::new(MCP);
-    let refused = Arrival { admission: Err("server"), ..Bench::arrival(1, "tools/call") };
+    let refused = InboundRequest { admission: Err("server"), ..Bench::arrival(1, "tools/call") };
     assert_eq!(bench.arrive(refused).0, None);
     assert_eq!(bench.cancel(1), [Output::Event(Event::UnknownCancel)]);
     let _runs = bench.running(1);
@@ -142,7 +145,7 @@ fn a_memory_of_nothing_parks_only_ids_above_all_settled() {
 #[test]
 fn a_refused_id_counts_among_the_forgotten() {
     let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
-    let refused = Arrival { admission: Err("server"), ..Bench::arrival(5, "tools/call") };
+    let refused = InboundRequest { admission: Err("server"), ..Bench::arrival(5, "tools/call") };
     assert_eq!(bench.arrive(refused).0, None);
     assert_eq!(bench.cancel(5), [Output::Event(Event::UnknownCancel)]);
 }
@@ -154,7 +157,7 @@ fn the_ack_for_a_call_refused_as_cancelled_says_cancelled() {
     let _busy = bench.running_call(1, "c1");
     bench.session.local_shutdown(bench.now, Duration::from_secs(10));
     let named = CancelKey::Named(RequestId::text("c2").unwrap());
-    let (key, outputs) = bench.arrive(Arrival { cancel_key: named, ..Bench::arrival(2, "a") });
+    let (key, outputs) = bench.arrive(InboundRequest { cancel_key: named, ..Bench::arrival(2, "a") });
     assert_eq!(key, None);
     let cause = Cause::new(CauseKind::Shutdown);
     let id = RequestId::number(2);
@@ -169,7 +172,7 @@ fn a_refused_second_use_of_a_call_id_changes_nothing_about_the_first() {
     let first = bench.running_call(1, "c1");
     let _ = bench.cancel_call_id("c1", 8);
     let named = CancelKey::Named(RequestId::text("c1").unwrap());
-    let again = Arrival { cancel_key: named, admission: Err("server"), ..Bench::arrival(2, "a") };
+    let again = InboundRequest { cancel_key: named, admission: Err("server"), ..Bench::arrival(2, "a") };
     assert_eq!(bench.arrive(again).0, None);
     assert_eq!(ack(&bench.cancel_call_id("c1", 9)), Some(AckStatus::Cancelled), "I7");
     let _ = bench.ended(first);
@@ -194,7 +197,7 @@ fn a_stranger_learns_nothing_of_what_became_of_a_call() {
     // SEMANTICS, Keys: a cancel from another principal is a cancel for an unknown id
     let mut bench = abp();
     let named = CancelKey::Named(RequestId::text("c1").unwrap());
-    let of_alice = Arrival { cancel_key: named, origin: principal("alice"), ..Bench::arrival(1, "a") };
+    let of_alice = InboundRequest { cancel_key: named, origin: principal("alice"), ..Bench::arrival(1, "a") };
     let key = bench.arrive(of_alice).0.unwrap();
     let ask = |bench: &mut Bench, who: &str| {
         let id = RequestId::text("c1").unwrap();
@@ -214,7 +217,7 @@ fn a_cancel_that_is_later_than_the_memory_does_not_hit_the_ids_next_request() {
     // 002-18, I14: a client may use an id again once it has its answer
     let mut bench = Bench::new(MCP);
     for id in [RequestId::number(1), RequestId::text("a").unwrap()] {
-        let request = || Arrival { id: id.clone(), ..Bench::arrival(1, "tools/call") };
+        let request = || InboundRequest { id: id.clone(), ..Bench::arrival(1, "tools/call") };
         let key = bench.arrive(request()).0.unwrap();
         let _ = bench.answer(key, HandlerResult::Value);
         let _ = bench.ended(key);

@@ -20,7 +20,7 @@ fn loss_settles_every_call_and_cancels_every_handler_without_an_answer() {
     let cancelled = bench.written(&CallSpec::new("a"));
     let _ = bench.session.local_cancel_call(bench.now, cancelled, CauseKind::Caller.into(), None);
     let _ = bench.outputs();
-    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     let outputs = bench.outputs();
     for (call, settlement) in [
         (written, Settlement::Disconnected { may_have_run: true }),
@@ -40,7 +40,7 @@ fn loss_settles_every_call_and_cancels_every_handler_without_an_answer() {
 fn a_resumable_loss_cancels_after_its_grace() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    bench.session.recv_lost(bench.now, Lost::Detach);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
     assert_eq!(bench.outputs(), []);
     let outputs = bench.pass(Duration::from_secs(30));
     assert_eq!(outputs, [Output::Signal { key, cause: CauseKind::Disconnected.into() }]);
@@ -116,7 +116,7 @@ fn the_six_steps_of_a_shutdown() {
     assert!(outputs.contains(&Output::Settle { call: ours, settlement }), "{outputs:?}");
     assert_eq!(close(&outputs), Some(CloseCause::Shutdown));
     let _ = bench.ended(key);
-    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     assert!(bench.session.is_finished());
 }
 
@@ -193,7 +193,7 @@ fn a_request_refused_during_shutdown_is_told_what_one_cancelled_by_us_is_told() 
         let mut bench = Bench::open(dialect);
         let _busy = bench.running(1);
         bench.session.local_shutdown(bench.now, Duration::from_secs(10));
-        let arrival = Arrival { server_cancellable, ..Bench::arrival(2, method) };
+        let arrival = InboundRequest { server_cancellable, ..Bench::arrival(2, method) };
         assert!(bench.session.recv_request(bench.now, arrival).is_none());
         let (id, exchange, cause) = (RequestId::number(2), ExchangeId::NONE, cause.clone());
         let refused = Output::RefuseCancelled { id, tag: 0, server_cancellable, exchange, graceful, cause };
@@ -217,7 +217,7 @@ fn a_session_is_finished_once_it_is_lost_and_nothing_of_it_is_left() {
     let mut bench = Bench::new(ACP);
     assert!(!bench.session.is_finished(), "it is open");
     let key = bench.running(1);
-    bench.session.recv_lost(bench.now, Lost::Keep);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Keep);
     assert!(!bench.session.is_finished(), "a handler runs");
     let _ = bench.ended(key);
     assert!(bench.session.is_finished());
@@ -239,7 +239,7 @@ fn what_outlived_its_connection_is_cancelled_by_the_first_of_its_two_deadlines()
     for (detach, drain, kind) in [(1, 2, CauseKind::Disconnected), (2, 1, CauseKind::Shutdown)] {
         let mut bench = Bench::with(ACP, |config| config.limits.detach_grace = second * detach);
         let key = bench.running(1);
-        bench.session.recv_lost(bench.now, Lost::Detach);
+        bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
         bench.session.local_shutdown(bench.now, second * drain);
         bench.session.local_shutdown(bench.now, Duration::ZERO);
         assert_eq!(bench.pass(Duration::ZERO), [], "the first shutdown counts");

@@ -17,7 +17,7 @@ use super::*;
 use crate::cause::Cause;
 use crate::dialect::{ABP, Dialect, Handshake};
 use crate::id::{ClientNumber, Principal, RequestId, Scope};
-use crate::message::{CancelKey, Exempt};
+use crate::message::{CancelExemption, CancelKey};
 
 /// A session and its clock.
 struct Bench {
@@ -52,12 +52,12 @@ impl Bench {
         std::iter::from_fn(|| self.session.poll_output()).collect()
     }
 
-    fn arrival(id: i64, method: &str) -> Arrival<'_> {
-        Arrival {
+    fn arrival(id: i64, method: &str) -> InboundRequest<'_> {
+        InboundRequest {
             id: id.into(),
             cancel_key: CancelKey::SameAsId,
             method,
-            exempt: Exempt::No,
+            exempt: CancelExemption::No,
             tag: 0,
             origin: Origin::STREAM,
             server_cancellable: false,
@@ -162,7 +162,7 @@ fn abp() -> Bench {
 impl Bench {
     fn running_call(&mut self, id: i64, call_id: &str) -> InboundKey {
         let named = CancelKey::Named(RequestId::text(call_id).unwrap());
-        let arrival = Arrival { cancel_key: named, ..Self::arrival(id, "test/wait") };
+        let arrival = InboundRequest { cancel_key: named, ..Self::arrival(id, "test/wait") };
         let key = self.session.recv_request(self.now, arrival).unwrap();
         let _ = self.outputs();
         key

@@ -53,7 +53,7 @@ fn a_shield_left_after_the_deadline_of_a_shutdown_buys_no_second_grace() {
 #[test]
 fn an_aborted_thread_that_goes_on_shielding_is_not_aborted_again() {
     let mut bench = Bench::new(MCP);
-    let blocking = Arrival { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
+    let blocking = InboundRequest { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
     let key = bench.session.recv_request(bench.now, blocking).unwrap();
     let _ = bench.cancel(1);
     assert_eq!(aborts(&bench.pass(seconds(2))), 1);
@@ -91,7 +91,7 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
     let mut bench = Bench::new(patient());
     let key = bench.running(1);
     let _ = bench.cancel(1);
-    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     let _ = bench.outputs();
     let outputs = bench.pass(seconds(2));
     assert_eq!(aborts(&outputs), 1, "L3: {outputs:?}");
@@ -116,7 +116,7 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
 #[test]
 fn a_connection_lost_while_shutting_down_keeps_no_handler_past_the_deadline() {
     // SEMANTICS, Shutdown: the total is bounded by the sum
-    for lost in [Lost::Keep, Lost::Detach] {
+    for lost in [DisconnectPolicy::Keep, DisconnectPolicy::Detach] {
         let mut bench = Bench::new(ACP);
         let key = bench.running(1);
         bench.session.local_shutdown(bench.now, seconds(10));
@@ -132,7 +132,7 @@ fn a_connection_lost_while_shutting_down_keeps_no_handler_past_the_deadline() {
 
 #[test]
 fn a_shutdown_reaches_the_handlers_that_outlived_their_connection() {
-    for lost in [Lost::Keep, Lost::Detach] {
+    for lost in [DisconnectPolicy::Keep, DisconnectPolicy::Detach] {
         let mut bench = Bench::new(ACP);
         let key = bench.running(1);
         bench.session.recv_lost(bench.now, lost);
@@ -152,7 +152,7 @@ fn a_shutdown_reaches_the_handlers_that_outlived_their_connection() {
 fn a_shutdown_does_not_lengthen_the_grace_of_a_detached_connection() {
     let mut bench = Bench::with(ACP, |config| config.limits.detach_grace = seconds(1));
     let _key = bench.running(1);
-    bench.session.recv_lost(bench.now, Lost::Detach);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
     bench.session.local_shutdown(bench.now, seconds(10));
     assert_eq!(signals(&bench.pass(seconds(1))), 1);
 }
@@ -162,7 +162,7 @@ fn a_lost_connection_whose_handlers_have_ended_waits_for_nothing() {
     // I3
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    bench.session.recv_lost(bench.now, Lost::Detach);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::Detach);
     let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
     assert!(bench.session.is_finished());
@@ -186,7 +186,7 @@ fn no_ack_is_written_when_the_connection_was_lost_under_a_shield() {
     let key = bench.running_call(1, "c1");
     bench.session.local_shield(bench.now, key);
     let _ = bench.cancel_call_id("c1", 2);
-    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     bench.session.local_unshield(bench.now, key);
     let outputs = bench.outputs();
     assert_eq!((ack(&outputs), signals(&outputs)), (None, 1), "{outputs:?}");
@@ -285,7 +285,10 @@ fn two_requests_of_one_exchange_are_both_given_up_with_it() {
     let keys: Vec<_> = [1, 2, 3]
         .map(|id| {
             let origin = Origin { exchange, ..Origin::STREAM };
-            bench.session.recv_request(bench.now, Arrival { origin, ..Bench::arrival(id, "a") }).unwrap()
+            bench
+                .session
+                .recv_request(bench.now, InboundRequest { origin, ..Bench::arrival(id, "a") })
+                .unwrap()
         })
         .into();
     let _ = bench.answer(keys[2], HandlerResult::Value);
@@ -302,7 +305,7 @@ fn a_child_of_a_request_that_was_never_entered_leaves_with_it() {
     bench.session.local_adopt(bench.now, parent, ForeignChild(1)).unwrap();
     let outputs = bench.cancel(1);
     assert!(outputs.contains(&Output::CancelForeign(ForeignChild(1))), "I5: {outputs:?}");
-    assert!(outputs.contains(&Output::Gone(parent)), "I3");
+    assert!(outputs.contains(&Output::Released(parent)), "I3");
     bench.assert_no_residue();
 }
 
@@ -311,9 +314,9 @@ fn a_handler_that_goes_on_after_its_answer_is_not_aborted_because_the_connection
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     let _ = bench.answer(key, HandlerResult::Value);
-    bench.session.recv_lost(bench.now, Lost::CancelNow);
+    bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     assert_eq!(bench.outputs(), []);
     assert_eq!(bench.pass(seconds(3600)), [], "nobody has cancelled it");
-    assert_eq!(bench.ended(key), [Output::Gone(key)]);
+    assert_eq!(bench.ended(key), [Output::Released(key)]);
     bench.assert_no_residue();
 }

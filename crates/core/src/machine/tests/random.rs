@@ -37,7 +37,7 @@ enum Input {
     Advance,
     HalfClose,
     Shutdown { seconds: u64 },
-    Lost { how: Lost },
+    Lost { how: DisconnectPolicy },
 }
 
 fn input() -> impl Strategy<Value = Input> {
@@ -53,7 +53,11 @@ fn input() -> impl Strategy<Value = Input> {
     let after =
         prop_oneof![Just(None), Just(Some(AfterCancel::WaitForPeer)), Just(Some(AfterCancel::ReturnNow))];
     let kind = prop_oneof![Just(CauseKind::Local), Just(CauseKind::Shutdown), Just(CauseKind::Deadline)];
-    let how = prop_oneof![Just(Lost::CancelNow), Just(Lost::Detach), Just(Lost::Keep)];
+    let how = prop_oneof![
+        Just(DisconnectPolicy::CancelNow),
+        Just(DisconnectPolicy::Detach),
+        Just(DisconnectPolicy::Keep)
+    ];
     prop_oneof![
         16 => (0..5i64, 0..4u8, 0..4u64, any::<u8>())
             .prop_map(|(id, key, exchange, kind)| Input::Request { id, key, exchange, kind }),
@@ -243,13 +247,17 @@ impl Watch {
             Input::Request { id, key, exchange, kind } => {
                 let named = RequestId::text(&key.to_string()).unwrap();
                 let methods = ["a", "initialize", "$/reserved", "subscriptions/listen"];
-                let arrival = Arrival {
+                let arrival = InboundRequest {
                     cancel_key: match (acknowledged, key) {
                         (true, 0) => CancelKey::None,
                         (true, _) => CancelKey::Named(named),
                         (false, _) => CancelKey::SameAsId,
                     },
-                    exempt: if kind & 0x03 == 0x03 { Exempt::FromCancelMessages } else { Exempt::No },
+                    exempt: if kind & 0x03 == 0x03 {
+                        CancelExemption::FromCancelMessages
+                    } else {
+                        CancelExemption::No
+                    },
                     work: if kind & 0x0c == 0x0c { Work::Blocking } else { Work::Task },
                     admission: if kind == 255 { Err("server") } else { Ok(()) },
                     origin: self.origin(exchange, u8::from(kind & 0x70 != 0)),
@@ -385,7 +393,7 @@ impl Watch {
                 Output::Abort(key) => {
                     prop_assert!(self.started.contains(&key) && self.aborted.insert(key), "{shown}");
                 }
-                Output::Gone(key) => {
+                Output::Released(key) => {
                     prop_assert!(self.gone.insert(key), "gone twice: {shown}");
                     let never_ran = !self.started.contains(&key);
                     prop_assert!(never_ran || self.ended.contains(&key), "I10: {shown}");
@@ -451,7 +459,7 @@ impl Watch {
             prop_assert_eq!(&self.settled, &self.accepted, "I1: not all were answered");
             prop_assert!(self.acks_owed.is_empty(), "I7: {:?} were not acknowledged", self.acks_owed);
         }
-        self.step(&Input::Lost { how: Lost::CancelNow })?;
+        self.step(&Input::Lost { how: DisconnectPolicy::CancelNow })?;
         let alive: Vec<_> = self.started.difference(&self.ended).copied().collect();
         for key in alive {
             self.end(key);

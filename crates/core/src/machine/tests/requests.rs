@@ -10,7 +10,7 @@ fn a_request_gets_exactly_one_answer_and_leaves_nothing() {
     assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
     assert_eq!(bench.answer(key, HandlerResult::Value), [], "I1: a second answer");
     assert!(!bench.session.may_notify(key), "I2: a notification after the answer");
-    assert_eq!(bench.ended(key), [Output::Gone(key)]);
+    assert_eq!(bench.ended(key), [Output::Released(key)]);
     bench.assert_no_residue();
 }
 
@@ -64,7 +64,7 @@ fn a_number_and_its_text_are_two_requests() {
     // I4
     let mut bench = Bench::new(ACP);
     let number = bench.running(1);
-    let text = Arrival { id: RequestId::text("1").unwrap(), ..Bench::arrival(0, "test/wait") };
+    let text = InboundRequest { id: RequestId::text("1").unwrap(), ..Bench::arrival(0, "test/wait") };
     let text = bench.session.recv_request(bench.now, text).unwrap();
     let _ = bench.outputs();
     let outputs = bench.cancel(1);
@@ -113,7 +113,7 @@ fn a_queued_request_is_refused_when_its_time_is_over() {
     let outputs = bench.pass(Duration::from_secs(30));
     let body = ReplyBody::Refused(Refusal::Overloaded("queue_time"));
     assert!(outputs.contains(&reply(queued, 2, body)), "{outputs:?}");
-    assert!(outputs.contains(&Output::Gone(queued)));
+    assert!(outputs.contains(&Output::Released(queued)));
 }
 
 #[test]
@@ -123,16 +123,16 @@ fn a_queued_request_that_is_cancelled_is_never_entered() {
     let running = bench.running(1);
     let queued = bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).unwrap();
     let outputs = bench.cancel(2);
-    assert_eq!(outputs, [reply(queued, 2, ReplyBody::Cancelled(peer())), Output::Gone(queued)]);
+    assert_eq!(outputs, [reply(queued, 2, ReplyBody::Cancelled(peer())), Output::Released(queued)]);
     let _ = bench.answer(running, HandlerResult::Value);
-    assert_eq!(bench.ended(running), [Output::Gone(running)]);
+    assert_eq!(bench.ended(running), [Output::Released(running)]);
     bench.assert_no_residue();
 }
 
 #[test]
 fn blocking_work_has_a_limit_of_its_own_and_holds_no_task_up() {
     let mut bench = Bench::with(ACP, |config| config.limits.blocking = 1);
-    let blocking = |id| Arrival { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
+    let blocking = |id| InboundRequest { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
     assert!(bench.session.recv_request(bench.now, blocking(1)).is_some());
     assert!(bench.session.recv_request(bench.now, blocking(2)).is_some());
     assert_eq!(bench.outputs().len(), 1);
@@ -142,7 +142,7 @@ fn blocking_work_has_a_limit_of_its_own_and_holds_no_task_up() {
 #[test]
 fn blocking_work_counts_among_all_that_runs() {
     // I10
-    let blocking = |id| Arrival { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
+    let blocking = |id| InboundRequest { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
     let mut bench = Bench::with(ACP, |config| config.limits.running = 1);
     let task = bench.running(1);
     let [first, second] = [2, 3].map(|id| bench.session.recv_request(bench.now, blocking(id)).unwrap());

@@ -12,7 +12,7 @@ fn shared() -> Bench {
 
 fn ask(bench: &mut Bench, client: usize, id: i64, work: Work) -> Option<InboundKey> {
     let origin = Origin { client: Some(ClientNumber(client)), ..Origin::STREAM };
-    let arrival = Arrival { origin, work, ..Bench::arrival(id, "test/wait") };
+    let arrival = InboundRequest { origin, work, ..Bench::arrival(id, "test/wait") };
     bench.session.recv_request(bench.now, arrival)
 }
 

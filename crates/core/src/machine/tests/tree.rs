@@ -47,7 +47,7 @@ fn a_parent_that_answers_cancels_its_open_children_but_not_the_detached() {
     bench.session.local_detach(detached);
     let outputs = bench.answer(parent, HandlerResult::Value);
     assert_eq!(cancels(&outputs), [child]);
-    assert!(bench.ended(parent).contains(&Output::Gone(parent)), "a child held its parent up");
+    assert!(bench.ended(parent).contains(&Output::Released(parent)), "a child held its parent up");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
     assert_eq!(cancels(&bench.answer(parent, HandlerResult::Value)), children[..1]);
     let outputs = bench.ended(parent);
     assert_eq!(cancels(&outputs), children[1..]);
-    assert!(outputs.contains(&Output::Gone(parent)));
+    assert!(outputs.contains(&Output::Released(parent)));
     assert!(!bench.session.has_work(), "a cascade is left of what is gone");
 }
 
@@ -126,7 +126,7 @@ fn a_parent_that_is_gone_keeps_its_slot_until_its_children_are_unlinked() {
     while bench.session.has_work() {
         bench.session.advance(bench.now);
     }
-    assert!(bench.outputs().contains(&Output::Gone(parent)));
+    assert!(bench.outputs().contains(&Output::Released(parent)));
     assert_eq!(bench.session.request_cause(again), None, "I4");
 }
 

@@ -130,7 +130,7 @@ impl Direction {
     }
 
     /// The reader is gone: what it did not read is dropped.
-    pub(super) fn forsake(&self) {
+    pub(super) fn close_reader(&self) {
         let unread = self.over(|state| {
             state.forsaken = true;
             state.frames_lost = !state.frames.is_empty();

@@ -128,7 +128,7 @@ impl Sender for Goes {
         self.note(format!("begin {}", named(exchange)));
     }
 
-    fn note_fault(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.note(format!("fault {} {fault:?}", named(exchange)));
     }
 

@@ -85,8 +85,8 @@ pub(super) fn start(client: &Arc<Client>, out: Outbound) {
         let mut waits: Vec<u64> = Vec::new();
         let opens = matches!(state.standing, Standing::Unopened);
         if opens {
-            state.standing = Standing::Opening(number);
-        } else if let Standing::Opening(first) = state.standing {
+            state.standing = Standing::FirstMessage(number);
+        } else if let Standing::FirstMessage(first) = state.standing {
             waits.push(first);
         }
         if client.settings.order == Order::AsSent {

@@ -58,7 +58,7 @@ pub(super) enum Standing {
     /// Nothing was sent yet.
     Unopened,
     /// The first frame's response has not begun.
-    Opening(u64),
+    FirstMessage(u64),
     /// Frames may be sent.
     Open,
     /// Nothing is sent any more.

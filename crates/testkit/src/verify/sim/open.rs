@@ -22,7 +22,7 @@ use super::{Case, Wire};
 pub(super) struct Opened {
     pub(super) client: Peer,
     /// The server's side, once it is there: over HTTP that is when the client has sent something.
-    pub(super) server: Arc<Arrival>,
+    pub(super) server: Arc<PeerOpened>,
     pub(super) net: Net,
     /// What frames the bytes, where the wire is bytes and no more.
     pub(super) framing: Option<Framing>,
@@ -33,12 +33,12 @@ pub(super) struct Opened {
 /// A side that may come late. Those who wait for it go on in the order in which they came, which tokio's own `watch` does not
 /// promise.
 #[derive(Debug, Default)]
-pub(super) struct Arrival {
+pub(super) struct PeerOpened {
     peer: Mutex<Option<Peer>>,
     told: Notify,
 }
 
-impl Arrival {
+impl PeerOpened {
     /// It is there. Later ones, of other sessions, are not waited for.
     pub(super) fn tell(&self, peer: Peer) {
         self.lock().get_or_insert(peer);
@@ -134,7 +134,7 @@ impl Setting<'_> {
             builder(side, self).attach(tap(link, side, self.judge)).map_err(|error| error.to_string())
         };
         let client = attach(Side::Client, ends.client)?;
-        let server = Arc::new(Arrival::default());
+        let server = Arc::new(PeerOpened::default());
         server.tell(attach(Side::Server, ends.server)?);
         Ok(Opened { client, server, net: self.net.clone(), framing: Some(framing), serving: Vec::new() })
     }

@@ -15,7 +15,7 @@ use super::bytes;
 use super::calls::{self, From};
 use super::judge::Judge;
 use super::net::Net;
-use super::open::{Arrival, Opened, Setting};
+use super::open::{Opened, PeerOpened, Setting};
 use super::plan::{Caller, Disturbance, Ending, Plan, Planned};
 use super::rng::Rng;
 use super::tally::Happening;
@@ -157,7 +157,7 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
     }
 }
 
-async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &Arrival) {
+async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &PeerOpened) {
     let peer = match planned.side {
         Side::Client => client.clone(),
         Side::Server => server.wait().await,

@@ -89,8 +89,8 @@ impl Sender for TapSender {
         self.inner.as_mut().begin_exchange(exchange);
     }
 
-    fn note_fault(mut self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
-        self.inner.as_mut().note_fault(exchange, fault);
+    fn note_rejection(mut self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
+        self.inner.as_mut().note_rejection(exchange, fault);
     }
 
     fn finish_exchange(mut self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::both::Side;
 use super::judge::Judge;
-use super::open::{Arrival, Opened, Serving, Setting, builder};
+use super::open::{Opened, PeerOpened, Serving, Setting, builder};
 use super::pipe::Splits;
 use super::rng::Rng;
 use super::tap::tap;
@@ -29,7 +29,7 @@ impl Setting<'_> {
         // The library beneath takes a handshake in more than 64 pieces of less than 128 bytes for an attack.
         self.net.splits(Splits::Never);
         let ends = self.net.connect().map_err(told)?;
-        let server = Arc::new(Arrival::default());
+        let server = Arc::new(PeerOpened::default());
         let tell = Arc::clone(&server);
         let (judge, peers) = (self.judge.clone(), builder(Side::Server, self));
         let slow = self.plan.is_slow();
@@ -95,7 +95,7 @@ impl Setting<'_> {
         rescind_http::count_ids();
         let (give, given) = mpsc::unbounded_channel();
         let inner = HttpServer::new(binding).serve_given(given);
-        let server = Arc::new(Arrival::default());
+        let server = Arc::new(PeerOpened::default());
         let tell = Arc::clone(&server);
         let listener = Tapped { inner, judge: self.judge.clone() };
         let serving = Server::builder([self.case.dialect.clone()])

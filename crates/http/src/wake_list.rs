@@ -4,12 +4,12 @@ use std::task::Waker;
 
 /// Wakers to be woken once the lock is released. Mostly it is one, which takes no memory of its own.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
+pub(crate) struct WakeList {
     first: Option<Waker>,
     more: Vec<Waker>,
 }
 
-impl Wakes {
+impl WakeList {
     pub(crate) fn add(&mut self, waker: Option<Waker>) {
         if self.first.is_none() {
             self.first = waker;
@@ -26,7 +26,7 @@ impl Wakes {
     }
 }
 
-impl Extend<Waker> for Wakes {
+impl Extend<Waker> for WakeList {
     fn extend<I: IntoIterator<Item = Waker>>(&mut self, wakers: I) {
         wakers.into_iter().for_each(|waker| self.add(Some(waker)));
     }
