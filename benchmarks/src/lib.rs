@@ -4,19 +4,19 @@
 //! frames on the same wire by itself. [`driven`] asks ours and the others for the same work, the [`harness`] has them take turns.
 //! Figures of two runs do not compare; their ratios do.
 
-pub mod apart;
 #[cfg(feature = "count")]
 pub mod counts;
-pub mod driven;
+pub mod cross_process;
+pub mod generic_driver;
 pub mod harness;
 pub mod heap;
+#[cfg(feature = "count")]
+pub mod heap_per_request;
 pub mod limits;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod raw;
 pub mod report;
-#[cfg(feature = "count")]
-pub mod residents;
 pub mod steps;
 pub mod subject;
 pub mod subjects;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use rescind_core::dialect::{Dialect, Role};
 use rescind_core::{
-    AnswerKind, InboundRequest, CallNumber, CallSpec, CancelKey, CancelExemption, HandlerResult, InboundKey, Origin, RequestId,
-    Session, SessionConfig, Work,
+    AnswerKind, CallNumber, CallSpec, CancelExemption, CancelKey, HandlerResult, InboundKey, InboundRequest,
+    Origin, RequestId, Session, SessionConfig, Work,
 };
 
 fn arrival(id: i64) -> InboundRequest<'static> {

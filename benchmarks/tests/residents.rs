@@ -1,6 +1,6 @@
 //! What a request in flight holds is exact and repeats, so it can be tested where times cannot.
 
-use rescind_benchmarks::residents;
+use rescind_benchmarks::heap_per_request;
 
 /// Bytes of heap on both sides together, beside the user's own task.
 const MOST: f64 = 400.0;
@@ -8,7 +8,7 @@ const MOST: f64 = 400.0;
 #[test]
 fn a_request_in_flight_holds_less_than_four_hundred_bytes() {
     for requests in [1_000, 10_000] {
-        let held = residents::measure(requests);
+        let held = heap_per_request::measure(requests);
         assert!(held.task >= held.future, "the task holds its future: {held:?}");
         assert!(held.beside() > 0.0, "both sides keep something: {held:?}");
         assert!(held.beside() <= MOST, "W8: {requests} in flight hold {held:?}");

@@ -1,6 +1,6 @@
 //! `docs/verification.md` says what the code says. With `RESCIND_PRINT` set to its path the page is renewed instead.
 
-#[path = "../plants/table.rs"]
+#[path = "../mutations/table.rs"]
 mod table;
 
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ use rescind_testkit::{Scenario, scenarios};
 fn planted() -> String {
     let head = "\n## Planted bugs, and who catches each\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
     let mut out = head.to_owned();
-    for table::Row { plant, test, says } in table::PLANTS {
-        let _ = writeln!(out, "| {} | {} | `{test}` | {says} |", plant.name(), plant.what());
+    for table::Row { failpoint, test, says } in table::MUTATIONS {
+        let _ = writeln!(out, "| {} | {} | `{test}` | {says} |", failpoint.name(), failpoint.what());
     }
     out
 }

@@ -260,7 +260,7 @@ const KEPT: FileFailurePersistence = FileFailurePersistence::WithSource("regress
 
 fn config() -> ProptestConfig {
     // What a planted bug breaks is no regression.
-    if std::env::var_os("RESCIND_PLANT").is_some() {
+    if std::env::var_os("RESCIND_FAILPOINT").is_some() {
         return ProptestConfig {
             cases: CASES_WITH_BUG,
             failure_persistence: None,
@@ -281,7 +281,7 @@ fn config() -> ProptestConfig {
 /// With a planted bug, the case that is kept for it.
 #[test]
 fn what_failed_once_holds() {
-    let planted = std::env::var("RESCIND_PLANT").ok();
+    let planted = std::env::var("RESCIND_FAILPOINT").ok();
     let mut played = 0;
     for kept in kept::all() {
         if planted.as_deref().is_some_and(|bug| bug != kept.bug.name()) {

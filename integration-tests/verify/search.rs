@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rescind_core::dialect::{CancelFrom, CapabilityGate, EarlyCancel, LostStream, Role};
 use rescind_testkit::verify::coverage::ENGINES;
 use rescind_testkit::verify::search::{BEGINNING, Searched, replay, search};
-use rescind_testkit::verify::{Class, Input, Order, Tally, Way, World, page, way};
+use rescind_testkit::verify::{Class, Input, MachineState, Order, Tally, Trace, page, trace};
 
 /// States asked of each search, unless the environment says how many: in release what the design asks for, else what fits into a test
 /// run, which is as many as each planted bug needs.
@@ -29,7 +29,7 @@ fn states() -> usize {
     number(ASKED).map_or(STATES, |asked| usize::try_from(asked).expect("a number of states"))
 }
 
-/// Every way of so many inputs is gone; of those that name nothing, where the machine is in a state for the first time.
+/// Every trace of so many inputs is played; of those that name nothing, where the machine is in a state for the first time.
 fn least_depth(states: usize) -> usize {
     match states {
         1_000_000.. => 5,
@@ -93,11 +93,11 @@ fn every_state_holds(class: Class, order: Order) {
             );
             assert!(
                 searched.depth >= least_depth,
-                "not every way of {least_depth} inputs was gone: {searched}"
+                "not every trace of {least_depth} inputs was played: {searched}"
             );
             assert!(searched.cascading > 0, "no step came between the slices of a cascade: {searched}");
             if states >= ALL_GIVEN {
-                for word in way::WORDS {
+                for word in trace::WORDS {
                     let was_given = searched.given.contains_key(word);
                     assert_eq!(was_given, is_given(class, order, word), "{word} was given: {was_given}");
                 }
@@ -181,27 +181,27 @@ fn the_search_judges_what_it_claims_and_nothing_else() {
     assert_eq!(judged, engine.checks.iter().copied().collect());
 }
 
-/// `RESCIND_WAY` goes one way again, as a failure prints it, and shows every step.
+/// `RESCIND_TRACE` replays one trace, as a failure prints it, and shows every step.
 #[test]
-fn the_way_that_is_asked_for() {
-    let Some(text) = std::env::var_os(way::WAY) else { return };
-    let text = text.into_string().expect("a way is plain text");
-    let way: Way = text.parse().unwrap_or_else(|error| panic!("{}: {error}", way::WAY));
+fn the_trace_that_is_asked_for() {
+    let Some(text) = std::env::var_os(trace::TRACE) else { return };
+    let text = text.into_string().expect("a trace is plain text");
+    let trace: Trace = text.parse().unwrap_or_else(|error| panic!("{}: {error}", trace::TRACE));
     let mut number = 0;
-    let gone = replay(&way, |input, seen| {
+    let gone = replay(&trace, |input, seen| {
         number += 1;
         println!("{number:>4} {input:?}\n{seen:#?}");
     });
-    match gone.and_then(World::ends) {
+    match gone.and_then(MachineState::ends) {
         Ok(()) => println!("every invariant holds on it"),
         Err(broken) => panic!("{broken}"),
     }
 }
 
-/// Some way through a class, drawn from a seed; the connection is not lost before its last third.
-fn some_way(class: Class, order: Order, seed: u64) -> (Way, World) {
-    let mut world = World::new(class, order, Instant::now());
-    let mut way = Way { class, order, inputs: Vec::new() };
+/// Some trace through a class, drawn from a seed; the connection is not lost before its last third.
+fn some_trace(class: Class, order: Order, seed: u64) -> (Trace, MachineState) {
+    let mut world = MachineState::new(class, order, Instant::now());
+    let mut trace = Trace { class, order, inputs: Vec::new() };
     let mut here = world.inspect();
     let mut drawn = seed;
     for step in 0..60 {
@@ -213,10 +213,10 @@ fn some_way(class: Class, order: Order, seed: u64) -> (Way, World) {
         inputs.retain(|input| step >= 40 || !ends(input));
         let place = usize::try_from(drawn >> 33).unwrap_or_default() % inputs.len().max(1);
         let Some(input) = inputs.get(place).copied() else { break };
-        way.inputs.push(input);
-        here = world.apply(input, &here).unwrap_or_else(|broken| panic!("{broken}\nafter {way}"));
+        trace.inputs.push(input);
+        here = world.apply(input, &here).unwrap_or_else(|broken| panic!("{broken}\nafter {trace}"));
     }
-    (way, world)
+    (trace, world)
 }
 
 #[test]
@@ -224,10 +224,10 @@ fn a_way_printed_and_parsed_leads_to_the_same_world() {
     let mut kinds = HashSet::new();
     for class in Class::ALL {
         for (order, seed) in class.orders().iter().flat_map(|order| (1..40).map(move |seed| (order, seed))) {
-            let (way, world) = some_way(class, *order, seed);
-            let text = way.to_string();
-            let read: Way = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
-            assert_eq!(read, way, "{text}");
+            let (trace, world) = some_trace(class, *order, seed);
+            let text = trace.to_string();
+            let read: Trace = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert_eq!(read, trace, "{text}");
             let again = replay(&read, |_, _| ()).unwrap_or_else(|broken| panic!("{broken}: {text}"));
             assert_eq!(again.inspect(), world.inspect(), "{text}");
             kinds
@@ -245,8 +245,8 @@ fn every_word_of_a_way_is_written_as_it_is_read() {
         stream-back:0.0 call:none call:3.1 call-within adopt:0.0 release:7 detach:0.0 written:0.0 cancel-call:0.0:wait \
         cancel-call:0.0:usual exchange-failed:0.0 cancel-failed:0.0 idle advance cancel-written:0.0 answer:0.0:cancelled acked:0.0 acked-not:0.0 call-failed:0.0 late-answer half-close \
         lost:detach shutdown time wait";
-    let way: Way = text.parse().unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(way.to_string(), text);
+    let trace: Trace = text.parse().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(trace.to_string(), text);
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn what_is_no_way_is_refused_by_its_word() {
         ("silence ordered ended:1", "ended:1"),
         ("silence ordered offer:0.0:maybe", "offer:0.0:maybe"),
     ] {
-        let error = text.parse::<Way>().expect_err(text).to_string();
+        let error = text.parse::<Trace>().expect_err(text).to_string();
         assert!(error.contains(&format!("`{word}`")), "{text}: {error}");
     }
 }

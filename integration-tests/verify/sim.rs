@@ -26,7 +26,7 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
         }
         return;
     }
-    let all = if std::env::var_os("RESCIND_PLANT").is_some() { SEEDS_WITH_BUG } else { SEEDS };
+    let all = if std::env::var_os("RESCIND_FAILPOINT").is_some() { SEEDS_WITH_BUG } else { SEEDS };
     let seeds = number("RESCIND_SEEDS").unwrap_or(all).div_ceil(share);
     match case.play_many(0, seeds) {
         Ok(played) => {

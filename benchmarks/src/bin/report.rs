@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use rescind_benchmarks::harness::{self, PARTS, Ruling, Run, Verdict, judge, measure};
-use rescind_benchmarks::{apart, report};
+use rescind_benchmarks::{cross_process, report};
 
 /// Measures what cancelling costs, ours beside the other libraries and the floor, in one run.
 #[derive(Debug, Parser)]
@@ -39,7 +39,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    apart::serve_if_asked();
+    cross_process::serve_if_asked();
     harness::serve_if_asked();
     harness::count_if_asked();
     let options = Options::parse();

@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use rescind_benchmarks::apart::echoes::{RESETS, Times, WARM, in_a_task, measure, median, micros};
-use rescind_benchmarks::apart::{Far, OurClient, Serves, Wire, serve_if_asked};
+use rescind_benchmarks::cross_process::echoes::{RESETS, Times, WARM, in_a_task, measure, median, micros};
+use rescind_benchmarks::cross_process::{Far, OurClient, Serves, Wire, serve_if_asked};
 use rescind_benchmarks::limits;
 use rescind_benchmarks::table::Table;
 use rescind_benchmarks::wires::one_thread;

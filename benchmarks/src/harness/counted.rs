@@ -100,7 +100,7 @@ pub(super) fn in_flight(run: &Run, competitors: &[Competitor], results: &mut Res
 fn ours_in_flight(counts: &[usize], results: &mut Results) {
     let ours = subjects::rescind::COMPETITOR.name;
     for count in counts.iter().copied().filter(|count| *count >= 1000) {
-        let held = crate::residents::measure(count);
+        let held = crate::heap_per_request::measure(count);
         for (measure, value) in [
             ("beside the user's task", held.beside()),
             ("the runtime's cell of the user's task", held.task),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 
-use crate::apart::own_pipes;
+use crate::cross_process::own_pipes;
 use crate::subject::{Competitor, Ends, Name, Setup, Subject, is_short};
 use crate::subjects;
 use crate::wires::{one_thread, pinned, two_workers};

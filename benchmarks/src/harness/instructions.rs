@@ -124,7 +124,8 @@ impl Counted {
                     if self == Self::Cancel {
                         steps::receive_cancel(&mut server, now, id);
                     }
-                    let end = if self == Self::Cancel { HandlerResult::Stopped } else { HandlerResult::Value };
+                    let end =
+                        if self == Self::Cancel { HandlerResult::Stopped } else { HandlerResult::Value };
                     steps::settle(&mut server, now, key, end);
                 }
             }

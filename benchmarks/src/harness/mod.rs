@@ -5,9 +5,9 @@ mod budgets;
 mod counted;
 mod field;
 mod figures;
-mod fit;
 mod instructions;
 mod interleave;
+mod regression;
 mod scale;
 mod workloads;
 
@@ -21,9 +21,9 @@ pub use budgets::{Ruling, Verdict, judge, tally};
 pub use counted::allocations_of_ours;
 pub use field::{Bound, Entrant, Place, enter, find, serve_if_asked};
 pub use figures::{Distribution, Figure, Row, set_ratios};
-pub use fit::Fit;
 pub use instructions::{Counted, count_if_asked};
 pub use interleave::{Case, Work, play};
+pub use regression::Fit;
 
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
 
-use crate::driven::{
+use crate::generic_driver::{
     Driven, End, Halves, Library, Returned, Signals, Slots, Tasks, Watch, one_by_one, open, serve,
 };
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Setup, Subject, Told};

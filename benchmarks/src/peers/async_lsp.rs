@@ -19,7 +19,9 @@ use serde_json::Value;
 use tokio_util::compat::{TokioAsyncReadCompatExt as _, TokioAsyncWriteCompatExt as _};
 use tower::ServiceBuilder;
 
-use crate::driven::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one, open, serve};
+use crate::generic_driver::{
+    End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one, open, serve,
+};
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};
 
 const fn name(configuration: &'static str) -> Name {

@@ -12,7 +12,7 @@ use ::jsonrpsee::core::rpc_params;
 use ::jsonrpsee::server::{RpcModule, Server, ServerConfig, serve as serve_connection, stop_channel};
 use tokio::sync::Notify;
 
-use crate::driven::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, open, serve};
+use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, begun, open, serve};
 use crate::subject::{BoxFuture, Carries, Competitor, Name};
 
 const fn name(configuration: &'static str) -> Name {

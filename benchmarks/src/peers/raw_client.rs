@@ -14,7 +14,7 @@ use tokio::io::{
 use tokio::sync::oneshot;
 
 use crate::clock;
-use crate::driven::{End, Tasks};
+use crate::generic_driver::{End, Tasks};
 
 /// An answer, and when its last byte was read.
 #[derive(Debug)]

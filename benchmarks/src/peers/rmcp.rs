@@ -16,7 +16,7 @@ use ::rmcp::service::{PeerRequestOptions, RequestContext, RequestHandle, Running
 use ::rmcp::{ErrorData, RoleClient, RoleServer, ServerHandler, ServiceError, ServiceExt as _};
 use serde_json::Value;
 
-use crate::driven::{
+use crate::generic_driver::{
     Due, End, Halves, Library, Returned, Signals, Slots, Tasks, begun, one_by_one, open, serve,
 };
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};

@@ -13,7 +13,7 @@ use ::tarpc::{context, serde_transport};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::codec::LengthDelimitedCodec;
 
-use crate::driven::{
+use crate::generic_driver::{
     Driven, Due, End, Halves, Library, Returned, Signals, Slots, Tasks, Watch, begun, open, serve,
 };
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Setup, Subject, Tree};

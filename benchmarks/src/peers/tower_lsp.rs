@@ -9,7 +9,7 @@ use tower_lsp_server::ls_types::{InitializeParams, InitializeResult};
 use tower_lsp_server::{LanguageServer, LspService, Server};
 
 use super::raw_client::{self, Asked, RawClient};
-use crate::driven::{End, Halves, Library, Returned, Signals, Slots, Tasks, one_by_one, open, serve};
+use crate::generic_driver::{End, Halves, Library, Returned, Signals, Slots, Tasks, one_by_one, open, serve};
 use crate::subject::{Carries, Competitor, Name, Told};
 
 const fn name(configuration: &'static str) -> Name {

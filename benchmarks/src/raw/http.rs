@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::apart::Wire;
+use crate::cross_process::Wire;
 
 const ID: &str = "0123456789abcdef0123456789abcdef";
 

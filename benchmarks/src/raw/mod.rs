@@ -6,8 +6,8 @@ mod websocket;
 
 use bytes::Bytes;
 
-use crate::apart::{Far, Wire};
 use crate::clock;
+use crate::cross_process::{Far, Wire};
 
 /// The side that asks.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub enum RawClient {
 }
 
 impl RawClient {
-    /// A client of a server of [`Serves::Raw`](crate::apart::Serves::Raw).
+    /// A client of a server of [`Serves::Raw`](crate::cross_process::Serves::Raw).
     ///
     /// # Panics
     /// If it cannot connect.
@@ -67,7 +67,7 @@ pub fn frame(wire: Wire, bytes: usize) -> Bytes {
 pub(crate) async fn serve(wire: Wire, listens: fn(&str)) {
     match wire {
         Wire::Stdio => {
-            let (input, output) = crate::apart::own_pipes();
+            let (input, output) = crate::cross_process::own_pipes();
             let pipes = lines::of_pipes(input, output);
             listens("stdio");
             pipes.echo_all().await;

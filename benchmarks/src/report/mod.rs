@@ -1,7 +1,7 @@
 //! What a run shows: a table, JSON, a page, tables for the documentation.
 
-mod better;
 mod chart;
+mod losses;
 mod page;
 mod summary;
 mod tables;

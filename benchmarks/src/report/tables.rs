@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::better::{ABOUT, better};
+use super::losses::{ABOUT, better};
 use super::shown;
 use super::summary::summary;
 use crate::harness::{Figure, Fit, Results, Row, Ruling, Verdict, tally};

@@ -8,7 +8,7 @@ use std::task::{Poll, ready};
 use bytes::Bytes;
 use rescind_core::dialect::{ACP, CallFrame, ReplyTo};
 use rescind_core::{
-    AnswerBody, CallNumber, ExchangeId, FrameKind, FrameInfo, Incoming, Lane, Link, Outbound, RequestId,
+    AnswerBody, CallNumber, ExchangeId, FrameInfo, FrameKind, Incoming, Lane, Link, Outbound, RequestId,
     Transport, TransportError, TransportEvent, memory_pair,
 };
 use rescind_stdio::Descriptors;

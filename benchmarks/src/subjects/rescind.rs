@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::{self, Frames};
-use crate::driven::{Driven, Due, Library, Returned, Signals, Slots, Tasks, Text, Watch};
+use crate::generic_driver::{Driven, Due, Library, Returned, Signals, Slots, Tasks, Text, Watch};
 use crate::subject::{Carries, Competitor, Ends, Name, Setup, Subject, Told, Tree};
 use crate::{clock, params};
 

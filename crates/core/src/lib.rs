@@ -8,13 +8,13 @@ pub mod dialect;
 #[cfg(feature = "tokio")]
 mod driver;
 mod error;
+#[doc(hidden)]
+pub mod failpoint;
 mod framing;
 mod hash_index;
 mod id;
 mod machine;
 mod message;
-#[doc(hidden)]
-pub mod plant;
 mod pool;
 mod registry;
 mod shown;

@@ -2,43 +2,43 @@
 //! wire, or a foreign peer.
 
 mod action;
-mod asks;
 mod bare;
 pub mod conformance;
+mod dialect_overrides;
 pub mod exchanges;
 mod files;
 pub mod fixture;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-mod held;
 mod meta;
 mod options;
 pub mod pattern;
+mod process_stats;
 mod profile;
 mod report;
+mod requirements;
 pub mod runner;
 mod sessions;
-mod speech;
 mod step;
-mod tuned;
 mod vector;
 #[cfg(feature = "verify")]
 pub mod verify;
+mod wire_format;
 #[cfg(feature = "wires")]
 pub mod wires;
 
-pub use asks::Asks;
 pub use bare::BareMachine;
 pub use files::allow_open_files;
-pub use held::{open_descriptors, resident_memory};
 pub use options::{
     AnswerAfterCancelOption, CancelFromOption, LimitOptions, LocalCancel, LocalCause, Options,
 };
+pub use process_stats::{open_descriptors, resident_memory};
 pub use profile::{
     BadProfile, CancelledForm, ExpectWord, HandshakeStep, Profile, ProfileChild, ProfileHandshake,
     ProfileRequest, RequestKind, Witness,
 };
 pub use report::{Cell, CellOutcome, Report, Summary};
+pub use requirements::Asks;
 pub use step::{
     AfterCancelStep, CallName, CallStep, CancelCallStep, CancelWord, OutcomeStep, OutcomeWord, Step, Through,
     Unwanted, Work,

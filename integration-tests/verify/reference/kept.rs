@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rescind_core::dialect::{ABP, ACP, Dialect, LSP, MCP, Role};
-use rescind_core::plant::Plant;
+use rescind_core::failpoint::Failpoint;
 use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
 
 use super::caller::Own;
@@ -11,12 +11,12 @@ use super::model::{Case, EARLY, Event};
 
 /// A case, and a bug that it shows.
 pub(super) struct Kept {
-    pub(super) bug: Plant,
+    pub(super) bug: Failpoint,
     pub(super) case: Case,
     pub(super) events: Vec<Event>,
 }
 
-fn kept(bug: Plant, dialect: Dialect, events: &[Event]) -> Kept {
+fn kept(bug: Failpoint, dialect: Dialect, events: &[Event]) -> Kept {
     let case = Case { dialect, role: Role::Server, ordered: true };
     Kept { bug, case, events: events.to_vec() }
 }
@@ -28,13 +28,13 @@ pub(super) fn all() -> Vec<Kept> {
     let call = |parent, deadline| own(Own::Call(parent, deadline, None));
     let short = Duration::from_millis(500);
     vec![
-        kept(Plant::ValueDropped, ACP, &[Ask(0), Cancel(0), End(0, HandlerResult::Value)]),
-        kept(Plant::DoubleSignal, ACP, &[Ask(1), Cancel(1), Cancel(1)]),
-        kept(Plant::EarlyCancelStays, MCP, &[Cancel(2), Pass(EARLY), Cancel(2)]),
-        kept(Plant::AckTwice, ABP, &[Cancel(0)]),
-        kept(Plant::CancelOvertakes, ACP, &[Ask(1), call(Some(0), None), Cancel(1)]),
+        kept(Failpoint::ValueDropped, ACP, &[Ask(0), Cancel(0), End(0, HandlerResult::Value)]),
+        kept(Failpoint::DoubleSignal, ACP, &[Ask(1), Cancel(1), Cancel(1)]),
+        kept(Failpoint::EarlyCancelStays, MCP, &[Cancel(2), Pass(EARLY), Cancel(2)]),
+        kept(Failpoint::AckTwice, ABP, &[Cancel(0)]),
+        kept(Failpoint::CancelOvertakes, ACP, &[Ask(1), call(Some(0), None), Cancel(1)]),
         kept(
-            Plant::LaterCause,
+            Failpoint::LaterCause,
             ACP,
             &[
                 call(None, Some(short)),
@@ -44,7 +44,7 @@ pub(super) fn all() -> Vec<Kept> {
             ],
         ),
         kept(
-            Plant::AnswerUnheard,
+            Failpoint::AnswerUnheard,
             LSP,
             &[
                 call(None, None),

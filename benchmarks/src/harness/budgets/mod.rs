@@ -2,8 +2,8 @@
 //!
 //! Each part has its fixed list of lines, whatever was measured: a line whose figure is missing is not met and says why.
 
-mod court;
-mod lines;
+mod budget_defs;
+mod evaluator;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::figures::{Figure, Row};
 use super::{Place, Results};
 use crate::subjects;
-use court::Court;
+use evaluator::Court;
 
 /// One line of the table of budgets.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,7 +127,7 @@ pub fn judge(results: &Results) -> Vec<Verdict> {
 fn judge_of(results: &Results, build: Build) -> Vec<Verdict> {
     let mut court = Court::new(results, build);
     for part in &results.parts {
-        lines::of(&mut court, part);
+        budget_defs::of(&mut court, part);
     }
     failures(&mut court);
     court.verdicts

@@ -1,5 +1,5 @@
 use super::*;
-use crate::apart::Wire;
+use crate::cross_process::Wire;
 use crate::harness::{Distribution, Growth, PARTS};
 use crate::subject::{Carries, Name};
 use crate::subjects::FLOOR;

@@ -19,10 +19,10 @@ use super::slots::SlotKey;
 use super::subscriptions::{Matcher, Seq};
 use super::timeouts::Renewal;
 use crate::cause::{Cancelled, Cause, CauseKind};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
 use crate::message::{AnswerBody, ErrorObject};
-use crate::plant::{self, Plant};
 use crate::sync::AbortHandle;
 use crate::sync::atomic::Ordering;
 
@@ -247,8 +247,8 @@ impl State {
         let Some((ticket, entry)) = self.entry_of(call) else { return };
         let is_error = matches!(said, Some(Said::Error(_) | Said::Malformed(_)));
         let (outcome, source) = end_of_call(&settlement, is_error);
-        let forgotten =
-            plant::is(Plant::ForgottenCallers) && matches!(settlement, Settlement::Disconnected { .. });
+        let forgotten = failpoint::active(Failpoint::ForgottenCallers)
+            && matches!(settlement, Settlement::Disconnected { .. });
         // A span that somebody opened is closed here, whatever the level is by now.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
             Some(span) => effects.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),

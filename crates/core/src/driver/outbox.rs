@@ -18,10 +18,10 @@ use serde_json::value::RawValue;
 use super::slots::SlotKey;
 use crate::cause::Cause;
 use crate::dialect::Refusal;
+use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::machine::{AckStatus, Limits, Reply};
 use crate::message::ErrorObject;
-use crate::plant::{self, Plant};
 use crate::transport::{ExchangeEnd, Lane};
 
 /// About what an envelope weighs beside the body in it, in bytes.
@@ -192,13 +192,13 @@ impl Outbox {
             Control::Cancel(call) => self.cancels.push_back(call),
             frame => self.control.push_back(frame),
         }
-        self.news |= !plant::is(Plant::LostWakeup);
+        self.news |= !failpoint::active(Failpoint::LostWakeup);
     }
 
     pub(super) fn push_bulk(&mut self, frame: Bulk) {
         self.charge(charge_of_bulk(&frame), true);
         self.bulk.push_back(frame);
-        self.news |= !self.blocked && !plant::is(Plant::LostWakeup);
+        self.news |= !self.blocked && !failpoint::active(Failpoint::LostWakeup);
     }
 
     pub(super) fn pop_control(&mut self) -> Option<Control> {
@@ -251,7 +251,7 @@ impl Outbox {
 
     /// Drops every frame that belongs to a request which is owed silence (I2).
     pub(super) fn silence(&mut self, request: InboundKey) {
-        if plant::is(Plant::SilenceLeavesFrames) {
+        if failpoint::active(Failpoint::SilenceLeavesFrames) {
             return;
         }
         for place in &mut self.bulk {

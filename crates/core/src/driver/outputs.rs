@@ -13,9 +13,9 @@ use super::request::{Task, Unserved, Waiting};
 use super::shared::{ConnectionInner, State};
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
-use crate::plant::{self, Plant};
 use crate::sync::atomic::Ordering;
 use crate::transport::ExchangeEnd;
 
@@ -135,7 +135,7 @@ impl State {
 
     fn signal(&mut self, key: InboundKey, cause: Cause, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        if plant::is(Plant::LateRegistration) && !slot.request.has_begun() {
+        if failpoint::active(Failpoint::LateRegistration) && !slot.request.has_begun() {
             return;
         }
         let (request, logged) = (&slot.request, &cause);

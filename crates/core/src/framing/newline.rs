@@ -2,7 +2,7 @@ use bytes::{Buf, BytesMut};
 use memchr::{memchr, memchr2};
 
 use super::{BadFrame, Decoded, shed};
-use crate::plant::{self, Plant};
+use crate::failpoint::{self, Failpoint};
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -73,7 +73,7 @@ impl Newline {
             self.buffer.advance(1);
             self.scanned = 0;
             if self.state == State::Dropping {
-                if !plant::is(Plant::BadFrameSwallowsNext) {
+                if !failpoint::active(Failpoint::BadFrameSwallowsNext) {
                     self.state = State::Line;
                 }
                 continue;

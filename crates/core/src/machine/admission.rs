@@ -10,9 +10,9 @@ use super::request::{Cancellability, State};
 use super::settled_cache::{Name, Settled};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, EarlyCancel, Refusal, SettledMemory};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, Principal};
 use crate::message::{CancelExemption, CancelKey};
-use crate::plant::{self, Plant};
 
 /// Why a request gets no slot.
 pub(super) enum NotAdmitted {
@@ -39,7 +39,7 @@ impl Session {
             return Err(NotAdmitted::Lost);
         }
         let first = self.request_hashed(hash, arrival.origin.scope, &arrival.id);
-        if let Some((_, first)) = first.filter(|_| !plant::is(Plant::OverwriteDuplicate)) {
+        if let Some((_, first)) = first.filter(|_| !failpoint::active(Failpoint::OverwriteDuplicate)) {
             let open = first.state.is_open();
             self.emit(Event::DuplicateId);
             // I4: the first is never touched. While it is open a refusal under its id would be taken for its answer.
@@ -116,7 +116,7 @@ impl Session {
     /// What can cancel a request.
     pub(super) fn reach_of(&self, arrival: &InboundRequest<'_>) -> Cancellability {
         let rules = self.rules();
-        if rules.handshake == Some(arrival.method) && !plant::is(Plant::HandshakeCancelled) {
+        if rules.handshake == Some(arrival.method) && !failpoint::active(Failpoint::HandshakeCancelled) {
             Cancellability::Handshake
         } else if (arrival.exempt == CancelExemption::FromCancelMessages
             && self.agreement.exempts(arrival.method))

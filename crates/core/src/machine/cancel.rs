@@ -10,8 +10,8 @@ use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, DecidedBy, LostStream, Role};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
-use crate::plant::{self, Plant};
 
 /// An acknowledgement that is owed: the id it goes under and the exchange it goes on.
 type OwedAck = Option<(RequestId, ExchangeId)>;
@@ -178,7 +178,7 @@ impl Session {
             State::Queued | State::Running => self.accept_cancel(now, key, cause, ack),
             State::CancelPending => self.hold_ack_again(key, id, ack),
             State::Cancelling => {
-                if plant::is(Plant::DoubleSignal) {
+                if failpoint::active(Failpoint::DoubleSignal) {
                     self.signal(now, key);
                 }
                 self.acknowledge(ack, Some(id), AckStatus::Cancelled);
@@ -262,7 +262,7 @@ impl Session {
             self.settle_queued(now, key, ReplyBody::Cancelled(cause), Settled::Cancelled);
             return;
         }
-        if request.extras().shields == 0 || plant::is(Plant::ShieldIgnored) {
+        if request.extras().shields == 0 || failpoint::active(Failpoint::ShieldIgnored) {
             self.acknowledge(ack, named, AckStatus::Cancelled);
             self.decide_and_signal(now, key, cause, decides);
         } else if decides && silent {
@@ -339,7 +339,7 @@ impl Session {
             }
             State::Draining { .. } => {}
         }
-        if plant::is(Plant::RapidReset) {
+        if failpoint::active(Failpoint::RapidReset) {
             self.abort(key);
             self.local_ended(now, key);
             return;
@@ -393,7 +393,7 @@ impl Session {
     fn acknowledge(&mut self, ack: OwedAck, key: Option<RequestId>, status: AckStatus) {
         let lost = self.lifecycle.state() == lifecycle::State::Lost;
         if let (Some((ack, exchange)), AckStyle::Acknowledged, false) = (ack, self.rules().ack, lost) {
-            if plant::is(Plant::AckTwice) {
+            if failpoint::active(Failpoint::AckTwice) {
                 self.push(Output::Ack { ack: ack.clone(), key: key.clone(), exchange, status });
             }
             self.push(Output::Ack { ack, key, exchange, status });

@@ -13,8 +13,8 @@ use super::input::CallRefused;
 use super::output::{ForeignChild, Output};
 use super::request::{Request, State};
 use crate::cause::{Cause, CauseKind};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{InboundKey, OutboundKey};
-use crate::plant::{self, Plant};
 
 /// The cascades under way, and the children that live on other connections.
 #[derive(Debug, Default)]
@@ -102,8 +102,8 @@ impl Session {
     }
 
     fn walk(&mut self, now: Instant) {
-        #[cfg(feature = "plant")]
-        if plant::is(Plant::RecursiveCascade) {
+        #[cfg(feature = "failpoints")]
+        if failpoint::active(Failpoint::RecursiveCascade) {
             self.walk_by_itself(now);
         }
         // A slice of nothing would never get to the end (L4).
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// A fault: it needs as much stack as there are children.
-    #[cfg(feature = "plant")]
+    #[cfg(feature = "failpoints")]
     fn walk_by_itself(&mut self, now: Instant) {
         let Some(parent) = self.tree.parents.front().copied() else { return };
         let first = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
@@ -153,7 +153,7 @@ impl Session {
     pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
         match self.state_of(parent) {
             Some(State::Queued | State::Running | State::CancelPending) => true,
-            Some(State::Cancelling) => plant::is(Plant::NotBornCancelled),
+            Some(State::Cancelling) => failpoint::active(Failpoint::NotBornCancelled),
             Some(State::Draining { .. } | State::Ended) | None => false,
         }
     }

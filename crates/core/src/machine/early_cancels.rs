@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::settled_cache::Name;
 use crate::cause::Cause;
+use crate::failpoint::{self, Failpoint};
 use crate::id::Principal;
-use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]
 pub(super) struct EarlyCancels {
@@ -35,7 +35,7 @@ impl EarlyCancels {
     /// Keeps a cancel for its request. `false`: there is no room, or one waits already.
     pub(super) fn park(&mut self, now: Instant, wanted: Wanted, cause: Cause) -> bool {
         self.forget_old(now);
-        let is_full = self.order.len() >= self.most && !plant::is(Plant::ParkUnbounded);
+        let is_full = self.order.len() >= self.most && !failpoint::active(Failpoint::ParkUnbounded);
         if is_full || self.waiting.contains_key(&wanted) {
             return false;
         }
@@ -64,7 +64,7 @@ impl EarlyCancels {
     }
 
     fn forget_old(&mut self, now: Instant) {
-        if plant::is(Plant::EarlyCancelStays) {
+        if failpoint::active(Failpoint::EarlyCancelStays) {
             return;
         }
         while let Some((wanted, at)) = self.order.front() {

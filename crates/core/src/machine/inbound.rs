@@ -10,8 +10,8 @@ use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{CancelledReply, Refusal};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId, Scope};
-use crate::plant::{self, Plant};
 
 impl Session {
     /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
@@ -69,12 +69,14 @@ impl Session {
         let Some(request) = self.requests.get(key.0) else { return };
         let cancelled = request.cause().cloned();
         match (request.state, end) {
-            (State::Draining { .. }, HandlerResult::Value) if plant::is(Plant::AnswerAfterSilence) => {
+            (State::Draining { .. }, HandlerResult::Value)
+                if failpoint::active(Failpoint::AnswerAfterSilence) =>
+            {
                 self.write_answer(key, ReplyBody::Handler);
             }
             (State::Queued | State::Draining { .. } | State::Ended, _) => {}
             (State::CancelPending | State::Cancelling, HandlerResult::Value)
-                if plant::is(Plant::ValueDropped) =>
+                if failpoint::active(Failpoint::ValueDropped) =>
             {
                 self.settle_cancelled(now, key, cancelled);
             }
@@ -109,7 +111,7 @@ impl Session {
     /// id free (I10). A task that goes without having offered an end counts as one that panicked.
     pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
-        if plant::is(Plant::LostKeepsSlots) && self.lifecycle.state() == lifecycle::State::Lost {
+        if failpoint::active(Failpoint::LostKeepsSlots) && self.lifecycle.state() == lifecycle::State::Lost {
             return;
         }
         match request.state {
@@ -127,7 +129,7 @@ impl Session {
         self.stats.finished += 1;
         self.stats.cancelled += u64::from(request.cause().is_some());
         let (work, client) = (request.work, request.client());
-        if !plant::is(Plant::EarlyRefund) {
+        if !failpoint::active(Failpoint::EarlyRefund) {
             self.permits.give_back(work);
         }
         self.shares.ends(client, work);
@@ -243,7 +245,7 @@ impl Session {
         };
         request.state = State::Draining { owes_signal: false };
         self.stats.draining += 1;
-        if plant::is(Plant::EarlyRefund) {
+        if failpoint::active(Failpoint::EarlyRefund) {
             self.permits.give_back(request.work);
         }
         let (name, principal) = (request.cancel_name(), request.principal().cloned());
@@ -286,7 +288,8 @@ impl Session {
     /// Takes an ended request out of everything that knows it (I3). Its slot stays until its children are unlinked.
     fn release(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
-        let alarms = if plant::is(Plant::TimerLeft) { Alarms::default() } else { request.take_alarms() };
+        let alarms =
+            if failpoint::active(Failpoint::TimerLeft) { Alarms::default() } else { request.take_alarms() };
         self.ids.remove(&request.scoped_id(), key.0.slot);
         let exchange = request.origin().exchange;
         let cancel_name = if request.is_named() { request.cancel_name() } else { None };

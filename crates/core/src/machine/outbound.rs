@@ -9,9 +9,9 @@ use super::timers::{Timer, later};
 use super::{Session, lifecycle};
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::{AckStyle, CancelFrom, CancelledReply, Role};
+use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::message::CancelExemption;
-use crate::plant::{self, Plant};
 
 impl Session {
     /// Stages a call. Its frame may be written from now on; call [`local_written`](Self::local_written) when it is.
@@ -141,7 +141,9 @@ impl Session {
             self.recv_ack(now, Some(number), kind == AnswerKind::Value);
             return None;
         }
-        let found = call.filter(|_| !plant::is(Plant::AnswerUnheard)).and_then(|number| self.call_of(number));
+        let found = call
+            .filter(|_| !failpoint::active(Failpoint::AnswerUnheard))
+            .and_then(|number| self.call_of(number));
         let state = found.and_then(|found| self.calls.get(found.0)).map(|open| open.state);
         match (found, state) {
             (Some(found), Some(State::Written | State::Cancelling)) => {
@@ -227,13 +229,13 @@ impl Session {
             State::Leaving => CancelResult::AlreadySettled,
             State::Cancelling => {
                 if after == AfterCancel::ReturnNow {
-                    let first = open.cause().cloned().filter(|_| !plant::is(Plant::LaterCause));
+                    let first = open.cause().cloned().filter(|_| !failpoint::active(Failpoint::LaterCause));
                     let cause = first.unwrap_or(cause);
                     self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
                 }
                 CancelResult::AlreadySettled
             }
-            State::Staged if !plant::is(Plant::CancelOvertakes) => {
+            State::Staged if !failpoint::active(Failpoint::CancelOvertakes) => {
                 self.push(Output::TakeBack(call));
                 self.settle_call(call, Settlement::Cancelled { cause, confirmed: true });
                 CancelResult::TakenBack
@@ -334,7 +336,7 @@ impl Session {
     fn disarm(&mut self, call: OutboundKey) {
         if let Some(open) = self.calls.get_mut(call.0) {
             if let CancelFrame::Waiting(number) = open.cancel() {
-                if plant::is(Plant::CancelNotDisarmed) {
+                if failpoint::active(Failpoint::CancelNotDisarmed) {
                     return;
                 }
                 open.set_cancel(CancelFrame::None);

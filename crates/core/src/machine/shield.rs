@@ -5,8 +5,8 @@ use std::time::Instant;
 use super::Session;
 use super::request::State;
 use super::timers::{Timer, later};
+use crate::failpoint::{self, Failpoint};
 use crate::id::InboundKey;
-use crate::plant::{self, Plant};
 
 impl Session {
     /// A critical section begins: signal, grace and abort wait for its end, [`Limits::shield`](crate::Limits::shield)
@@ -56,7 +56,7 @@ impl Session {
         match request.state {
             State::Queued | State::Running | State::Ended => {}
             State::CancelPending => {
-                if let Some(cause) = cause.filter(|_| !plant::is(Plant::SignalLost)) {
+                if let Some(cause) = cause.filter(|_| !failpoint::active(Failpoint::SignalLost)) {
                     let decides = self.is_decided_by(&cause);
                     self.decide_and_signal(now, key, cause, decides);
                 }

@@ -1,8 +1,8 @@
 //! A table whose entries are used again under a new generation, so that an old key finds nothing (I14).
 
 use crate::chunked_vec::ChunkedVec;
+use crate::failpoint::{self, Failpoint};
 use crate::id::CallKey;
-use crate::plant::{self, Plant};
 
 #[derive(Clone, Debug)]
 pub(super) struct Table<T> {
@@ -93,7 +93,7 @@ impl<T> Table<T> {
 }
 
 fn is_meant(generation: u32, key: CallKey) -> bool {
-    generation == key.generation || plant::is(Plant::NoGeneration)
+    generation == key.generation || failpoint::active(Failpoint::NoGeneration)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::StatusCode;
-use rescind_core::plant::{self, Plant};
+use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RejectReason,
     TransportEvent,
@@ -253,7 +253,7 @@ impl ExchangeTable {
             }
             open
         });
-        if gave_up && !plant::is(Plant::ExchangeCloseUntold) {
+        if gave_up && !failpoint::active(Failpoint::ExchangeCloseUntold) {
             self.inbound_queue.push_event(TransportEvent::ExchangeClosed { exchange });
         }
     }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rescind_core::plant::{self, Plant};
+use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, PeerInfo, RejectReason, Sender,
     TransportError, TransportErrorKind, Unsupported,
@@ -21,7 +21,7 @@ use crate::server::stall_timer::StallTimer;
 /// The link of a session.
 pub(super) fn link(conversation: &Arc<SessionState>) -> Link {
     let traits = Capabilities {
-        ordered: plant::is(Plant::PostsCountAsOrdered),
+        ordered: failpoint::active(Failpoint::PostsCountAsOrdered),
         opens_exchanges: false,
         exchange_scoped: false,
         batches: false,

@@ -93,7 +93,7 @@ async fn every_vector_holds() {
         let vector = &scenario.vector;
         let expected = vector.asks(scenario.dialect).half_close
             || !vector.needs.is_empty()
-            || vector.handshake != rescind_testkit::Opening::Default;
+            || vector.handshake != rescind_testkit::HandshakeMode::Default;
         let name = format!("{}/{}", scenario.dialect, vector.name);
         match &played.verdict {
             Verdict::Held => held += 1,

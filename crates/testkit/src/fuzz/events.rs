@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::pieces;
 use crate::verify::search::Found;
-use crate::verify::{Class, Order, Way, World};
+use crate::verify::{Class, MachineState, Order, Trace};
 
 /// So many things happen at most.
 const INPUTS: usize = 200;
@@ -17,8 +17,8 @@ pub(super) fn check(data: &[u8]) {
     let orders = class.orders();
     let order =
         orders.get(usize::from(control & 4) / 4).or(orders.first()).copied().unwrap_or(Order::Ordered);
-    let mut world = World::new(class, order, Instant::now());
-    let mut way = Way { class, order, inputs: Vec::new() };
+    let mut world = MachineState::new(class, order, Instant::now());
+    let mut way = Trace { class, order, inputs: Vec::new() };
     let mut seen = world.inspect();
     for pick in picks.iter().take(INPUTS) {
         let inputs = world.inputs(&seen);

@@ -12,7 +12,7 @@ use rescind_core::{
 };
 use serde_json::Value;
 
-use crate::speech::call_name;
+use crate::wire_format::call_name;
 
 /// One connection that is spoken to in raw frames.
 pub(super) struct Exchanging {

@@ -8,7 +8,7 @@ use super::play::{Play, Stop};
 use super::subject::{Seen, Subject};
 use super::translate::without_what_is_null;
 use super::verdict::{Direction, TraceLine};
-use crate::speech::Shape;
+use crate::wire_format::Shape;
 
 /// A play with more frames than this is a flood.
 const MOST_FRAMES: usize = 10_000;

@@ -3,7 +3,6 @@
 //! Every step has a deadline, so a subject that hangs, crashes, closes or talks nonsense is reported, never waited
 //! for. That a frame does *not* come is proved by a barrier, an echo of the runner's own, and not by sleeping.
 
-mod affairs;
 mod calling;
 mod exchange;
 mod frames;
@@ -12,6 +11,7 @@ mod link;
 mod opening;
 mod outcomes;
 mod peer;
+mod peer_noise;
 mod play;
 mod steps;
 mod subject;

@@ -6,9 +6,9 @@ use super::lines::LineState;
 use super::play::{Play, Stop};
 use super::subject::Subject;
 use crate::profile::{HandshakeStep, follow};
-use crate::speech::Shape;
 use crate::step::{CallStep, OutcomeWord};
 use crate::vector::Part;
+use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
     pub(crate) async fn open_line(&mut self, name: &str) -> Result<(), Stop> {

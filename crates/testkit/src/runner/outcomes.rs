@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::subject::Ended;
 use crate::fixture::Handled;
-use crate::speech::{Shape, Speech, call_name};
 use crate::vector::Scenario;
+use crate::wire_format::{Shape, Speech, call_name};
 
 /// What came of the requests of one play, by the line and the id they had, or by the name of the call.
 #[derive(Clone, Debug, Default)]

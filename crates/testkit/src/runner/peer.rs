@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::calling::Caller;
 use super::subject::{Ended, Trouble};
 use crate::fixture::Fixture;
-use crate::speech::Speech;
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
+use crate::wire_format::Speech;
 
 /// How long the handler of a request may take to start.
 const HANDLER_LIMIT: Duration = Duration::from_secs(5);

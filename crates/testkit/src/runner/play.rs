@@ -11,12 +11,12 @@ use super::subject::{Abilities, Subject, Trouble};
 use super::translate::Translator;
 use super::verdict::{Played, TraceLine, Verdict};
 use super::{Settings, work};
-use crate::asks::Asks;
 use crate::fixture::Handled;
 use crate::pattern::Bindings;
-use crate::speech::{Shape, Speech};
+use crate::requirements::Asks;
 use crate::step::{Step, Work};
 use crate::vector::{HandshakeMode, Part, Scenario};
+use crate::wire_format::{Shape, Speech};
 
 /// Why a play ends early.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use super::lines::{Closed, LineState};
 use super::play::{Play, Stop};
 use super::subject::{Ended, Subject};
 use crate::pattern::matches;
-use crate::speech::Shape;
 use crate::step::{OutcomeStep, Step, Through, Unwanted};
+use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
     pub(crate) async fn step(&mut self, step: &Step) -> Result<(), Stop> {

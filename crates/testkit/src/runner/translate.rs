@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::asks::Asks;
 use crate::pattern::Bindings;
 use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
-use crate::speech::{Shape, Speech};
+use crate::requirements::Asks;
+use crate::wire_format::{Shape, Speech};
 
 /// Translates one play. Without a profile nothing is changed.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use rescind_core::{
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
-use super::ledger::Ending;
-use super::world::{CALLS, CHILD, World};
+use super::oracle::Ending;
+use super::state::{CALLS, CHILD, MachineState};
 
 /// One thing that happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub enum CallInput {
     LateAnswer,
 }
 
-impl World {
+impl MachineState {
     /// Everything that can happen now to the calls there are, and a call by nobody's handler.
     pub(super) fn calls_inputs(&self, inputs: &mut Vec<Input>) {
         let mut push = |input| inputs.push(Input::Call(input));

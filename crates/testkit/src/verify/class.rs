@@ -40,7 +40,7 @@ impl Class {
         Self::Stateless,
     ];
 
-    /// Its name in a [`Way`](super::Way).
+    /// Its name in a [`Trace`](super::Trace).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -133,7 +133,7 @@ impl Order {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Ordered, Self::Unordered];
 
-    /// Its name in a [`Way`](super::Way).
+    /// Its name in a [`Trace`](super::Trace).
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

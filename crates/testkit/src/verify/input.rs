@@ -5,8 +5,8 @@ use rescind_core::inspect::{Inspection, RequestView, TimerView};
 use rescind_core::{DisconnectPolicy, HandlerResult, InboundKey};
 
 use super::calls::CallInput;
-use super::ledger::Served;
-use super::world::{CALLS, CHILD, GENERATIONS, IDS, World};
+use super::oracle::Served;
+use super::state::{CALLS, CHILD, GENERATIONS, IDS, MachineState};
 
 /// So many frames that are no message are answered in one go. What becomes of more is a test of the machine's own.
 const BAD_FRAMES: u32 = 100;
@@ -116,7 +116,7 @@ impl Declared {
     }
 }
 
-impl World {
+impl MachineState {
     /// Everything that can happen now.
     #[must_use]
     pub fn inputs(&self, seen: &Inspection) -> Vec<Input> {

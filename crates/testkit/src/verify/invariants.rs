@@ -7,7 +7,7 @@ use std::fmt;
 use rescind_core::inspect::{CallState, Inspection, RequestState, RequestView, TimerView};
 use rescind_core::{InboundKey, Limits, OutboundKey, Session};
 
-use super::ledger::{Ledger, Says};
+use super::oracle::{Ledger, Says};
 use super::tally;
 
 /// An invariant that does not hold.

@@ -1,30 +1,30 @@
 //! Engines that prove things about the machine, and the invariants they share. Behind the feature `verify`.
 
-mod act;
+mod admission_oracle;
+mod apply;
 mod calls;
 mod class;
 pub mod coverage;
-mod graces;
+mod expected;
 mod input;
 mod invariants;
-mod ledger;
+mod isolation;
 mod number;
+mod oracle;
 mod outputs;
-mod owed;
 pub mod page;
-mod reach;
 pub mod search;
+mod shutdown_oracle;
 pub mod sim;
+mod state;
 mod tally;
-mod verdict;
-pub mod way;
-mod world;
+pub mod trace;
 
 pub use calls::CallInput;
 pub use class::{Class, Order};
 pub use input::{Declared, Input};
 pub use invariants::{Broken, holds};
-pub use ledger::{Kind, Ledger, Name};
+pub use oracle::{Kind, Ledger, Name};
+pub use state::MachineState;
 pub use tally::Tally;
-pub use way::Way;
-pub use world::World;
+pub use trace::Trace;

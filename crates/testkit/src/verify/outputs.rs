@@ -7,7 +7,7 @@ use rescind_core::{
 };
 
 use super::invariants::{Broken, holds, holds_and_counts};
-use super::ledger::{Ending, Kind, Ledger, OwedAck, Says, Served, Settled};
+use super::oracle::{Ending, Kind, Ledger, OwedAck, Says, Served, Settled};
 use super::tally;
 
 impl Ledger {

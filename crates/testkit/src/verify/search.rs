@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use rescind_core::inspect::Inspection;
 
 use super::class::{Class, Order};
-use super::graces::Known;
 use super::input::Input;
 use super::invariants::Broken;
 use super::number::Numbers;
+use super::shutdown_oracle::Known;
+use super::state::MachineState;
 use super::tally::Tally;
-use super::way::{WAY, Way};
-use super::world::World;
+use super::trace::{TRACE, Trace};
 
 /// What a search came to.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ pub struct Found {
     /// What does not hold.
     pub broken: Broken,
     /// The inputs that lead there; there is no shorter way.
-    pub way: Way,
+    pub way: Trace,
 }
 
 impl fmt::Display for Found {
@@ -87,8 +87,8 @@ impl fmt::Display for Found {
         for (number, input) in self.way.inputs.iter().enumerate() {
             writeln!(f, "{:>4} {input:?}", number + 1)?;
         }
-        let test = "cargo test -p rescind-integration-tests --test search the_way";
-        write!(f, "go it again, and see each step: {WAY}='{}' {test} -- --nocapture", self.way)
+        let test = "cargo test -p rescind-integration-tests --test search the_trace";
+        write!(f, "replay it and see each step: {TRACE}='{}' {test} -- --nocapture", self.way)
     }
 }
 
@@ -117,7 +117,7 @@ struct Node {
 pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<Found>> {
     let begun = Instant::now();
     let _ = Tally::taken();
-    let root = World::new(class, order, begun);
+    let root = MachineState::new(class, order, begun);
     let here = root.inspect();
     let (machine, account) = root.numbers(&here);
     let with_room = || Numbers::with_capacity_and_hasher(most, BuildHasherDefault::default());
@@ -142,7 +142,7 @@ pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<F
         let more = more.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let found = |(broken, parent, last): Stumbled| {
             let inputs = way_to(&nodes, parent).into_iter().chain(last).collect();
-            Box::new(Found { broken, way: Way { class, order, inputs } })
+            Box::new(Found { broken, way: Trace { class, order, inputs } })
         };
         let came = came.map_err(found)?.into_iter().chain(more.map_err(found)?);
         for Came { parent, steps: of_node } in came {
@@ -261,7 +261,7 @@ struct Trail(Vec<Passed>);
 #[derive(Clone)]
 struct Passed {
     node: u32,
-    world: World,
+    world: MachineState,
     seen: Inspection,
 }
 
@@ -293,8 +293,8 @@ impl Trail {
 ///
 /// # Errors
 /// An invariant does not hold on it.
-pub fn replay(way: &Way, mut tell: impl FnMut(Input, &Inspection)) -> Result<World, Broken> {
-    let mut world = World::new(way.class, way.order, Instant::now());
+pub fn replay(way: &Trace, mut tell: impl FnMut(Input, &Inspection)) -> Result<MachineState, Broken> {
+    let mut world = MachineState::new(way.class, way.order, Instant::now());
     let mut here = world.inspect();
     for input in &way.inputs {
         here = world.apply(*input, &here)?;

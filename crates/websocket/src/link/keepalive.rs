@@ -3,7 +3,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rescind_core::plant::{self, Plant};
+use rescind_core::failpoint::{self, Failpoint};
 use tokio::time::{Instant, Sleep};
 
 /// So many pings without a sign of life, and the peer counts as gone.
@@ -56,7 +56,7 @@ impl Keepalive {
             Some(_) | None => 0,
         };
         self.missed = Some(missed);
-        Poll::Ready(if missed >= MISSED && !plant::is(Plant::PongDeadlineIgnored) {
+        Poll::Ready(if missed >= MISSED && !failpoint::active(Failpoint::PongDeadlineIgnored) {
             KeepaliveEvent::Dead
         } else {
             KeepaliveEvent::Ping

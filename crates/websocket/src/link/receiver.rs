@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use futures_util::Stream;
-use rescind_core::plant::{self, Plant};
+use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     BadFrame, CloseReason, ExchangeId, Inbound, Receiver, TransportError, TransportErrorKind, TransportEvent,
 };
@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             self.state = State::Closed;
             return Poll::Ready(Some(Err(expiry::expire(&shared, &mut state))));
         }
-        if plant::is(Plant::ReadingWaitsForWriting) && state.writer.is_some() {
+        if failpoint::active(Failpoint::ReadingWaitsForWriting) && state.writer.is_some() {
             return Poll::Pending;
         }
         for _ in 0..MESSAGES_A_POLL {

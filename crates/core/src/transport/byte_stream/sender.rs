@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
-use crate::plant::{self, Plant};
+use crate::failpoint::{self, Failpoint};
 use crate::transport::closing::Closer;
 use crate::transport::framed::Framed;
 use crate::transport::send_buffer::{Broken, has_room, oversize};
@@ -60,7 +60,7 @@ impl<W: AsyncWrite> ByteSender<W> {
             other => other,
         };
         match written {
-            Ok(_) if plant::is(Plant::TornWrite) => self.staged.clear(),
+            Ok(_) if failpoint::active(Failpoint::TornWrite) => self.staged.clear(),
             Ok(count) => self.staged.advance(count.min(self.staged.len())),
             Err(error) => return Poll::Ready(Err(self.fail(Broken::by(error)))),
         }

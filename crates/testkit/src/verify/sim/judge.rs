@@ -13,8 +13,8 @@ use super::both::{Both, Side};
 use super::plan::Work;
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use super::tally::Tally;
-use crate::speech::Speech;
 use crate::verify::{Broken, tally};
+use crate::wire_format::Speech;
 
 /// How late a timer may be, in milliseconds: the clock's step, and a turn of each task on the way.
 pub(super) const LATE: u64 = 20;

@@ -36,7 +36,7 @@ use rescind_core::dialect::Dialect;
 pub use tally::{Happening, Tally};
 
 use super::{Broken, tally as invariants};
-use crate::speech::Speech;
+use crate::wire_format::Speech;
 
 /// A wire of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

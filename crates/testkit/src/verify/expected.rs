@@ -10,8 +10,8 @@ use rescind_core::{
 use super::calls::CallInput;
 use super::input::{Declared, Input};
 use super::invariants::{Broken, holds};
-use super::ledger::{Kind, Says};
-use super::world::World;
+use super::oracle::{Kind, Says};
+use super::state::MachineState;
 
 /// What has to come of an input, as it stood before.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ pub(super) enum Ends {
     Silence,
 }
 
-impl World {
+impl MachineState {
     pub(super) fn owed(&self, input: Input, before: &Inspection) -> Owed {
         let is_walked = |key: &OutboundKey| {
             let parent = self.ledger.made.get(key).and_then(|made| made.parent);
@@ -176,7 +176,7 @@ impl World {
     /// The peer names a call of this side: it ends, where its dialect lets the peer end it.
     fn called_off(&self, id: &RequestId) -> Owed {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
-        let open = |made: &&super::ledger::Made| Some(made.number) == number && made.written && !made.settled;
+        let open = |made: &&super::oracle::Made| Some(made.number) == number && made.written && !made.settled;
         let call = self.ledger.made.iter().find(|(_, made)| open(made)).map(|(key, _)| *key);
         let may_end = !self.session.dialect().rules().peer_may_end.is_empty();
         match call.filter(|_| may_end) {

@@ -6,8 +6,8 @@ use rescind_core::{AckStatus, BadMessage, Cause, CauseKind, ExchangeId, InboundK
 
 use super::input::Input;
 use super::invariants::{Broken, holds_and_counts};
-use super::ledger::{Kind, Name};
-use super::world::{BLOCKING, CANCELS_COME_ON, HELLO_COMES_ON, IDS, OVER, World};
+use super::oracle::{Kind, Name};
+use super::state::{BLOCKING, CANCELS_COME_ON, HELLO_COMES_ON, IDS, MachineState, OVER};
 
 /// What has to come of an input that could be refused or end an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ struct Asked {
     exchange: ExchangeId,
 }
 
-impl World {
+impl MachineState {
     /// What has to come of this input, as it stood before it.
     pub(super) fn verdict(&self, input: Input, before: &Inspection) -> Verdict {
         let work = |id: u8| Asked {

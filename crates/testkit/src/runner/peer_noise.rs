@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::lines::Closed;
 use super::play::{Play, Stop};
 use super::subject::{Abilities, Subject};
-use crate::speech::Shape;
+use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
     /// A foreign peer may notify and ask what it likes beside the vector.

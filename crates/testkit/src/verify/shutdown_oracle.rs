@@ -8,9 +8,9 @@ use rescind_core::{DisconnectPolicy, Limits, Session};
 
 use super::input::Input;
 use super::invariants::{Broken, holds, holds_and_counts};
-use super::ledger::Served;
 use super::number::AsItIs;
-use super::world::World;
+use super::oracle::Served;
+use super::state::MachineState;
 
 /// When what ends all requests began. It is no part of a state: what is left of each grace is.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +76,7 @@ pub(super) struct Known {
     closed: Ends,
 }
 
-impl World {
+impl MachineState {
     /// I3 and L3: from here, a lost connection ends, whatever its handlers do, in its time, and leaves nothing; and one that is being
     /// closed is closed in its.
     ///

@@ -12,12 +12,12 @@ use rescind_core::{
 
 use super::calls::CallInput;
 use super::class::{Class, Order};
-use super::graces::Begun;
+use super::expected::check_owed;
 use super::input::{Declared, Input};
 use super::invariants::{Broken, holds};
-use super::ledger::{Kind, Ledger, Name};
 use super::number::number_of;
-use super::owed::check_owed;
+use super::oracle::{Kind, Ledger, Name};
+use super::shutdown_oracle::Begun;
 
 /// Ids the peer uses, and how often it asks under each.
 pub(super) const IDS: u8 = 3;
@@ -47,7 +47,7 @@ pub(super) struct Done {
 
 /// A session, the account of it, and the clock.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct MachineState {
     pub(super) session: Session,
     pub(super) ledger: Ledger,
     pub(super) done: Done,
@@ -69,7 +69,7 @@ pub struct World {
     pub(super) stranger: Principal,
 }
 
-impl World {
+impl MachineState {
     /// Small limits, so that each is reached.
     #[must_use]
     pub fn new(class: Class, order: Order, start: Instant) -> Self {

@@ -45,13 +45,13 @@ pub(crate) fn has_run(test: &str, said: &str) -> bool {
 fn of_package(name: &str) -> PathBuf {
     static BUILT: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    BUILT.get_or_init(|| build(manifest, "plant", &PROGRAMS))[name].clone()
+    BUILT.get_or_init(|| build(manifest, "failpoints", &PROGRAMS))[name].clone()
 }
 
 fn of_threads(name: &str) -> PathBuf {
     static BUILT: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/threads/Cargo.toml");
-    BUILT.get_or_init(|| build(manifest, "rescind-core/plant", &THREADS))[name].clone()
+    BUILT.get_or_init(|| build(manifest, "rescind-core/failpoints", &THREADS))[name].clone()
 }
 
 /// The programs of these tests, by name.

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::profile::{Profile, ProfileRequest, RequestKind};
 use crate::runner::Abilities;
-use crate::speech::{Shape, Speech};
 use crate::step::Step;
 use crate::vector::{HandshakeMode, Part, Vector};
+use crate::wire_format::{Shape, Speech};
 
 /// What a vector asks of its subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,28 +1,28 @@
-//! Faults that are planted on purpose, to see which test catches each. Feature `plant`; never build a release with it.
+//! Faults that are planted on purpose, to see which test catches each. Feature `failpoints`; never build a release with it.
 //!
-//! Without the feature [`is`] is `false` when compiling, so that the optimiser drops what a fault would do. With it, the process
-//! behaves as ever unless the variable `RESCIND_PLANT` names a fault when it is asked for the first time.
+//! Without the feature [`active`] is `false` when compiling, so that the optimiser drops what a fault would do. With it, the process
+//! behaves as ever unless the variable `RESCIND_FAILPOINT` names a fault when it is asked for the first time.
 
-#[cfg(all(feature = "plant", not(debug_assertions)))]
-compile_error!("the feature `plant` is for tests: no optimised build may have it");
+#[cfg(all(feature = "failpoints", not(debug_assertions)))]
+compile_error!("the feature `failpoints` is for tests: no optimised build may have it");
 
-macro_rules! plants {
-    ($($(#[doc = $what:literal])+ $plant:ident = $name:literal,)+) => {
+macro_rules! failpoints {
+    ($($(#[doc = $what:literal])+ $failpoint:ident = $name:literal,)+) => {
         /// A fault that can be planted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Plant {
-            $($(#[doc = $what])+ $plant,)+
+        pub enum Failpoint {
+            $($(#[doc = $what])+ $failpoint,)+
         }
 
-        impl Plant {
+        impl Failpoint {
             /// Every fault.
-            pub const ALL: &'static [Self] = &[$(Self::$plant,)+];
+            pub const ALL: &'static [Self] = &[$(Self::$failpoint,)+];
 
-            /// What `RESCIND_PLANT` calls it.
+            /// What `RESCIND_FAILPOINT` calls it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$plant => $name,)+
+                    $(Self::$failpoint => $name,)+
                 }
             }
 
@@ -30,7 +30,7 @@ macro_rules! plants {
             #[must_use]
             pub fn what(self) -> &'static str {
                 let what = match self {
-                    $(Self::$plant => concat!($($what),+),)+
+                    $(Self::$failpoint => concat!($($what),+),)+
                 };
                 what.trim()
             }
@@ -38,7 +38,7 @@ macro_rules! plants {
     };
 }
 
-plants! {
+failpoints! {
     /// Machine: a second cancel signals the handler again.
     DoubleSignal = "double-signal",
     /// Machine: the permit comes back with the answer, though the task goes on.
@@ -104,22 +104,22 @@ plants! {
 }
 
 /// Whether this fault is planted.
-#[cfg(not(feature = "plant"))]
+#[cfg(not(feature = "failpoints"))]
 #[inline]
 #[must_use]
-pub const fn is(_: Plant) -> bool {
+pub const fn active(_: Failpoint) -> bool {
     false
 }
 
 /// Whether this fault is planted.
-#[cfg(feature = "plant")]
+#[cfg(feature = "failpoints")]
 #[must_use]
-pub fn is(plant: Plant) -> bool {
+pub fn active(failpoint: Failpoint) -> bool {
     use std::sync::OnceLock;
-    static PLANTED: OnceLock<Option<Plant>> = OnceLock::new();
+    static PLANTED: OnceLock<Option<Failpoint>> = OnceLock::new();
     let planted = PLANTED.get_or_init(|| {
-        let name = std::env::var("RESCIND_PLANT").ok()?;
-        Plant::ALL.iter().copied().find(|plant| plant.name() == name)
+        let name = std::env::var("RESCIND_FAILPOINT").ok()?;
+        Failpoint::ALL.iter().copied().find(|failpoint| failpoint.name() == name)
     });
-    *planted == Some(plant)
+    *planted == Some(failpoint)
 }

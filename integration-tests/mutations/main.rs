@@ -25,9 +25,9 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rescind_core::plant::Plant;
+use rescind_core::failpoint::Failpoint;
 
-use crate::table::{PLANTS, Row};
+use crate::table::{MUTATIONS, Row};
 
 /// After so long a wait counts as a hang. A test with a bug may well hang, and is waited for.
 const HANG: Duration = Duration::from_secs(5);
@@ -41,8 +41,8 @@ async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
 
 #[test]
 fn every_bug_has_its_row() {
-    let rows: BTreeSet<_> = PLANTS.iter().map(|row| row.plant.name()).collect();
-    let all: BTreeSet<_> = Plant::ALL.iter().map(|plant| plant.name()).collect();
+    let rows: BTreeSet<_> = MUTATIONS.iter().map(|row| row.failpoint.name()).collect();
+    let all: BTreeSet<_> = Failpoint::ALL.iter().map(|failpoint| failpoint.name()).collect();
     assert_eq!(rows, all);
 }
 
@@ -52,7 +52,7 @@ fn each_bug_is_caught_where_the_table_says() {
     let uncaught: Vec<String> = std::thread::scope(|scope| {
         let work = || {
             let mut uncaught = Vec::new();
-            while let Some(row) = PLANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(row) = MUTATIONS.get(next.fetch_add(1, Ordering::Relaxed)) {
                 uncaught.extend(caught(row).err());
             }
             uncaught
@@ -60,16 +60,16 @@ fn each_bug_is_caught_where_the_table_says() {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
-    assert!(uncaught.is_empty(), "{} of {}:\n{}", uncaught.len(), PLANTS.len(), uncaught.join("\n"));
+    assert!(uncaught.is_empty(), "{} of {}:\n{}", uncaught.len(), MUTATIONS.len(), uncaught.join("\n"));
 }
 
 /// Runs the test of a row with its bug, which has to fail, and for the reason that is told.
 fn caught(row: &Row) -> Result<(), String> {
     // Building an engine is none of the time that its test has.
     let mut command = engines::run(row.test);
-    let (name, begun) = (row.plant.name(), Instant::now());
+    let (name, begun) = (row.failpoint.name(), Instant::now());
     let mut child = command
-        .env("RESCIND_PLANT", name)
+        .env("RESCIND_FAILPOINT", name)
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! A way through a search as text, to be given back in `RESCIND_WAY`: the class, the order, and the inputs.
+//! A path through a search as text, to be given back in `RESCIND_TRACE`: the class, the order, and the inputs.
 //!
 //! Each input is its name and what it is about, parted by colons; a key is its slot and its generation:
 //! `silence unordered request:0 offer:0.0:value cancel:0`.
@@ -14,12 +14,12 @@ use super::calls::CallInput;
 use super::class::{Class, Order};
 use super::input::{Declared, Input};
 
-/// The variable with a way to go again: `RESCIND_WAY='..' cargo test -p rescind-integration-tests --test search the_way`.
-pub const WAY: &str = "RESCIND_WAY";
+/// The variable with a trace to replay: `RESCIND_TRACE='..' cargo test -p rescind-integration-tests --test search the_trace`.
+pub const TRACE: &str = "RESCIND_TRACE";
 
 /// The inputs that lead to a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Trace {
     /// The class of dialects.
     pub class: Class,
     /// The kind of wire.
@@ -33,14 +33,14 @@ pub struct Way {
 #[error("`{0}` is no part of a way; one begins with a class, `ordered` or `unordered`, and then come inputs")]
 pub struct NoWay(String);
 
-impl fmt::Display for Way {
+impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.class.name(), self.order.name())?;
         self.inputs.iter().try_for_each(|input| write!(f, " {}", write(*input)))
     }
 }
 
-impl FromStr for Way {
+impl FromStr for Trace {
     type Err = NoWay;
 
     fn from_str(text: &str) -> Result<Self, NoWay> {
@@ -144,7 +144,7 @@ impl Part for Option<InboundKey> {
 macro_rules! words {
     ($($name:literal ($($part:ident),*) { $($input:tt)+ })*) => {
         impl Input {
-            /// The word it begins with in a [`Way`].
+            /// The word it begins with in a [`Trace`].
             #[must_use]
             pub const fn word(self) -> &'static str {
                 #[expect(unused_variables, reason = "the parts are no part of it")]

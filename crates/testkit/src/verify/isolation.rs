@@ -5,10 +5,10 @@ use rescind_core::inspect::{Inspection, RequestState, RequestView};
 use rescind_core::{CallNumber, Output, RequestId};
 
 use super::invariants::{Broken, holds};
-use super::ledger::{Kind, Name};
-use super::world::{IDS, World};
+use super::oracle::{Kind, Name};
+use super::state::{IDS, MachineState};
 
-impl World {
+impl MachineState {
     /// A cancel reaches the request it names and its descendants, at once, and nothing else.
     pub(super) fn check_cancel(
         &self,

@@ -2,10 +2,10 @@
 
 use super::super::Place;
 use super::super::figures::Figure;
-use super::super::fit::Fit;
-use super::court::{At, Court, Found};
+use super::super::regression::Fit;
+use super::evaluator::{At, Court, Found};
 use super::{ONE, ONE_CORE, PIPES, TWO};
-use crate::apart::Wire;
+use crate::cross_process::Wire;
 use crate::limits;
 use crate::subject::{Carries, Name};
 use crate::subjects::rescind::{COMPETITOR, TOKENS, TYPED, WITHHELD};

@@ -9,13 +9,13 @@ use rescind_core::{
 
 use super::input::Input;
 use super::invariants::{Broken, holds};
-use super::ledger::{Kind, Name, OwedAck};
-use super::world::{BLOCKING, CANCELS_COME_ON, DRAIN, GENERATIONS, HELLO_COMES_ON, IDS, OVER, World};
+use super::oracle::{Kind, Name, OwedAck};
+use super::state::{BLOCKING, CANCELS_COME_ON, DRAIN, GENERATIONS, HELLO_COMES_ON, IDS, MachineState, OVER};
 
 /// More timers than there can be.
 const DUE_MEANWHILE: u32 = 100;
 
-impl World {
+impl MachineState {
     pub(super) fn give(&mut self, input: Input, before: &Inspection) -> Result<Option<InboundKey>, Broken> {
         let now = self.now;
         match input {
