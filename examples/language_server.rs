@@ -10,10 +10,8 @@ async fn initialize(_ctx: CallContext, _params: Value) -> Result<Value, HandlerE
 }
 
 async fn hover(ctx: CallContext, params: Value) -> Result<Value, HandlerError> {
-    tokio::select! {
-        cause = ctx.cancelled() => ctx.stopped(cause), // `$/cancelRequest` came: error -32800
-        found = look_up(&params) => Ok(json!({ "contents": found })),
-    }
+    let found = ctx.run_until_cancelled(look_up(&params)).await?; // `$/cancelRequest`: error -32800
+    Ok(json!({ "contents": found }))
 }
 
 async fn look_up(params: &Value) -> String {

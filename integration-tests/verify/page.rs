@@ -146,7 +146,7 @@ fn every_engine_is_a_step_of_ci() {
         ("threads", "threads", "integration-tests/threads/Cargo.toml"),
         ("soak", "soak", "/soak\" --wire"),
         ("corpus, known bugs, regressions", "test", "--workspace"),
-        ("planted bugs", "plants", "--test plants"),
+        ("planted bugs", "mutations", "--test mutations"),
     ] {
         assert!(
             steps.contains(&step) && read(&format!(".ci/{step}")).contains(word),

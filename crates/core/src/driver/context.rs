@@ -1,8 +1,10 @@
 //! What a handler knows of its request, and what it can do while that is open.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -44,6 +46,33 @@ impl CallContext {
     /// Dropping the future loses nothing; the signal stays.
     pub fn cancelled(&self) -> impl Future<Output = Cause> + Send {
         self.0.signalled()
+    }
+
+    /// Runs a future until it is done or the request is cancelled. With `?` a cancel ends the handler with the dialect's
+    /// cancelled answer.
+    ///
+    /// The future is polled first: a value that is ready when the cancel arrives is returned and not lost.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the request is cancelled before the future is done. The future is dropped then.
+    ///
+    /// # Cancel safety
+    /// Dropping this future drops the one it runs.
+    ///
+    /// ```
+    /// # use rescind_core::{CallContext, HandlerError};
+    /// async fn hover(ctx: CallContext, line: u64) -> Result<String, HandlerError> {
+    ///     Ok(ctx.run_until_cancelled(look_up(line)).await?)
+    /// }
+    /// # async fn look_up(line: u64) -> String { line.to_string() }
+    /// ```
+    pub async fn run_until_cancelled<F: Future>(&self, future: F) -> Result<F::Output, Stopped> {
+        let (mut future, mut cancelled) = (pin!(future), pin!(self.cancelled()));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => cancelled.as_mut().poll(cx).map(|cause| Err(Stopped(cause))),
+        })
+        .await
     }
 
     /// The cause, once the request is cancelled.

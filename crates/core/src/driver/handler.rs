@@ -89,6 +89,13 @@ impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
     }
 }
 
+/// For `Err(cause)?`: the handler stopped because of its cancel.
+impl From<Cause> for HandlerError {
+    fn from(cause: Cause) -> Self {
+        Self::stopped(cause)
+    }
+}
+
 impl fmt::Debug for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {

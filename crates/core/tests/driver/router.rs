@@ -131,6 +131,81 @@ async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go
     }
 }
 
+/// Says when it is dropped.
+struct SaysItsDrop(mpsc::UnboundedSender<&'static str>);
+
+impl Drop for SaysItsDrop {
+    fn drop(&mut self) {
+        let _ = self.0.send("dropped");
+    }
+}
+
+#[tokio::test]
+async fn work_that_runs_until_cancelled_is_dropped_by_a_cancel_and_answered_as_cancelled() {
+    let (near, far) = memory_pair();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
+        let tell = tell.clone();
+        async move {
+            let work = async move {
+                let _says = SaysItsDrop(tell.clone());
+                tell.send("begun").unwrap();
+                std::future::pending::<()>().await;
+            };
+            Ok(ctx.run_until_cancelled(work).await?)
+        }
+    });
+    let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
+    assert_eq!(told.recv().await, Some("begun"));
+    let _ = call.canceller().cancel("enough");
+    let Outcome::Cancelled(cancelled) = call.outcome().await else { panic!("it was not cancelled") };
+    assert!(cancelled.confirmed, "the handler gave the dialect's cancelled answer");
+    assert_eq!(told.recv().await, Some("dropped"));
+}
+
+#[tokio::test]
+async fn a_value_that_is_ready_when_the_cancel_comes_is_not_lost() {
+    let (near, far) = memory_pair();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
+        let tell = tell.clone();
+        async move {
+            tell.send(()).unwrap();
+            ctx.cancelled().await;
+            Ok(ctx.run_until_cancelled(std::future::ready("done")).await?)
+        }
+    });
+    let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    let call = client.call::<_, String>("work", &json!({})).start().unwrap();
+    told.recv().await.unwrap();
+    let _ = call.canceller().cancel("enough");
+    let Outcome::CompletedAfterCancel(value) = call.outcome().await else { panic!("the value was lost") };
+    assert_eq!(value, "done");
+}
+
+#[tokio::test]
+async fn a_cause_turns_into_the_cancelled_answer() {
+    let (near, far) = memory_pair();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let router = Router::new().method("work", move |ctx: CallContext, _: Value| {
+        let tell = tell.clone();
+        async move {
+            tell.send(()).unwrap();
+            Err::<Value, _>(ctx.cancelled().await.into())
+        }
+    });
+    let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+    let client = Peer::builder(ACP).attach(near).unwrap();
+    let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
+    told.recv().await.unwrap();
+    let _ = call.canceller().cancel("enough");
+    let Outcome::Cancelled(cancelled) = call.outcome().await else { panic!("it was not cancelled") };
+    assert!(cancelled.confirmed);
+}
+
 #[tokio::test]
 async fn a_detached_child_goes_on_when_its_parent_is_cancelled() {
     let (near, far) = memory_pair();
