@@ -5,8 +5,6 @@
 //! Run it with `cargo run -p rescind-examples --example named_pipe_editor`.
 
 use std::error::Error;
-use std::future::poll_fn;
-use std::pin::Pin;
 
 use rescind::dialect::{self, Role};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
@@ -53,7 +51,7 @@ async fn main() -> Result<(), Failure> {
     println!("editor: listening on {}", listener.endpoint());
     let server = tokio::spawn(language_server(pipe));
 
-    let link = poll_fn(|cx| Pin::new(&mut listener).poll_accept(cx)).await.ok_or("the pipe is closed")??;
+    let link = listener.accept().await.ok_or("the pipe is closed")??;
     let editor = Peer::builder(dialect::LSP).role(Role::Client).attach(link)?;
     let hello = json!({ "processId": null, "rootUri": null, "capabilities": {} });
     editor.call::<_, Value>("initialize", &hello).await?;

@@ -1,10 +1,10 @@
 //! `rescind fixture`: serve the fixture agent until its client is gone or this process is told to stop.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::path::Path;
 use std::pin::pin;
 
-use rescind::{Framing, Peer, Transport};
+use rescind::{Framing, Listener as _, Peer, Transport};
 use rescind_testkit::Options;
 use rescind_testkit::fixture::Fixture;
 use tokio::task::JoinSet;
@@ -64,7 +64,7 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
     loop {
         let accepted = tokio::select! {
             () = &mut stop => break,
-            accepted = poll_fn(|cx| listener.as_mut().poll_accept(cx)) => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             None => break,
@@ -89,7 +89,7 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
     }
     // Over HTTP the answers go out by what listens, so it stays until the last; what comes new is turned away.
     let turn_away = async {
-        while poll_fn(|cx| listener.as_mut().poll_accept(cx)).await.is_some() {}
+        while listener.accept().await.is_some() {}
         pending::<()>().await;
     };
     tokio::select! {

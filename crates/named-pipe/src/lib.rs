@@ -4,16 +4,13 @@
 //! # #[cfg(unix)]
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::future::poll_fn;
-//! use std::pin::Pin;
-//!
 //! use rescind_core::{Listener, Transport};
 //! use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
 //!
 //! let address = PipeAddress::name(&format!("rescind-doc-{}", std::process::id()))?;
 //! let mut listener = NamedPipeListener::bind(&address).await?;
 //! let near = Box::new(NamedPipeTransport::new(address)).open().await?;
-//! let far = poll_fn(|cx| Pin::new(&mut listener).poll_accept(cx)).await.ok_or("the listener ended")??;
+//! let far = listener.accept().await.ok_or("the listener ended")??;
 //! assert!(near.traits.ordered && far.traits.ordered);
 //! # Ok(())
 //! # }

@@ -30,8 +30,8 @@ impl Harness for ListenedMemory {
     async fn connect(&self) -> (Link, Link) {
         let (listener, transport) = memory_listener();
         let client = Box::new(transport).open().await.unwrap();
-        let mut listener = std::pin::pin!(listener);
-        let server = std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx)).await;
+        let mut listener = Box::pin(listener);
+        let server = listener.accept().await;
         (client, server.unwrap().unwrap())
     }
 }

@@ -6,8 +6,6 @@
 mod common;
 mod raw;
 
-use std::future::poll_fn;
-use std::pin::pin;
 
 use rescind_core::{Link, Listener, Transport};
 use rescind_testkit::conformance::{Harness, RawBytes};
@@ -27,9 +25,8 @@ impl Harness for Tcp {
         let upgrade = UpgradeOptions::new().link(options());
         let listener = WebSocketListener::builder().options(upgrade).bind("127.0.0.1:0").await.unwrap();
         let transport = Box::new(connect(&listener.endpoint().0).options(options()));
-        let mut listener = pin!(listener);
-        let (server, client) =
-            tokio::join!(poll_fn(|cx| listener.as_mut().poll_accept(cx)), transport.open());
+        let mut listener = Box::pin(listener);
+        let (server, client) = tokio::join!(listener.accept(), transport.open());
         let (server, client) = (server.unwrap().unwrap(), client.unwrap());
         if self.0 { (server, client) } else { (client, server) }
     }
@@ -46,8 +43,8 @@ impl Harness for Tcp {
         let listener = WebSocketListener::builder().options(upgrade).bind("127.0.0.1:0").await.unwrap();
         let endpoint = listener.endpoint();
         let raw = raw::client(&endpoint.0);
-        let mut listener = pin!(listener);
-        let (link, raw) = tokio::join!(poll_fn(|cx| listener.as_mut().poll_accept(cx)), raw);
+        let mut listener = Box::pin(listener);
+        let (link, raw) = tokio::join!(listener.accept(), raw);
         Some((link.unwrap().unwrap(), Box::new(raw)))
     }
 }
@@ -93,9 +90,8 @@ mod tls {
                 .unwrap();
             let transport =
                 Box::new(connect(&listener.endpoint().0).options(options()).tls(authority.client()));
-            let mut listener = pin!(listener);
-            let (server, client) =
-                tokio::join!(poll_fn(|cx| listener.as_mut().poll_accept(cx)), transport.open());
+            let mut listener = Box::pin(listener);
+            let (server, client) = tokio::join!(listener.accept(), transport.open());
             (client.unwrap(), server.unwrap().unwrap())
         }
     }
@@ -124,18 +120,17 @@ mod route {
     impl Harness for Route {
         async fn connect(&self) -> (Link, Link) {
             let (listener, url, _serving) = common::route::serve(UpgradeOptions::new().link(options())).await;
-            let mut listener = pin!(listener);
+            let mut listener = Box::pin(listener);
             let transport = Box::new(connect(&url).options(options()));
-            let (server, client) =
-                tokio::join!(poll_fn(|cx| listener.as_mut().poll_accept(cx)), transport.open());
+            let (server, client) = tokio::join!(listener.accept(), transport.open());
             (client.unwrap(), server.unwrap().unwrap())
         }
 
         async fn connect_raw(&self) -> Option<(Link, Box<dyn RawBytes>)> {
             let (listener, url, _serving) = common::route::serve(UpgradeOptions::new().link(options())).await;
             let raw = raw::client(&url);
-            let mut listener = pin!(listener);
-            let (link, raw) = tokio::join!(poll_fn(|cx| listener.as_mut().poll_accept(cx)), raw);
+            let mut listener = Box::pin(listener);
+            let (link, raw) = tokio::join!(listener.accept(), raw);
             Some((link.unwrap().unwrap(), Box::new(raw)))
         }
     }

@@ -394,10 +394,9 @@ async fn a_route_whose_listener_is_gone_answers_503_and_one_without_routes_ends(
     assert!(error.to_string().contains("503"), "{error}");
     drop(serving);
 
-    let (upgrades, listener) = rescind_websocket::mount(UpgradeOptions::new());
+    let (upgrades, mut listener) = rescind_websocket::mount(UpgradeOptions::new());
     drop(upgrades);
-    let mut listener = std::pin::pin!(listener);
-    let end = in_time("the end", std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx))).await;
+    let end = in_time("the end", listener.accept()).await;
     assert!(end.is_none());
 }
 

@@ -4,7 +4,6 @@
 //! its server's, and its protocol is not the one the agents here speak. Of the faults it has the burst (`burst.rs`) and, in the
 //! crate's own tests, who leaves (`covered.rs`). A half-open peer, a slow reader and a thousand connections are not played on it here.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -129,7 +128,7 @@ impl Door {
 
 /// The next connection.
 pub(crate) async fn accept(listener: &mut Pin<Box<dyn Listener>>) -> Link {
-    let accepted = poll_fn(|cx| listener.as_mut().poll_accept(cx));
+    let accepted = listener.accept();
     in_time("a connection", accepted).await.expect("the listener goes on").expect("a connection")
 }
 

@@ -43,9 +43,8 @@ async fn open() -> Open {
     Open { browser, app: accept(app_listener).await, reports, signals }
 }
 
-async fn accept(listener: MountedListener) -> Link {
-    let mut listener = std::pin::pin!(listener);
-    let accepted = std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx)).await;
+async fn accept(mut listener: MountedListener) -> Link {
+    let accepted = listener.accept().await;
     accepted.expect("the listener goes on").expect("the page is let in")
 }
 

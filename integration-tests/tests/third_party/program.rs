@@ -1,8 +1,6 @@
 //! The programs, and how each is reached.
 
-use std::future::poll_fn;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -83,7 +81,7 @@ impl Program {
                 let mut listener = pipe().await;
                 let started = command.arg("--pipe").arg(listener.file()).start();
                 let (stdio, child) = started.expect("the program starts");
-                let accepted = poll_fn(|cx| Pin::new(&mut listener).poll_accept(cx)).await;
+                let accepted = listener.accept().await;
                 let link = accepted.expect("the listener is there").expect("it is our own process");
                 (link, Running::Pipe(child, stdio))
             }

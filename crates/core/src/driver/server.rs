@@ -64,7 +64,7 @@ impl Server {
     /// they are part of what listens and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
-        while let Some(accepted) = poll_fn(|cx| self.listener.as_mut().poll_accept(cx)).await {
+        while let Some(accepted) = self.listener.accept().await {
             match accepted {
                 Ok(link) => self.accept(link, &runtime),
                 Err(error) => {

@@ -44,7 +44,8 @@ pub use sending::{
 };
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::ops::DerefMut;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -80,6 +81,34 @@ pub trait Listener: Send + 'static {
 
     /// Where it listens, with the real port.
     fn endpoint(&self) -> Endpoint;
+
+    /// Waits for the next connection. `Err`: one connection failed, go on. `None`: the listener has ended.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no connection.
+    fn accept(&mut self) -> impl Future<Output = Option<Result<Link, TransportError>>> + Send
+    where
+        Self: Sized + Unpin,
+    {
+        poll_fn(|cx| Pin::new(&mut *self).poll_accept(cx))
+    }
+}
+
+impl<P> Listener for Pin<P>
+where
+    P: DerefMut<Target: Listener> + Unpin + Send + 'static,
+{
+    fn poll_accept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>> {
+        self.get_mut().as_mut().poll_accept(cx)
+    }
+
+    fn share_among(self: Pin<&mut Self>, clients: &Clients) {
+        self.get_mut().as_mut().share_among(clients);
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        self.as_ref().endpoint()
+    }
 }
 
 /// Where a listener listens, as the command line spells it.

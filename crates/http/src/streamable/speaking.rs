@@ -107,7 +107,7 @@ impl SessionState {
             let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
             match (&open.head, how) {
                 (ResponseState::Undecided(_), ExchangeEnd::Accepted) => {
-                    open.decide(ResponseKind::Accepted, wakes)
+                    open.decide(ResponseKind::Accepted, wakes);
                 }
                 (ResponseState::Undecided(_), ExchangeEnd::Refused) => {
                     let status = match open.status() {

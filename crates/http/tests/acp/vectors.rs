@@ -27,8 +27,7 @@ async fn bind() -> (HttpListener, AcpTransport) {
 }
 
 async fn accept(listener: &mut HttpListener) -> Result<Link, String> {
-    let mut listener = std::pin::Pin::new(listener);
-    let link = std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx)).await;
+    let link = listener.accept().await;
     link.ok_or_else(|| "the listener has ended".to_owned())?.map_err(|error| error.to_string())
 }
 

@@ -90,7 +90,7 @@ pub(crate) async fn serve<C>(
     says: Says,
 ) -> (C, Link) {
     let served = async {
-        let mut link = poll_fn(|cx| Pin::new(&mut listener).poll_accept(cx)).await.unwrap().unwrap();
+        let mut link = listener.accept().await.unwrap().unwrap();
         let asked = message(&mut link).await;
         if says == Says::Version {
             return (link, Some(asked.exchange));

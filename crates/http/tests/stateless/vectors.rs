@@ -13,8 +13,7 @@ use tokio::task::JoinSet;
 const AT_ONCE: usize = 8;
 
 async fn accept(listener: &mut HttpListener) -> Link {
-    let mut listener = std::pin::Pin::new(listener);
-    std::future::poll_fn(|cx| listener.as_mut().poll_accept(cx)).await.unwrap().unwrap()
+    listener.accept().await.unwrap().unwrap()
 }
 
 async fn bind() -> (HttpListener, Link, StatelessTransport) {

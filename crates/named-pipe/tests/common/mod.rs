@@ -1,10 +1,8 @@
 //! A directory of each test's own, and the two ways to a connection.
 
 use std::fs::{self, DirBuilder};
-use std::future::poll_fn;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rescind_core::{Link, Listener as _, TransportError};
@@ -50,5 +48,5 @@ impl Drop for TempPath {
 }
 
 pub(crate) async fn accept(listener: &mut NamedPipeListener) -> Result<Link, TransportError> {
-    poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx)).await.unwrap()
+    listener.accept().await.unwrap()
 }

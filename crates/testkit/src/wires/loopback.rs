@@ -1,6 +1,5 @@
 //! What the wires that listen share: the fixture behind a listener of its own, in this process.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 
 use rescind_core::{BoxFuture, Link, Listener, Transport};
@@ -36,7 +35,7 @@ impl Loopback {
 
     /// The client's end of a connection, and the server's.
     pub(super) async fn pair(mut self) -> Result<(Link, Link), String> {
-        let accepted = poll_fn(|cx| self.listener.as_mut().poll_accept(cx));
+        let accepted = self.listener.accept();
         let (near, far) = tokio::join!((self.transport)().open(), accepted);
         let near = near.map_err(|error| error.to_string())?;
         let far = far.ok_or("the listener ended")?.map_err(|error| error.to_string())?;
@@ -45,7 +44,7 @@ impl Loopback {
 }
 
 async fn serve_all(fixture: Fixture, mut listener: Pin<Box<dyn Listener>>) {
-    while let Some(accepted) = poll_fn(|cx| listener.as_mut().poll_accept(cx)).await {
+    while let Some(accepted) = listener.accept().await {
         if let Ok(link) = accepted {
             // What a connection that does not open means for the scenario, the scenario says.
             let _peer = fixture.serve(link);

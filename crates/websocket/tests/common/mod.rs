@@ -8,7 +8,6 @@ pub mod route;
 pub mod tls;
 
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ pub async fn listen(options: UpgradeOptions) -> WebSocketListener {
 }
 
 pub async fn accept(listener: &mut (impl Listener + Unpin)) -> Result<Link, TransportError> {
-    let accepted = poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx));
+    let accepted = listener.accept();
     in_time("accepting", accepted).await.unwrap()
 }
 

@@ -130,7 +130,7 @@ pub async fn leave<F: Future<Output = Response<ReplyBody>>>(answer: F) -> Option
 
 /// Drives the next link of a listener.
 pub async fn accept(listener: &mut HttpListener, peer: PeerBuilder) -> Peer {
-    match poll_fn(|cx| Pin::new(&mut *listener).poll_accept(cx)).await {
+    match listener.accept().await {
         Some(Ok(link)) => match peer.attach(link) {
             Ok(peer) => peer,
             Err(error) => panic!("no connection: {error}"),

@@ -23,7 +23,7 @@ use crate::sync::spawn;
 /// The first revision that has the header `MCP-Protocol-Version`.
 const HEADER_SINCE: &str = "2025-06-18";
 
-/// A frame's send_guard among those on their way. Given back when its task ends, however that does.
+/// Counts a frame among those on their way. Given back when its task ends, however that does.
 struct RunningSend {
     client: Arc<Client>,
     number: u64,
