@@ -12,10 +12,13 @@ use rescind::dialect::{
     AckStyle, CallFrame, CancelFrom, CancelledReply, Codec, Dialect, Handshake, HandshakePart, Refusal,
     RefusalStyle, ReplyTo, Rules,
 };
+use rescind::machine::{
+    AckStatus, AnswerBody, BadMessage, CallNumber, CancelExemption, CancelKey, Incoming, IncomingCancel,
+    IncomingRequest, InvalidId,
+};
 use rescind::{
-    AckStatus, AnswerBody, BadMessage, CallContext, CallNumber, CancelExemption, CancelKey, Cause, ErrorCode,
-    ErrorObject, Framing, HandlerError, Incoming, IncomingCancel, IncomingRequest, InvalidId, Outcome, Peer,
-    RequestId, Router, memory_pair,
+    CallContext, Cause, ErrorCode, ErrorObject, Framing, HandlerError, Outcome, Peer, RequestId, Router,
+    memory_pair,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;

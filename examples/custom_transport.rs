@@ -7,10 +7,8 @@ use std::error::Error;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rescind::{
-    BoxFuture, ByteStream, CallContext, Endpoint, HandlerError, Link, Listener, Outcome, Peer, Router,
-    Server, Transport, TransportError, dialect,
-};
+use rescind::transport::{BoxFuture, Link, Listener, Transport, TransportError};
+use rescind::{ByteStream, CallContext, Endpoint, HandlerError, Outcome, Peer, Router, Server, dialect};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -8,7 +8,8 @@ use std::error::Error;
 
 use rescind::dialect::{self, Role};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
-use rescind::{CallContext, HandlerError, Listener, Outcome, Peer, Router, Transport};
+use rescind::transport::{Listener, Transport};
+use rescind::{CallContext, HandlerError, Outcome, Peer, Router};
 use serde_json::{Value, json};
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -10,9 +10,10 @@ use std::time::Duration;
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer, Streamable, StreamableTransport};
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
+use rescind::transport::Listener;
 use rescind::{
-    CallBuilder, CallContext, CallError, ConnectionError, HandlerError, Listener, Outcome, Peer, PeerBuilder,
-    Router, Server, memory_pair, stdio, websocket,
+    CallBuilder, CallContext, CallError, ConnectionError, HandlerError, Outcome, Peer, PeerBuilder, Router,
+    Server, memory_pair, stdio, websocket,
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;

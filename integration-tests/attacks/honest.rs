@@ -3,7 +3,8 @@
 use rescind::dialect::Role;
 use rescind::http::{AcpTransport, HttpClient, StatelessTransport, StreamableTransport};
 use rescind::named_pipe::NamedPipeTransport;
-use rescind::{Call, Link, Outcome, Peer, Transport};
+use rescind::transport::{Link, Transport};
+use rescind::{Call, Outcome, Peer};
 use serde_json::{Value, json};
 
 use crate::target::{Target, Wire};

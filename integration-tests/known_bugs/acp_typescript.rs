@@ -2,7 +2,8 @@
 
 use rescind::dialect::{ACP, ACP_DRAFT, ACP_V2};
 use rescind::http::{Acp, HttpServer};
-use rescind::{Limits, Listener as _, Server};
+use rescind::transport::Listener as _;
+use rescind::{Limits, Server};
 use serde_json::json;
 
 use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};

@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rescind::dialect::{Dialect, Role};
-use rescind::{
-    CallContext, ErrorCode, ErrorObject, ExchangeId, FrameInfo, FrameKind, Lane, Limits, Link, Outbound,
-    Peer, RequestId, Router, TransportEvent, memory_pair,
-};
+use rescind::transport::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportEvent};
+use rescind::{CallContext, ErrorCode, ErrorObject, Limits, Peer, RequestId, Router, memory_pair};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

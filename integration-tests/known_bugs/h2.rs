@@ -40,5 +40,8 @@ async fn h2_246_terminal_state_set_before_flush() {
     is_clean(&server).await;
     let rx = &mut client.0.rx;
     let rest = in_time("L3: the end", std::future::poll_fn(|cx| rx.as_mut().poll_event(cx))).await;
-    assert!(!matches!(rest, Some(Ok(rescind::TransportEvent::Message(_)))), "nothing follows: {rest:?}");
+    assert!(
+        !matches!(rest, Some(Ok(rescind::transport::TransportEvent::Message(_)))),
+        "nothing follows: {rest:?}"
+    );
 }

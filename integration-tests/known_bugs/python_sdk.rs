@@ -2,7 +2,8 @@
 
 use rescind::dialect::{MCP, MCP_2026};
 use rescind::http::{HttpServer, Stateless};
-use rescind::{Limits, Listener as _, Server};
+use rescind::transport::Listener as _;
+use rescind::{Limits, Server};
 use serde_json::json;
 
 use crate::bare::{Bare, agent, is_about, is_clean, post, read_until, request};

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rescind::dialect::{MCP, MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport, Streamable};
-use rescind::{Limits, Listener as _, Peer, Server, memory_pair};
+use rescind::transport::Listener as _;
+use rescind::{Limits, Peer, Server, memory_pair};
 use serde_json::{Value, json};
 
 use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request, until};

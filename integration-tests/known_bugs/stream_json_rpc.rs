@@ -1,7 +1,8 @@
 //! `StreamJsonRpc`.
 
 use rescind::dialect::{ACP, LSP, Role};
-use rescind::{ByteStream, Decoded, Framing, Limits, Outcome, Peer};
+use rescind::transport::Decoded;
+use rescind::{ByteStream, Framing, Limits, Outcome, Peer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
@@ -39,7 +40,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     is_clean(&server).await;
 }
 
-async fn next(stream: &mut DuplexStream, frames: &mut rescind::Decoder) -> Option<Value> {
+async fn next(stream: &mut DuplexStream, frames: &mut rescind::transport::Decoder) -> Option<Value> {
     loop {
         match frames.next_frame() {
             Some(Decoded::Frame(body)) => return serde_json::from_slice(&body).ok(),

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use rescind::dialect::{ACP, MCP};
-use rescind::{
-    ByteStream, CallContext, CauseKind, Decoded, Framing, Limits, Link, Newline, Outcome, Peer, Router,
-    memory_pair,
-};
+use rescind::transport::{Decoded, Link, Newline};
+use rescind::{ByteStream, CallContext, CauseKind, Framing, Limits, Outcome, Peer, Router, memory_pair};
 use rescind_core::dialect::Role;
 use rescind_core::{
     CallSpec, CancelExemption, CancelKey, InboundRequest, Origin, Output, RequestId, Session, SessionConfig,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use futures_util::SinkExt;
 use rescind::dialect::ACP;
+use rescind::transport::Listener;
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
-use rescind::{CallContext, CauseKind, Listener, Router, Server};
+use rescind::{CallContext, CauseKind, Router, Server};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;

@@ -6,8 +6,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rescind::{
-    CallNumber, ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportError, TransportEvent,
+use rescind::machine::CallNumber;
+use rescind::transport::{
+    ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, TransportError, TransportEvent,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};

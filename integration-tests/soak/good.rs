@@ -91,7 +91,7 @@ pub(crate) async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option
 }
 
 /// Shakes hands over a link that is open.
-pub(crate) async fn attach(wire: Wire, link: rescind::Link, tally: &Tally) -> Option<Peer> {
+pub(crate) async fn attach(wire: Wire, link: rescind::transport::Link, tally: &Tally) -> Option<Peer> {
     let builder = Peer::builder(wire.dialect()).role(Role::Client).serve(client_router()).limits(limits());
     let peer = builder.attach(link).ok()?;
     tally.watch(peer.clone());

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::stdio::{ChildHandle, Command, this_process};
-use rescind::{Peer, Server, ServerCounts, ServerLimits, Transport as _};
+use rescind::transport::Transport as _;
+use rescind::{Peer, Server, ServerCounts, ServerLimits};
 use tokio::runtime::{Builder, Runtime, RuntimeMetrics};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};

@@ -11,8 +11,9 @@ use rescind::http::{
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
 use rescind::stdio::Command;
+use rescind::transport::{Listener, Transport};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
-use rescind::{Framing, Listener, Server, ServerBuilder, Transport};
+use rescind::{Framing, Server, ServerBuilder};
 
 use serde_json::{Value, json};
 

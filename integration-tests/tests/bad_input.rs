@@ -7,7 +7,8 @@
     reason = "what the tests share is part of them"
 )]
 
-use rescind::{ByteStream, CallContext, Decoded, Decoder, Framing, HandlerError, Peer};
+use rescind::transport::{Decoded, Decoder};
+use rescind::{ByteStream, CallContext, Framing, HandlerError, Peer};
 use rescind_testkit::Options;
 use rescind_testkit::fixture::Fixture;
 use serde_json::{Value, json};

@@ -132,7 +132,9 @@ async fn connecting() {
         let is_open = For(Box::pin(given_up), polls).await.is_some();
         let given_up = rescind::PeerBuilder::negotiate(
             Peer::builder(ACP).dialects([LSP, ACP]).role(Role::Client),
-            in_time("a link", rescind::Transport::open(Box::new(transport.clone()))).await.unwrap(),
+            in_time("a link", rescind::transport::Transport::open(Box::new(transport.clone())))
+                .await
+                .unwrap(),
         );
         drop(For(Box::pin(given_up), polls).await);
         let client = Peer::builder(ACP).role(Role::Client).connect(transport).await.unwrap();
@@ -174,7 +176,9 @@ mod children {
         let mut ids = [0; 2];
         for id in &mut ids {
             let event = std::future::poll_fn(|cx| theirs.rx.as_mut().poll_event(cx)).await;
-            let Some(Ok(rescind::TransportEvent::Message(inbound))) = event else { panic!("{event:?}") };
+            let Some(Ok(rescind::transport::TransportEvent::Message(inbound))) = event else {
+                panic!("{event:?}")
+            };
             *id = serde_json::from_slice::<Value>(&inbound.body).unwrap()["id"].as_u64().unwrap();
         }
         ids

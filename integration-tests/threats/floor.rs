@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use rescind::{
+use rescind::transport::{
     ExchangeEnd, FrameInfo, FrameKind, Inbound, Lane, Link, Outbound, Sender, TransportError, TransportEvent,
 };
 use tokio::task::JoinSet;

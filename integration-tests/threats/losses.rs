@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use rescind::Limits;
 use rescind::dialect::Role;
 use rescind::stdio::{ChildHandle, Command, this_process};
-use rescind::{Limits, Transport as _};
+use rescind::transport::Transport as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use rescind::dialect::Role;
-use rescind::{
-    CallNumber, ExchangeId, FrameInfo, FrameKind, Lane, Limits, Link, Outbound, Peer, Router, Sender,
-    TransportEvent,
-};
+use rescind::machine::CallNumber;
+use rescind::transport::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Sender, TransportEvent};
+use rescind::{Limits, Peer, Router};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 

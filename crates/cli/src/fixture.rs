@@ -4,7 +4,8 @@ use std::future::pending;
 use std::path::Path;
 use std::pin::pin;
 
-use rescind::{Framing, Listener as _, Peer, Transport};
+use rescind::transport::{Listener as _, Transport};
+use rescind::{Framing, Peer};
 use rescind_testkit::Options;
 use rescind_testkit::fixture::Fixture;
 use tokio::task::JoinSet;

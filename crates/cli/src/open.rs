@@ -4,15 +4,16 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
+use rescind::AcpEndpoint;
 use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpServer, ServerBinding, Stateless, StatelessTransport, Streamable,
     StreamableTransport,
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport};
+use rescind::transport::{Link, Listener, Transport, TransportError};
 use rescind::websocket::{
     BinaryMessages, ClientTls, IgnoredCounter, LinkOptions, ServerTls, UpgradeOptions, WebSocketListener,
 };
-use rescind::{AcpEndpoint, Link, Listener, Transport, TransportError};
 
 use crate::endpoint::{Binding, Endpoint, Target, Web};
 

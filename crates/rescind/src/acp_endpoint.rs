@@ -13,7 +13,8 @@ use rescind_websocket::{BinaryMessages, LinkOptions, MountedListener, UpgradeOpt
 ///
 /// ```
 /// use rescind::http::{Acp, HttpServer};
-/// use rescind::{AcpEndpoint, Listener, Router, Server, dialect};
+/// use rescind::{AcpEndpoint, Router, Server, dialect};
+/// use rescind::transport::Listener;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

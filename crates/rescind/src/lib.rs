@@ -1,7 +1,7 @@
 //! Cancel any single request of a JSON-RPC style conversation, from either side, with the same outcome on every wire.
 //!
 //! Agents, editors and tool servers speak ACP, MCP, LSP or ABP; each spells cancellation differently. Here the meaning
-//! is settled once, in a state machine without I/O ([`Session`]), each protocol is a value of rules ([`dialect`]), and
+//! is settled once, in a state machine without I/O ([`machine::Session`]), each protocol is a value of rules ([`dialect`]), and
 //! a connection is a [`Peer`] whichever wire it runs over.
 //!
 //! ```
@@ -52,7 +52,39 @@
 #[cfg(all(feature = "http", feature = "websocket"))]
 mod acp_endpoint;
 
-pub use rescind_core::*;
+pub use rescind_core::{
+    ApiMisuse, ArrivalOrder, AuthHook, AuthRefusal, AuthRequest, ByteStream, Call, CallBuilder, CallContext,
+    CallError, CancelResult, Cancelled, Canceller, Cause, CauseKind, Client, ClientCertificates, ClientKey,
+    ClientLimits, Clients, ConnectionError, Credential, DEFAULT_IPV6_PREFIX, Declaration, Endpoint,
+    ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy, Limits, Load,
+    MAX_REASON_BYTES, MemoryListener, MemoryTransport, NotAllowable, Notification, Notifications,
+    OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder, Principal, ProtocolViolation, Registry, RequestId,
+    Router, Server, ServerBuilder, ServerCounts, ServerLimits, SessionId, Share, Shown, Starting, Stats,
+    Stopped, dialect, memory_listener, memory_pair,
+};
+#[cfg(feature = "tower")]
+pub use rescind_core::{CallRequest, RawParams, ServiceRequest};
+
+/// The state machine without I/O: its inputs, outputs and keys. For drivers other than [`Peer`], and for codecs of dialects.
+pub mod machine {
+    pub use rescind_core::{
+        AckStatus, AfterCancel, AnswerBody, AnswerKind, BadMessage, CallKey, CallNumber, CallRefused,
+        CallSpec, CancelExemption, CancelKey, CloseCause, DisconnectPolicy, ForeignChild, HandlerResult,
+        InboundKey, InboundRequest, Incoming, IncomingCancel, IncomingRequest, InvalidId, MAX_ID_BYTES,
+        Origin, OutboundKey, Output, Reply, ReplyBody, Scope, Session, SessionConfig, Settlement, Work,
+    };
+}
+
+/// What a transport implements, and what it is given: links, frames, listeners, the bytes it holds.
+pub mod transport {
+    pub use rescind_core::{
+        BadFrame, BoxFuture, ByteBudget, Capabilities, ClientNumber, ClientPermit, CloseReason,
+        ContentLength, Decoded, Decoder, ExchangeEnd, ExchangeId, FrameInfo, FrameKind, HeldBytes,
+        HostRefusal, Inbound, Lane, Link, Listener, MEMORY, MemoryFull, Newline, OriginRefused, Outbound,
+        PartialFrame, PeerCertificates, PeerInfo, Receiver, RejectReason, RequestHost, Resource, Sender,
+        Transport, TransportError, TransportErrorKind, TransportEvent, Unsupported,
+    };
+}
 
 #[cfg(all(feature = "http", feature = "websocket"))]
 pub use acp_endpoint::{AcpEndpoint, AcpListener};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
 use rescind::http::{Acp, AcpTransport, HttpClient, HttpServer};
+use rescind::transport::{Listener, Transport};
 use rescind::websocket::{IgnoredCounter, LinkOptions, UpgradeOptions, WebSocketTransport, connect};
 use rescind::{
-    AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Listener, Outcome, Peer, Principal,
-    Router, Server, Transport,
+    AcpEndpoint, AcpListener, AuthRefusal, CallContext, Credential, Outcome, Peer, Principal, Router, Server,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -6,7 +6,6 @@
 mod common;
 mod raw;
 
-
 use rescind_core::{Link, Listener, Transport};
 use rescind_testkit::conformance::{Harness, RawBytes};
 use rescind_websocket::{LinkOptions, UpgradeOptions, WebSocketListener, connect};

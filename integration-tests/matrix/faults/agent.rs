@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rescind::dialect::{ACP, Role};
-use rescind::{Call, CallContext, Limits, Link, Outcome, Peer, RequestId, Router, Stats};
+use rescind::transport::Link;
+use rescind::{Call, CallContext, Limits, Outcome, Peer, RequestId, Router, Stats};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;

@@ -3,7 +3,8 @@
 use libtest_mimic::Trial;
 use rescind::dialect::{MCP_2026, Role};
 use rescind::http::{HttpClient, HttpServer, Stateless, StatelessTransport};
-use rescind::{CallContext, Listener as _, Outcome, Peer, Router, Server};
+use rescind::transport::Listener as _;
+use rescind::{CallContext, Outcome, Peer, Router, Server};
 use serde_json::{Value, json};
 
 use crate::agent::{Ends, Seen, ended, limits, router};

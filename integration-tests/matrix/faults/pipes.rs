@@ -3,8 +3,9 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rescind::Endpoint;
 use rescind::stdio::Descriptors;
-use rescind::{BoxFuture, Endpoint, Link, Listener, Transport, TransportError, TransportErrorKind};
+use rescind::transport::{BoxFuture, Link, Listener, Transport, TransportError, TransportErrorKind};
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 

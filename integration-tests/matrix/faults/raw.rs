@@ -1,7 +1,7 @@
 //! A client of another make: it writes what it likes.
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use rescind::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Transport, TransportEvent};
+use rescind::transport::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Transport, TransportEvent};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

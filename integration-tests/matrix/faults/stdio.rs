@@ -4,9 +4,10 @@
 use std::process::ExitCode;
 
 use libtest_mimic::Trial;
+use rescind::Call;
 use rescind::dialect::Role;
 use rescind::stdio::{ChildHandle, Command, this_process};
-use rescind::{Call, Transport as _};
+use rescind::transport::Transport as _;
 use serde_json::{Value, json};
 
 use crate::agent::{End, Seen, ended, limits};

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use rescind::{
+use rescind::transport::{
     CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, Receiver, RejectReason, Sender,
     TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };

@@ -12,8 +12,9 @@ use rescind::http::{
     Acp, AcpTransport, HttpClient, HttpCounts, HttpServer, ServerBinding, Streamable, StreamableTransport,
 };
 use rescind::named_pipe::{NamedPipeListener, NamedPipeTransport, PipeAddress};
+use rescind::transport::{BoxFuture, Link, Listener, Transport};
 use rescind::websocket::{LinkOptions, UpgradeOptions, WebSocketListener};
-use rescind::{BoxFuture, Clients, Framing, Link, Listener, Share, Transport, memory_listener};
+use rescind::{Clients, Framing, Share, memory_listener};
 
 use crate::in_time;
 use crate::line::Line;

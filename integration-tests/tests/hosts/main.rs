@@ -7,8 +7,9 @@ mod requests;
 use std::collections::BTreeMap;
 
 use rescind::http::{Acp, HttpServer, ServerBinding, Stateless, Streamable};
+use rescind::transport::{HostRefusal, Listener};
 use rescind::websocket::{UpgradeOptions, WebSocketListener, mount};
-use rescind::{AcpEndpoint, HostPolicy, HostRefusal, Listener, OriginPolicy, Router, Server, dialect};
+use rescind::{AcpEndpoint, HostPolicy, OriginPolicy, Router, Server, dialect};
 
 use crate::cases::{CASES, Case, HOSTS, NO_HOSTS, NO_ORIGINS, ORIGINS, POLICIES, Policy};
 use crate::requests::{Asked, ask};

@@ -8,7 +8,7 @@ use rescind::dialect::{self, Dialect};
 use rescind::http::{AcpTransport, HttpClient, StatelessTransport, StreamableTransport};
 use rescind::named_pipe::{NamedPipeListener, PipeAddress};
 use rescind::stdio::{ChildHandle, Command};
-use rescind::{Link, Listener as _, Transport};
+use rescind::transport::{Link, Listener as _, Transport};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rescind::Framing;
 use rescind::stdio::{ChildHandle, Command};
-use rescind::{BoxFuture, Framing, Link};
+use rescind::transport::{BoxFuture, Link};
 use rescind_testkit::runner::LinkSubject;
 
 use crate::Failure;
