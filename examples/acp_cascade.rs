@@ -55,7 +55,7 @@ async fn prompt(ctx: CallContext, params: Value, running: Running) -> Result<Val
     let session = params.get("sessionId").cloned().unwrap_or_default();
     let text =
         json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": "Analysing" } });
-    ctx.notify("session/update", &json!({ "sessionId": session, "update": text }))?;
+    ctx.try_notify("session/update", &json!({ "sessionId": session, "update": text }))?;
     // Two requests to the client at once. They are children of the prompt: when it is cancelled, so are they.
     let terminal = json!({ "sessionId": session, "command": "grep", "args": ["pattern", "file.txt"] });
     let terminal = ctx.call::<_, Value>("terminal/create", &terminal).start()?;
@@ -114,7 +114,7 @@ async fn client() -> Result<(), Box<dyn Error>> {
     let question = json!({ "sessionId": "s1", "prompt": [{ "type": "text", "text": "Analyze file X" }] });
     let prompt = peer.call::<_, Value>("session/prompt", &question).start()?;
     let _both = asked.acquire_many(2).await?;
-    peer.notify("session/cancel", &json!({ "sessionId": "s1" }))?;
+    peer.try_notify("session/cancel", &json!({ "sessionId": "s1" }))?;
     let outcome = prompt.outcome().await;
     let Outcome::Completed(answer) = outcome else {
         return Err(format!("the prompt did not end with a result: {outcome:?}").into());

@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         })
         .method("evaluate", |ctx: CallContext, params: Value| async move {
             println!("the adapter evaluates {params}");
-            ctx.notify("output", &json!({ "output": "still looking" }))?;
+            ctx.try_notify("output", &json!({ "output": "still looking" }))?;
             let cause = ctx.cancelled().await;
             println!("the adapter stops, because {cause}");
             Err::<Value, _>(HandlerError::stopped(cause))

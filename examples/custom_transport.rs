@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let address = listener.local_addr()?;
     let router = Router::new().method("wait", |ctx: CallContext, _: Value| async move {
-        ctx.notify("started", &json!({}))?;
+        ctx.try_notify("started", &json!({}))?;
         let cause = ctx.cancelled().await;
         Err::<Value, _>(HandlerError::stopped(cause))
     });

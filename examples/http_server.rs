@@ -29,7 +29,7 @@ async fn count(ctx: CallContext, _: Value) -> Result<Value, HandlerError> {
     let mut clock = tokio::time::interval(Duration::from_millis(20));
     for number in 1_u64.. {
         tokio::select! {
-            _ = clock.tick() => ctx.notify_when_room("counted", &json!({ "number": number })).await?,
+            _ = clock.tick() => ctx.notify("counted", &json!({ "number": number })).await?,
             cause = ctx.cancelled() => {
                 println!("server: stopped, because {:?}", cause.kind());
                 return ctx.stopped::<Value>(cause);

@@ -18,7 +18,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 async fn complete(ctx: CallContext, params: Value) -> Result<Value, HandlerError> {
     println!("server: completing at {}", params.get("position").unwrap_or_default());
     let token = params.get("workDoneToken").cloned();
-    ctx.notify(
+    ctx.try_notify(
         "$/progress",
         &json!({ "token": token, "value": { "kind": "begin", "title": "completing" } }),
     )?;
@@ -56,7 +56,7 @@ async fn main() -> Result<(), Failure> {
     let editor = Peer::builder(dialect::LSP).role(Role::Client).attach(link)?;
     let hello = json!({ "processId": null, "rootUri": null, "capabilities": {} });
     editor.call::<_, Value>("initialize", &hello).await?;
-    editor.notify("initialized", &json!({}))?;
+    editor.try_notify("initialized", &json!({}))?;
 
     let place = json!({
         "textDocument": { "uri": "file:///main.rs" },
@@ -80,7 +80,7 @@ async fn main() -> Result<(), Failure> {
     println!("editor: and a hover still works: {}", hover.get("contents").unwrap_or_default());
 
     editor.call::<_, Value>("shutdown", &Value::Null).await?;
-    editor.notify("exit", &Value::Null)?;
+    editor.try_notify("exit", &Value::Null)?;
     editor.shutdown(std::time::Duration::from_secs(1)).await;
     server.await??;
     Ok(())

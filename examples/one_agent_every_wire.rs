@@ -109,7 +109,7 @@ fn agent() -> Router {
         .method("wait", move |ctx: CallContext, _: Value| {
             let signals = Arc::clone(&signals);
             async move {
-                ctx.notify("started", &json!({}))?;
+                ctx.try_notify("started", &json!({}))?;
                 let cause = ctx.cancelled().await;
                 signals.add_permits(1);
                 ctx.stopped::<Value>(cause)
@@ -124,7 +124,7 @@ fn agent() -> Router {
             }
         })
         .method("search", |ctx: CallContext, _: Value| async move {
-            ctx.notify("started", &json!({}))?;
+            ctx.try_notify("started", &json!({}))?;
             ctx.cancelled().await;
             Ok::<_, HandlerError>(json!(["what", "was", "found"]))
         })
@@ -139,7 +139,7 @@ fn agent() -> Router {
 
 fn client() -> PeerBuilder {
     let pick = Router::new().method("pick", |ctx: CallContext, _: Value| async move {
-        ctx.notify("started", &json!({}))?;
+        ctx.try_notify("started", &json!({}))?;
         let cause = ctx.cancelled().await;
         ctx.stopped::<Value>(cause)
     });

@@ -12,7 +12,7 @@ async fn search(ctx: CallContext, _params: Value) -> Result<Value, HandlerError>
     let mut found = Vec::new();
     loop {
         found.push(format!("line {}", found.len() + 1));
-        ctx.notify("found", &json!({ "lines": found.len() }))?;
+        ctx.try_notify("found", &json!({ "lines": found.len() }))?;
         if found.len() == 3 {
             // There would be more; the caller has seen enough.
             ctx.cancelled().await;

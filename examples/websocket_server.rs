@@ -61,7 +61,7 @@ async fn who(request: AuthRequest) -> Result<Credential, AuthRefusal> {
 fn agent() -> Router {
     Router::new().method("count", |ctx: CallContext, (to,): (u32,)| async move {
         for number in 1..=to {
-            ctx.notify("counted", &json!({"number": number}))?;
+            ctx.try_notify("counted", &json!({"number": number}))?;
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(10)) => {}
                 cause = ctx.cancelled() => return ctx.stopped(cause),

@@ -41,7 +41,7 @@ impl Honest {
         if target.wire != Wire::Stateless {
             honest.ask("initialize", hello(target.dialect.name())).await;
             if target.dialect.name().starts_with("mcp") {
-                honest.peer.notify("notifications/initialized", &json!({})).unwrap();
+                honest.peer.try_notify("notifications/initialized", &json!({})).unwrap();
             }
         }
         honest

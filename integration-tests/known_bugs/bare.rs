@@ -124,9 +124,9 @@ pub(crate) fn agent() -> (Router, Told) {
             async move {
                 let token: Value = serde_json::from_str(ctx.progress_token().expect("a token").get())?;
                 let tick = |n: u32| json!({"progressToken": token, "progress": n});
-                ctx.notify("notifications/progress", &tick(1))?;
+                ctx.try_notify("notifications/progress", &tick(1))?;
                 let cause = ctx.cancelled().await;
-                let late = ctx.notify("notifications/progress", &tick(2));
+                let late = ctx.try_notify("notifications/progress", &tick(2));
                 say(if late.is_err() { "was refused" } else { "was taken" });
                 ctx.stopped::<Value>(cause)
             }

@@ -23,7 +23,7 @@ async fn h2_246_terminal_state_set_before_flush() {
     }
     // Every one has its answer; the wire has room for few of them.
     until("all are answered", || server.stats().finished == ANSWERS as u64).await;
-    assert!(server.load().outbox_frames > 0, "some wait to be written");
+    assert!(server.queue_stats().outbox_frames > 0, "some wait to be written");
     // A cancel now is too late, and so is the end of the connection.
     client.cancel(ANSWERS - 1, "$/cancel_request", "requestId").await;
     let ending = server.clone();

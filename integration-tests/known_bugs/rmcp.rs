@@ -78,9 +78,10 @@ async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
         .map(|_| client.call::<_, Value>("tools/call", &much).timeout(timeout).start().unwrap())
         .collect();
     let since = tokio::time::Instant::now();
-    until("the wire is full and the rest waits", || (1..20).contains(&client.load().outbox_frames)).await;
+    until("the wire is full and the rest waits", || (1..20).contains(&client.queue_stats().outbox_frames))
+        .await;
     tokio::task::yield_now().await;
-    assert!(client.load().outbox_frames > 0, "nobody reads");
+    assert!(client.queue_stats().outbox_frames > 0, "nobody reads");
     for call in calls {
         assert!(in_time("I13: a timeout", call.outcome()).await.is_cancelled());
     }

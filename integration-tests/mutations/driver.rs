@@ -106,7 +106,7 @@ async fn silence_takes_back_what_waits_to_be_written() {
             let tell = tell.clone();
             async move {
                 for _ in 0..NOTES {
-                    ctx.notify("note", &json!({"text": "x".repeat(4096)}))?;
+                    ctx.try_notify("note", &json!({"text": "x".repeat(4096)}))?;
                 }
                 tell.send("written").unwrap();
                 let cause = ctx.cancelled().await;

@@ -45,7 +45,7 @@ pub(crate) fn router() -> Router {
         })
         .method("tell", |ctx: CallContext, value: Value| async move {
             for n in 0..number(&value, "times") {
-                ctx.notify_when_room("told", &json!({ "n": n })).await?;
+                ctx.notify("told", &json!({ "n": n })).await?;
                 tokio::task::yield_now().await;
             }
             Ok(value)

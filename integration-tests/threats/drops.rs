@@ -15,7 +15,7 @@ use crate::{in_time, trial, until};
 const POLLS: usize = 500;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials: Vec<_> = ["call", "outcome", "notification", "notify_when_room", "closed", "shutdown"]
+    let mut trials: Vec<_> = ["call", "outcome", "notification", "notify", "closed", "shutdown"]
         .into_iter()
         .map(|what| trial(format!("drops::a_future_is_dropped_at_every_await::{what}"), move || ours(what)))
         .collect();
@@ -50,7 +50,7 @@ fn router() -> Router {
         })
         .method("tell", |ctx: CallContext, _: Value| async move {
             tokio::task::yield_now().await;
-            ctx.notify_when_room("told", &json!([1])).await?;
+            ctx.notify("told", &json!([1])).await?;
             tokio::task::yield_now().await;
             Ok(1)
         })
@@ -60,7 +60,7 @@ async fn is_clean(peers: [&Peer; 2]) {
     until("I3: nothing is left", || {
         peers.iter().all(|peer| {
             let stats = peer.stats();
-            (stats.slots, stats.calls, peer.load().outbox_frames) == (0, 0, 0)
+            (stats.slots, stats.calls, peer.queue_stats().outbox_frames) == (0, 0, 0)
         })
     })
     .await;
@@ -91,7 +91,7 @@ async fn ours(what: &'static str) {
                 Box::pin(async { drop(call.outcome().await) })
             }
             "notification" => Box::pin(async { drop(notices.next().await) }),
-            "notify_when_room" => Box::pin(async { drop(client.notify_when_room("told", &params).await) }),
+            "notify" => Box::pin(async { drop(client.notify("told", &params).await) }),
             "closed" => Box::pin(async { drop(client.closed().await) }),
             "shutdown" => Box::pin(async {
                 server.shutdown(Duration::from_secs(5)).await;

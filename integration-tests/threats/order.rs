@@ -54,15 +54,15 @@ async fn changes(wire: Wire) {
     let mut most = 0;
     let mut answers = Vec::new();
     for version in 0..CHANGES {
-        client.peer.notify_when_room("didChange", &[version]).await.unwrap();
+        client.peer.notify("didChange", &[version]).await.unwrap();
         if version % 100 == 99 {
             let call = client.peer.call::<_, Option<usize>>("hover", &json!({}));
             answers.push((version, in_time("I13: a request between them", call).await.unwrap()));
         }
-        most = most.max(server.load().notifications_waiting);
+        most = most.max(server.queue_stats().notifications_waiting);
     }
     let handled = || seen.lock().unwrap().len();
-    let dropped = || usize::try_from(server.load().notifications_dropped).unwrap();
+    let dropped = || usize::try_from(server.queue_stats().notifications_dropped).unwrap();
     until("all were handled or counted", || handled() + dropped() == CHANGES).await;
     eprintln!("counted: {}: {most} waited at most, {} were dropped", wire.name, dropped());
     assert!(seen.lock().unwrap().is_sorted_by(|one, next| one < next), "in their order, and each once");

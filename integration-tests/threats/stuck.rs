@@ -64,7 +64,7 @@ async fn unread(wire: crate::wires::Wire) {
     let much = json!({"bytes": RESULT});
     let results: Vec<_> =
         (0..RESULTS).map(|_| asker.peer.call::<_, Value>("much", &much).start().unwrap()).collect();
-    let is_bounded = || agent.peer.load().outbox_frames <= OUTBOX;
+    let is_bounded = || agent.peer.queue_stats().outbox_frames <= OUTBOX;
     let waiting = if wire.kind == Kind::Connection {
         let permits = limits.running as u64;
         // Each is written, in the outbox, or waits; the one more is who is cancelled.
@@ -74,7 +74,7 @@ async fn unread(wire: crate::wires::Wire) {
             stats.running == permits && all == RESULTS as u64 + 1
         })
         .await;
-        assert_eq!(agent.peer.load().outbox_frames, OUTBOX, "I11: {:?}", agent.peer.load());
+        assert_eq!(agent.peer.queue_stats().outbox_frames, OUTBOX, "I11: {:?}", agent.peer.queue_stats());
         RESULTS
     } else {
         // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
@@ -85,14 +85,14 @@ async fn unread(wire: crate::wires::Wire) {
         .await;
         in_flight
     };
-    assert!(is_bounded(), "I11: {:?}", agent.peer.load());
+    assert!(is_bounded(), "I11: {:?}", agent.peer.queue_stats());
     let since = std::time::Instant::now();
     let _ = wait.canceller().cancel("stop");
     agent.seen.until("wait 1 signalled: peer").await;
     let took = since.elapsed();
     eprintln!("counted: {}: a cancel behind {waiting} unread results is heard after {took:?}", wire.name);
     assert!(!TIMED || took <= PROMPT, "it took {took:?}");
-    assert!(is_bounded(), "I11: {:?}", agent.peer.load());
+    assert!(is_bounded(), "I11: {:?}", agent.peer.queue_stats());
     drop(results);
     ends.close().await;
 }
@@ -107,7 +107,8 @@ async fn unanswered() {
     let much = json!({"filler": "x".repeat(1 << 20)});
     let mut calls: Vec<_> =
         (0..40).map(|_| client.call::<_, Value>("work", &much).start().unwrap()).collect();
-    until("the wire is full and the rest waits", || (1..40).contains(&client.load().outbox_frames)).await;
+    until("the wire is full and the rest waits", || (1..40).contains(&client.queue_stats().outbox_frames))
+        .await;
     let left = calls.split_off(20);
     let since = Instant::now();
     for call in &calls {

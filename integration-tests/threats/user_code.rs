@@ -137,7 +137,7 @@ async fn panics(place: &'static str) {
 async fn matcher() {
     let (near, far) = memory_pair();
     let router = router().method("tell", |ctx: CallContext, _: Value| async move {
-        ctx.notify("told", &json!([1]))?;
+        ctx.try_notify("told", &json!([1]))?;
         Ok(1)
     });
     let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
@@ -157,8 +157,8 @@ async fn notification() {
     let client = Peer::builder(ACP).role(Role::Client).attach(near).unwrap();
     let sibling = sibling(&client, &server).await;
     for _ in 0..3 {
-        client.notify("told", &json!([1])).unwrap();
+        client.try_notify("told", &json!([1])).unwrap();
     }
-    until("each is handled", || server.load().notifications_waiting == 0).await;
+    until("each is handled", || server.queue_stats().notifications_waiting == 0).await;
     lives(&client, &server, sibling).await;
 }

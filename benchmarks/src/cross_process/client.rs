@@ -83,7 +83,7 @@ impl OurClient {
         };
         let _: Value = self.peer.call("initialize", &hello).await.expect("the server shakes hands");
         if matches!(self.wire, Wire::Streamable | Wire::Streamable2) {
-            self.peer.notify("notifications/initialized", &json!({})).expect("there is room");
+            self.peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
         }
     }
 
@@ -112,7 +112,7 @@ impl OurClient {
         self.parked.recv().await.expect("the handler says that it waits");
         let queueing = clock();
         for _ in 0..ahead {
-            self.peer.notify("noise", &noise).expect("the outbox has room");
+            self.peer.try_notify("noise", &noise).expect("the outbox has room");
         }
         if ahead > 0 {
             self.queueing = clock() - queueing;

@@ -101,7 +101,7 @@ async fn listen(wire: Wire, listener: impl Listener, endpoint: &str) {
     let server = Server::builder([wire.dialect()]).serve(router()).on_peer(move |peer| {
         // It shows the client that the way back is open, which over HTTP is a stream of its own.
         if wire.is_two_way() {
-            peer.notify("welcome", &json!({})).expect("there is room");
+            peer.try_notify("welcome", &json!({})).expect("there is room");
         }
     });
     let server = server.listen(listener);
@@ -123,7 +123,7 @@ fn router() -> Router {
         .method("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
         .method("park", |context: CallContext, _: Value| async move {
             // Over HTTP it brings the response's head along: from then on a cancel need not wait.
-            context.notify("parked", &json!({}))?;
+            context.try_notify("parked", &json!({}))?;
             context.cancelled().await;
             eprintln!("signalled {}", clock());
             Ok::<_, HandlerError>(json!({}))

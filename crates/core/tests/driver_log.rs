@@ -32,9 +32,9 @@ impl CallsBack {
         }
         let peers = self.peers.lock().unwrap().clone();
         for peer in &peers {
-            let _ = (peer.stats(), peer.load(), peer.is_closed());
+            let _ = (peer.stats(), peer.queue_stats(), peer.is_closed());
             drop(peer.call::<_, Value>("echo", &json!([])).start());
-            let _ = peer.notify("told", &json!([]));
+            let _ = peer.try_notify("told", &json!([]));
         }
         self.events.fetch_add(peers.len(), Ordering::SeqCst);
         TELLING.set(false);
@@ -86,7 +86,7 @@ async fn cancel_a_request(subscriber: &CallsBack) {
     let router = Router::new()
         .method("echo", |_ctx: CallContext, value: Value| async move { Ok(value) })
         .method("work", |ctx: CallContext, _: Value| async move {
-            ctx.notify("started", &json!({}))?;
+            ctx.try_notify("started", &json!({}))?;
             let cause = ctx.cancelled().await;
             ctx.stopped::<Value>(cause)
         })

@@ -79,7 +79,7 @@ impl Subscriber for Lines {
 async fn cancelled(method: &str, reason: &str) {
     let (client, server) = memory_pair();
     let router = Router::new().method(method, |ctx: CallContext, _: Value| async move {
-        ctx.notify("started", &json!({}))?;
+        ctx.try_notify("started", &json!({}))?;
         let cause = ctx.cancelled().await;
         tracing::info!("the handler's own words");
         ctx.stopped::<Value>(cause)

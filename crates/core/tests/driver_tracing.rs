@@ -137,7 +137,7 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
     let _subscribed = tracing::subscriber::set_default(spans.clone());
     let (client, server) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
-        ctx.notify("started", &json!({}))?;
+        ctx.try_notify("started", &json!({}))?;
         let cause = ctx.cancelled().await;
         ctx.stopped::<Value>(cause)
     });

@@ -14,7 +14,7 @@
 //!
 //! // A side that serves: the handler sees the cancel at once.
 //! let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
-//!     ctx.notify("started", &json!({}))?;
+//!     ctx.try_notify("started", &json!({}))?;
 //!     let cause = ctx.cancelled().await;
 //!     ctx.stopped::<Value>(cause)
 //! });
@@ -56,11 +56,11 @@ pub use rescind_core::{
     ApiMisuse, ArrivalOrder, AuthHook, AuthRefusal, AuthRequest, ByteStream, Call, CallBuilder, CallContext,
     CallError, CancelResult, Cancelled, Canceller, Cause, CauseKind, Client, ClientCertificates, ClientKey,
     ClientLimits, Clients, ConnectionError, Credential, DEFAULT_IPV6_PREFIX, Declaration, Endpoint,
-    ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy, Limits, Load,
-    MAX_REASON_BYTES, MemoryListener, MemoryTransport, NotAllowable, Notification, Notifications,
-    OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder, Principal, ProtocolViolation, Registry, RequestId,
-    Router, Server, ServerBuilder, ServerCounts, ServerLimits, SessionId, Share, Shown, Starting, Stats,
-    Stopped, dialect, memory_listener, memory_pair,
+    ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy, Limits, MAX_REASON_BYTES,
+    MemoryListener, MemoryTransport, NotAllowable, Notification, Notifications, OriginPolicy, Outcome, Peer,
+    PeerAddress, PeerBuilder, Principal, ProtocolViolation, QueueStats, Registry, RequestId, Router, Server,
+    ServerBuilder, ServerCounts, ServerLimits, SessionId, Share, Shown, Starting, Stats, Stopped, dialect,
+    memory_listener, memory_pair,
 };
 #[cfg(feature = "tower")]
 pub use rescind_core::{CallRequest, RawParams, ServiceRequest};

@@ -50,7 +50,7 @@ fn connect_within(dialect: &Dialect, scope: IdScope, limits: Limits) -> (Peer, P
             Ok(value)
         })
         .method("tick", |ctx: CallContext, _: Value| async move {
-            ctx.notify("ticked", &json!({"n": 1}))?;
+            ctx.try_notify("ticked", &json!({"n": 1}))?;
             Ok(json!({}))
         })
         .method("ask", |ctx: CallContext, _: Value| async move {
@@ -92,7 +92,7 @@ async fn every_post_is_ended_once_and_a_request_by_its_answer() {
     let (client, _server, watch, _told) = connect(&ACP, IdScope::Session);
     let answer: Value = client.call("echo", &json!({"a": 1})).await.unwrap();
     assert_eq!(answer, json!({"a": 1}));
-    client.notify("nobody/hears", &json!({})).unwrap();
+    client.try_notify("nobody/hears", &json!({})).unwrap();
     let refused = client.call::<_, Value>("nobody/serves", &json!({})).await;
     assert!(refused.is_err());
     let posts = ended(&watch).await;

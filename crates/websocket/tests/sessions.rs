@@ -56,7 +56,7 @@ fn waiting(tell: &mpsc::UnboundedSender<CauseKind>) -> Router {
         move |ctx: CallContext, _: Value| {
             let tell = tell.clone();
             async move {
-                ctx.notify("started", &json!({}))?;
+                ctx.try_notify("started", &json!({}))?;
                 let cause = ctx.cancelled().await;
                 tell.send(cause.kind())?;
                 ctx.stopped::<Value>(cause)

@@ -255,7 +255,7 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
     asker.is_clean("who asked").await;
     agent.is_clean("who was asked").await;
     for end in [&ends.client, &ends.server] {
-        let load = end.peer.load();
+        let load = end.peer.queue_stats();
         assert_eq!(
             (load.outbox_frames, load.outbox_bytes),
             (0, 0),

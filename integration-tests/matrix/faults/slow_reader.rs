@@ -33,7 +33,7 @@ fn much(asker: &End, bytes: usize) -> Call<Value> {
 }
 
 fn is_bounded(end: &End, limits: &Limits) {
-    let load = end.peer.load();
+    let load = end.peer.queue_stats();
     assert!(load.outbox_frames <= limits.outbox_frames, "I11: {load:?}");
     assert!(load.outbox_bytes <= limits.outbox_bytes, "I11: {load:?}");
 }
@@ -55,7 +55,11 @@ async fn heard(wire: Wire) {
     let handled = if wire.kind == Kind::Connection {
         let permits = limits.running as u64;
         until("I11: results wait with their permits", || agent.peer.stats().running == permits).await;
-        assert!(agent.peer.load().outbox_bytes > OUTBOX / 2, "what waits is queued: {:?}", agent.peer.load());
+        assert!(
+            agent.peer.queue_stats().outbox_bytes > OUTBOX / 2,
+            "what waits is queued: {:?}",
+            agent.peer.queue_stats()
+        );
         RESULTS
     } else {
         // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
@@ -90,8 +94,10 @@ async fn told(wire: Wire) {
     // The wire is full first.
     let mut calls: Vec<_> = (0..8).map(|_| much(asker, 2 << 20)).collect();
     let before = agent.peer.stats().started;
-    until("results wait", || agent.peer.load().outbox_frames > 0 || agent.peer.stats().started > before)
-        .await;
+    until("results wait", || {
+        agent.peer.queue_stats().outbox_frames > 0 || agent.peer.stats().started > before
+    })
+    .await;
     for _ in 0..2 * limits.reserve_frames {
         calls.push(asker.peer.call::<_, Value>("no/such", &json!({})).start().unwrap());
     }

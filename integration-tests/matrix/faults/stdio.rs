@@ -90,7 +90,7 @@ async fn reach(state: State, client: &End) -> Vec<Call<Value>> {
         }
         State::Queued => {
             let calls = vec![client.call("wait", 1), client.call("wait", 2)];
-            until("both are written", || client.peer.load().outbox_frames == 0).await;
+            until("both are written", || client.peer.queue_stats().outbox_frames == 0).await;
             calls
         }
         State::Running => began(client, "wait").await,
@@ -125,7 +125,7 @@ async fn reach(state: State, client: &End) -> Vec<Call<Value>> {
             let much = json!({"n": 1, "bytes": 2 << 20});
             let calls: Vec<_> =
                 (0..MUCH).map(|_| client.peer.call::<_, Value>("much", &much).start().unwrap()).collect();
-            until("all are written", || client.peer.load().outbox_frames == 0).await;
+            until("all are written", || client.peer.queue_stats().outbox_frames == 0).await;
             calls
         }
     }

@@ -59,7 +59,7 @@ fn capabilities(report: UnboundedSender<Value>, signal: UnboundedSender<CauseKin
         .method("agent/wait", move |ctx: CallContext, _: Value| {
             let signal = signal.clone();
             async move {
-                ctx.notify("started", &json!({}))?;
+                ctx.try_notify("started", &json!({}))?;
                 let cause = ctx.cancelled().await;
                 signal.send(cause.kind())?;
                 ctx.stopped::<Value>(cause)

@@ -43,7 +43,7 @@ impl Run {
             Program::LspServer | Program::LspServerOverPipe => {
                 self.answer("initialize", json!({"processId": null, "rootUri": null, "capabilities": {}}))
                     .await;
-                self.peer.notify("initialized", &json!({})).expect("there is room");
+                self.peer.try_notify("initialized", &json!({})).expect("there is room");
             }
             Program::McpServer | Program::McpServerOverHttp => {
                 let client = json!({"name": "rescind", "version": "0"});
@@ -51,7 +51,7 @@ impl Run {
                     json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
                 let told = self.answer("initialize", asked).await;
                 assert_eq!(told["protocolVersion"], "2025-11-25");
-                self.peer.notify("notifications/initialized", &json!({})).expect("there is room");
+                self.peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
             }
             // Each request says all there is to say.
             Program::Mcp2026Server | Program::Mcp2026ServerOverHttp => {}
@@ -101,7 +101,7 @@ impl Run {
 
     pub(crate) fn raw_cancel(&self, id: u64) {
         let (method, key) = self.program.cancel();
-        self.peer.notify(method, &json!({ key: id })).expect("there is room");
+        self.peer.try_notify(method, &json!({ key: id })).expect("there is room");
     }
 
     pub(crate) async fn echoes(&self) {

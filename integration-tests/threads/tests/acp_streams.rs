@@ -49,7 +49,7 @@ fn play(first: Event, second: Event) {
         .method("work", move |context: CallContext, _: Value| {
             let mut gate = gate.clone();
             async move {
-                let _ = context.notify("tick", &json!({}));
+                let _ = context.try_notify("tick", &json!({}));
                 tokio::select! {
                     biased;
                     cause = context.cancelled() => Err(HandlerError::stopped(cause)),

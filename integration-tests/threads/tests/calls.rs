@@ -90,7 +90,7 @@ fn play(first: End, second: End) {
     // A call that was dropped keeps its place until its cancel is written, which the shutdown waits for.
     block_on(peer.shutdown(Duration::ZERO));
     assert_eq!(peer.stats().calls, 0, "I3: {first:?} and {second:?} left a call");
-    assert_eq!(peer.load().outbox_frames, 0, "I3: {first:?} and {second:?} left a frame");
+    assert_eq!(peer.queue_stats().outbox_frames, 0, "I3: {first:?} and {second:?} left a frame");
     let Ok(seen) = far.join() else { panic!("the far end panicked") };
     seen.check();
 }

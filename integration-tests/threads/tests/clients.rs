@@ -121,7 +121,7 @@ fn play(binding: Binding, first: End, second: End) {
             let mut gate = gate.clone();
             async move {
                 // The clock stands still: by this alone a stream begins.
-                let _ = context.notify("tick", &json!({}));
+                let _ = context.try_notify("tick", &json!({}));
                 tokio::select! {
                     biased;
                     cause = context.cancelled() => Err(HandlerError::stopped(cause)),

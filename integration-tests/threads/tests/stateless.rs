@@ -58,7 +58,7 @@ fn play(first: Event, second: Event) {
                 return Ok(json!("other"));
             }
             if has(Cut) {
-                let _ = context.notify("tick", &json!({}));
+                let _ = context.try_notify("tick", &json!({}));
             }
             if has(Local) {
                 let context = context.clone();

@@ -54,7 +54,7 @@ fn play(first: Event, second: Event) {
             let mut gate = gate.clone();
             async move {
                 if streams {
-                    let _ = context.notify("tick", &json!({}));
+                    let _ = context.try_notify("tick", &json!({}));
                 }
                 tokio::select! {
                     biased;

@@ -149,7 +149,7 @@ impl<R> CallBuilder<R> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = memory_pair();
-    /// # let router = Router::new().method("work", |ctx: CallContext, (): ()| async move { Ok(ctx.notify("step", &["one"])?) });
+    /// # let router = Router::new().method("work", |ctx: CallContext, (): ()| async move { Ok(ctx.try_notify("step", &["one"])?) });
     /// # let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
     /// # let peer = Peer::builder(dialect::ACP).attach(client)?;
     /// let call = peer.call::<_, ()>("work", &()).notifications_where(|told| told.method() == "step").start()?;

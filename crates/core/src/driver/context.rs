@@ -102,12 +102,12 @@ impl CallContext {
         CallBuilder::new(&self.0.shared, method.into(), params).child_of(self)
     }
 
-    /// Notifies the peer as part of this request: before its answer and never after. It does not wait.
+    /// Notifies the peer as part of this request: before its answer and never after. It does not wait for room in the outbox.
     ///
     /// # Errors
     /// [`CallError::Ended`] once the request is answered, silenced or lost; [`CallError::OutboxFull`] if the peer reads
     /// slower than this side writes; [`CallError::Params`] if the params cannot be written or are over the frame limit.
-    pub fn notify<P: Serialize + ?Sized>(
+    pub fn try_notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
         params: &P,
@@ -116,14 +116,14 @@ impl CallContext {
         self.0.shared.try_notify(frame, Some(&self.0))
     }
 
-    /// The same, but waits for room in the outbox.
+    /// As [`try_notify`](Self::try_notify), but waits for room in the outbox.
     ///
     /// # Errors
-    /// As for [`notify`](Self::notify), without [`CallError::OutboxFull`].
+    /// As for [`try_notify`](Self::try_notify), without [`CallError::OutboxFull`].
     ///
     /// # Cancel safety
     /// Dropped before it is done, the notification is not sent.
-    pub async fn notify_when_room<P: Serialize + ?Sized>(
+    pub async fn notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
         params: &P,

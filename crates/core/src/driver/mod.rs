@@ -55,7 +55,7 @@ pub use handler::{HandlerError, Stopped};
 pub use notification_queue::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::Peer;
-pub use queue_stats::Load;
+pub use queue_stats::QueueStats;
 pub use router::Router;
 pub use server::{Server, ServerBuilder};
 pub use server_counts::ServerCounts;

@@ -127,7 +127,7 @@ enum Charge {
 
 /// Frames and bytes that wait, of one kind of charge.
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct Amount {
     frames: usize,
     bytes: usize,
 }
@@ -139,8 +139,8 @@ pub(super) struct Outbox {
     /// Cancels that overtook the frame of bulk that is next.
     in_a_row: usize,
     bulk: VecDeque<Bulk>,
-    room: Load,
-    reserve: Load,
+    room: Amount,
+    reserve: Amount,
     /// Places in `bulk` whose frame was taken back or dropped.
     empty: usize,
     /// Something was queued that the writer does not know of.
@@ -156,8 +156,8 @@ impl Outbox {
             cancels: VecDeque::new(),
             in_a_row: 0,
             bulk: VecDeque::new(),
-            room: Load { frames: 0, bytes: 0 },
-            reserve: Load { frames: 0, bytes: 0 },
+            room: Amount { frames: 0, bytes: 0 },
+            reserve: Amount { frames: 0, bytes: 0 },
             empty: 0,
             news: false,
             blocked: false,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::builder::PeerBuilder;
 use super::call_builder::CallBuilder;
 use super::notify::Frame;
-use super::queue_stats::Load;
+use super::queue_stats::QueueStats;
 use super::shared::ConnectionInner;
 use crate::dialect::Dialect;
 use crate::error::{CallError, ConnectionError};
@@ -59,12 +59,12 @@ impl Peer {
         CallBuilder::new(&self.0, method.into(), params)
     }
 
-    /// Notifies the peer. It does not wait.
+    /// Notifies the peer. It does not wait for room in the outbox.
     ///
     /// # Errors
     /// [`CallError::OutboxFull`] if the peer reads slower than this side writes; [`CallError::Disconnected`] if the
     /// connection is closed; [`CallError::Params`] if the params cannot be written or are over the frame limit.
-    pub fn notify<P: Serialize + ?Sized>(
+    pub fn try_notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
         params: &P,
@@ -73,14 +73,14 @@ impl Peer {
         self.0.try_notify(frame, None)
     }
 
-    /// The same, but waits for room in the outbox.
+    /// As [`try_notify`](Self::try_notify), but waits for room in the outbox.
     ///
     /// # Errors
-    /// As for [`notify`](Self::notify), without [`CallError::OutboxFull`].
+    /// As for [`try_notify`](Self::try_notify), without [`CallError::OutboxFull`].
     ///
     /// # Cancel safety
     /// Dropped before it is done, the notification is not sent.
-    pub async fn notify_when_room<P: Serialize + ?Sized>(
+    pub async fn notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
         params: &P,
@@ -150,9 +150,9 @@ impl Peer {
 
     /// What waits on this side, now.
     #[must_use]
-    pub fn load(&self) -> Load {
+    pub fn queue_stats(&self) -> QueueStats {
         let state = self.0.lock();
-        Load {
+        QueueStats {
             outbox_frames: state.outbox.frames(),
             outbox_bytes: state.outbox.bytes(),
             memory: state.bytes_held(),

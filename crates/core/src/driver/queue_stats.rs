@@ -3,7 +3,7 @@
 /// What waits on this side of a connection, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Load {
+pub struct QueueStats {
     /// Frames that wait to be written.
     pub outbox_frames: usize,
     /// About how many bytes wait to be written, calls of ours not counted.

@@ -23,7 +23,7 @@ fn router() -> Router {
                 [("workDoneToken", "begun"), ("partialResultToken", "a"), ("partialResultToken", "b")]
             {
                 if let Some(token) = params.get(token) {
-                    ctx.notify("$/progress", &json!({"token": token, "value": value}))?;
+                    ctx.try_notify("$/progress", &json!({"token": token, "value": value}))?;
                 }
             }
             Ok(params)
@@ -68,7 +68,7 @@ async fn an_exit_says_which_exit_code_is_owed() {
             assert_eq!(client.call::<_, Value>("shutdown", &Value::Null).await, Ok(Value::Null));
             assert_eq!(code(&client, "wait").await, Some(-32_600));
         }
-        client.notify("exit", &Value::Null).unwrap();
+        client.try_notify("exit", &Value::Null).unwrap();
         server.closed().await.unwrap();
         assert_eq!(server.exit_code(), Some(owed));
         client.closed().await.unwrap();
@@ -81,10 +81,10 @@ async fn nothing_is_served_before_the_handshake_but_exit() {
     let (client, server) = open();
     assert_eq!(code(&client, "wait").await, Some(-32_002));
     assert_eq!(code(&client, "shutdown").await, Some(-32_002), "nor is it shut down by this");
-    client.notify("told", &json!({})).unwrap();
+    client.try_notify("told", &json!({})).unwrap();
     client.call::<_, Value>("initialize", &json!({"capabilities": {}})).await.unwrap();
     assert_eq!(server.stats().early_notifications, 1);
-    client.notify("exit", &Value::Null).unwrap();
+    client.try_notify("exit", &Value::Null).unwrap();
     server.closed().await.unwrap();
     assert_eq!(server.exit_code(), Some(1));
 }
@@ -144,12 +144,12 @@ async fn a_cancel_by_a_token_that_was_announced_reaches_its_request() {
         tokio::task::yield_now().await;
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
-    client.notify("window/workDoneProgress/cancel", &json!({"token": "made"})).unwrap();
+    client.try_notify("window/workDoneProgress/cancel", &json!({"token": "made"})).unwrap();
     match call.outcome().await {
         rescind_core::Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
         rescind_core::Outcome::Failed(error) => assert_eq!(error.code, ErrorCode::REQUEST_CANCELLED),
         other => panic!("{other:?}"),
     }
-    client.notify("window/workDoneProgress/cancel", &json!({"token": "made"})).unwrap();
+    client.try_notify("window/workDoneProgress/cancel", &json!({"token": "made"})).unwrap();
     client.shutdown(Duration::ZERO).await;
 }

@@ -63,17 +63,17 @@ async fn requests_over_the_memory_of_their_connection_are_refused_and_a_cancel_p
     // What is small still fits, and a cancel always does.
     let echoed: Value = client.call("echo", &json!({ "a": 1 })).await.unwrap();
     assert_eq!(echoed, json!({ "a": 1 }));
-    assert!(server.load().memory > 1_800_000, "{:?}", server.load());
+    assert!(server.queue_stats().memory > 1_800_000, "{:?}", server.queue_stats());
     let _ = first.canceller().cancel("enough");
     assert!(matches!(first.outcome().await, Outcome::Cancelled(_)));
-    while server.load().memory > MIB {
+    while server.queue_stats().memory > MIB {
         tokio::task::yield_now().await;
     }
     let fourth = hang();
     began.recv().await.unwrap();
     drop((second, fourth));
     // What is left are the ids that are remembered.
-    while server.load().memory > 8 * 1024 {
+    while server.queue_stats().memory > 8 * 1024 {
         tokio::task::yield_now().await;
     }
 }
@@ -135,7 +135,7 @@ async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
     }
     wire.told().await;
     // The requests were small and all were accepted: their answers are held beyond the limit.
-    assert!(peer.load().memory > 2_700_000, "{:?}", peer.load());
+    assert!(peer.queue_stats().memory > 2_700_000, "{:?}", peer.queue_stats());
     wire.says(4, &probe::request(4, "big", &json!([1])));
     let told = wire.told().await;
     assert_eq!(told, ["fault 4 Overloaded", "Control Answer 4 on 4, last"]);
@@ -145,7 +145,11 @@ async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
     let told = wire.told().await;
     let answers = told.iter().filter(|line| line.starts_with("Data Answer")).count();
     assert_eq!(answers, 3, "{told:?}");
-    assert!(peer.load().memory < 1024, "what is left are the ids that are remembered: {:?}", peer.load());
+    assert!(
+        peer.queue_stats().memory < 1024,
+        "what is left are the ids that are remembered: {:?}",
+        peer.queue_stats()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +170,7 @@ async fn notifications_over_the_memory_are_dropped_and_counted() {
         wire.told().await;
     }
     // One is with its handler.
-    assert_eq!(peer.load().notifications_dropped, 2, "I11");
+    assert_eq!(peer.queue_stats().notifications_dropped, 2, "I11");
     assert_eq!((told.recv().await, told.recv().await), (Some("memory"), Some("memory")));
 }
 
@@ -249,11 +253,11 @@ async fn ids_that_are_remembered_and_early_cancels_count() {
         wire.says(0, &json!({ "jsonrpc": "2.0", "id": id, "method": "echo", "params": {} }));
     }
     wire.told().await;
-    let settled = peer.load().memory;
+    let settled = peer.queue_stats().memory;
     assert!(settled > 100 * 256, "I11: {settled}");
     for n in 0..100 {
         wire.says(0, &probe::cancel(1000 + n));
     }
     wire.told().await;
-    assert!(peer.load().memory > settled + 100 * 256, "I11: {:?}", peer.load());
+    assert!(peer.queue_stats().memory > settled + 100 * 256, "I11: {:?}", peer.queue_stats());
 }

@@ -12,7 +12,7 @@ use crate::wire::probe::{self, TRAITS};
 fn pair() -> (Peer, Peer) {
     let (near, far) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, (number,): (u64,)| async move {
-        ctx.notify("step", &[number])?;
+        ctx.try_notify("step", &[number])?;
         Ok(number)
     });
     let server = Peer::builder(ACP).serve(router).attach(far).unwrap();
@@ -58,8 +58,8 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
     let (near, far) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
         let token = ctx.progress_token().map(ToOwned::to_owned);
-        ctx.notify("notifications/progress", &json!({"progressToken": token, "progress": 1}))?;
-        ctx.notify("notifications/message", &json!({"level": "info"}))?;
+        ctx.try_notify("notifications/progress", &json!({"progressToken": token, "progress": 1}))?;
+        ctx.try_notify("notifications/message", &json!({"level": "info"}))?;
         Ok(())
     });
     let _server = Peer::builder(MCP).serve(router).attach(far).unwrap();
@@ -135,7 +135,7 @@ async fn notifications_over_the_limit_are_dropped_and_counted() {
         wire.says(0, &json!({"jsonrpc": "2.0", "method": "deaf", "params": {}}));
     }
     wire.told().await;
-    let load = peer.load();
+    let load = peer.queue_stats();
     assert_eq!((load.notifications_waiting, load.notifications_dropped), (2, 3), "I11");
 }
 
@@ -151,7 +151,7 @@ async fn a_notification_that_was_handled_takes_no_room_any_more() {
         let method = if n % 2 == 0 { "kept" } else { "free" };
         wire.says(0, &json!({"jsonrpc": "2.0", "method": method, "params": {"of": "some length"}}));
         wire.told().await;
-        let load = peer.load();
+        let load = peer.queue_stats();
         assert_eq!((load.notifications_waiting, load.notifications_dropped), (0, 0), "I11: {method} {n}");
     }
 }

@@ -66,8 +66,8 @@ fn full(router: Router) -> (Peer, mpsc::UnboundedSender<Value>) {
     limits.outbox_frames = 1;
     let link = Link::new(Comes(comes), Full, TRAITS, PeerInfo::default());
     let peer = Peer::builder(MCP).limits(limits).serve(router).attach(link).unwrap();
-    peer.notify("noise", &json!({})).unwrap();
-    assert!(matches!(peer.notify("noise", &json!({})), Err(CallError::OutboxFull)));
+    peer.try_notify("noise", &json!({})).unwrap();
+    assert!(matches!(peer.try_notify("noise", &json!({})), Err(CallError::OutboxFull)));
     (peer, says)
 }
 
@@ -86,7 +86,7 @@ async fn a_handler_that_waits_to_notify_hears_of_the_end_of_its_request() {
         let tell = tell.clone();
         async move {
             tell.send(None).unwrap();
-            let told = ctx.notify_when_room("step", &json!({})).await;
+            let told = ctx.notify("step", &json!({})).await;
             tell.send(Some(told)).unwrap();
             Ok(())
         }
@@ -131,7 +131,7 @@ async fn nothing_is_left_of_one_who_gives_up_waiting_for_room() {
     for _ in 0..10 {
         let waits = Arc::new(Waits);
         let waker = Waker::from(Arc::clone(&waits));
-        let mut notify = Box::pin(peer.notify_when_room("step", &params));
+        let mut notify = Box::pin(peer.notify("step", &params));
         assert!(notify.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop((notify, waker));
         assert_eq!(Arc::strong_count(&waits), 1, "I11: the waker of one who is gone is kept");

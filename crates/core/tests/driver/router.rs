@@ -48,8 +48,8 @@ async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel()
     until(|| server.stats().running == 1).await;
     let _ = call.canceller().cancel("");
     assert!(matches!(call.outcome().await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
-    client.notify("named", &json!({})).unwrap();
-    client.notify("other", &json!([1])).unwrap();
+    client.try_notify("named", &json!({})).unwrap();
+    client.try_notify("other", &json!([1])).unwrap();
     assert_eq!(told.recv().await.unwrap(), ("other".to_owned(), json!([1])));
 }
 
@@ -72,8 +72,8 @@ async fn a_concurrent_notification_waits_for_no_other() {
             async {}
         });
     let (client, _server) = pair(router);
-    client.notify("slow", &json!({})).unwrap();
-    client.notify("quick", &json!({})).unwrap();
+    client.try_notify("slow", &json!({})).unwrap();
+    client.try_notify("quick", &json!({})).unwrap();
     assert_eq!((told.recv().await, told.recv().await), (Some("quick"), Some("slow")));
 }
 
@@ -114,19 +114,19 @@ async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go
             .unwrap();
         let client = Peer::builder(ACP).attach(near).unwrap();
         for _ in 0..20 {
-            client.notify("told", &json!(["x".repeat(900)])).unwrap();
+            client.try_notify("told", &json!(["x".repeat(900)])).unwrap();
         }
         assert_eq!(
             client.call::<_, Value>("echo", &json!([1])).await.unwrap(),
             json!([1]),
             "L2: requests pass"
         );
-        let load = server.load();
+        let load = server.queue_stats();
         let dropped = usize::try_from(load.notifications_dropped).unwrap();
         assert!(load.notifications_waiting <= 4 && dropped >= 16, "I11: {load:?}");
         until(|| reached.load(Ordering::SeqCst) == dropped).await;
         open.notify_one();
-        until(|| server.load().notifications_waiting == 0).await;
+        until(|| server.queue_stats().notifications_waiting == 0).await;
         until(|| handled.load(Ordering::SeqCst) == 20 - dropped).await;
     }
 }

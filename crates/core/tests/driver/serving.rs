@@ -180,7 +180,7 @@ async fn after_the_answer_a_context_says_ended() {
     }));
     assert_eq!(client.call::<_, i32>("once", &json!({})).await, Ok(1));
     let ctx = kept.lock().unwrap().take().unwrap();
-    assert_eq!(ctx.notify("late", &json!({})), Err(CallError::Ended));
+    assert_eq!(ctx.try_notify("late", &json!({})), Err(CallError::Ended));
     assert!(matches!(ctx.call::<_, Value>("late", &json!({})).start(), Err(CallError::Ended)));
     assert!(!ctx.cancel_local(Cause::new(CauseKind::Local)));
 }
@@ -202,7 +202,7 @@ async fn notifications_are_handled_one_at_a_time_in_the_order_they_came() {
     });
     let (client, _server) = connect(router);
     for n in 0..1000u32 {
-        client.notify_when_room("change", &[n]).await.unwrap();
+        client.notify("change", &[n]).await.unwrap();
     }
     until("not all were handled", || seen.lock().unwrap().len() == 1000).await;
     assert!(seen.lock().unwrap().iter().copied().eq(0..1000));
@@ -214,8 +214,8 @@ async fn progress_goes_to_its_call_and_other_notifications_to_those_that_ask() {
     let router = Router::new().method("work", |ctx: CallContext, _: Value| async move {
         let token: Value = serde_json::from_str(ctx.progress_token().unwrap().get()).unwrap();
         for n in 0..3 {
-            ctx.notify("notifications/progress", &json!({"progressToken": token, "progress": n}))?;
-            ctx.notify("update", &json!({ "n": n }))?;
+            ctx.try_notify("notifications/progress", &json!({"progressToken": token, "progress": n}))?;
+            ctx.try_notify("update", &json!({ "n": n }))?;
         }
         Ok(())
     });
@@ -365,10 +365,10 @@ async fn a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_re
         stats.running == permits && stats.finished + stats.running + stats.queued == 4001
     })
     .await;
-    assert_eq!(server.load().outbox_frames, limits.outbox_frames, "I11");
+    assert_eq!(server.queue_stats().outbox_frames, limits.outbox_frames, "I11");
     stuck.send(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"w"}}"#).await;
     until("L2: the handler is not stopped", || ended.load(Ordering::SeqCst) == 1).await;
-    assert!(server.load().outbox_frames <= limits.outbox_frames, "I11: {:?}", server.load());
+    assert!(server.queue_stats().outbox_frames <= limits.outbox_frames, "I11: {:?}", server.queue_stats());
     let mut id = 10_000;
     while !server.is_closed() {
         stuck.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"none","params":{{}}}}"#)).await;
@@ -549,7 +549,7 @@ async fn a_handler_that_waits_for_room_keeps_its_permit_and_can_be_cancelled() {
     }
     until("some wait for room", || server.stats().running > 50).await;
     let running = server.stats().running;
-    assert_eq!(server.load().outbox_frames, 4, "I11");
+    assert_eq!(server.queue_stats().outbox_frames, 4, "I11");
     raw.send(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":199}}"#).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(server.stats().running, running - 1, "the cancelled one is answered for by the grace");

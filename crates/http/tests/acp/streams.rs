@@ -91,7 +91,7 @@ async fn our_client_speaks_either_http_and_its_cancel_never_overtakes() {
 
 /// Lets the driver take what waits.
 async fn until_written(peer: &Peer) {
-    while peer.load().outbox_frames > 0 {
+    while peer.queue_stats().outbox_frames > 0 {
         tokio::task::yield_now().await;
     }
 }

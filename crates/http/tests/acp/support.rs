@@ -77,7 +77,7 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
             let tell = tell.clone();
             async move {
                 let _ = tell.send("started".to_owned());
-                ctx.notify("session/update", &json!({"sessionId": params["sessionId"]}))?;
+                ctx.try_notify("session/update", &json!({"sessionId": params["sessionId"]}))?;
                 if params["asks"] == true {
                     let asked: Value = ctx
                         .call("session/request_permission", &json!({"sessionId": params["sessionId"]}))
@@ -86,8 +86,7 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
                 }
                 for _ in 0..params["floods"].as_u64().unwrap_or(0) {
                     let filler = "x".repeat(32 * 1024);
-                    ctx.notify_when_room("session/update", &json!({"sessionId": "s1", "filler": filler}))
-                        .await?;
+                    ctx.notify("session/update", &json!({"sessionId": "s1", "filler": filler})).await?;
                 }
                 let cause = ctx.cancelled().await;
                 let _ = tell.send(cause.kind().name().to_owned());

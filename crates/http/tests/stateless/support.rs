@@ -68,7 +68,7 @@ pub(crate) fn listen_with(listener: HttpListener, limits: Limits) -> Served {
                 let name = params["name"].as_str().unwrap_or_default().to_owned();
                 let _ = tell.send(format!("{name} started"));
                 if params["ticks"] == true {
-                    ctx.notify("tick", &json!({}))?;
+                    ctx.try_notify("tick", &json!({}))?;
                 }
                 let cause = ctx.cancelled().await;
                 let _ = tell.send(format!("{name} {}", cause.kind().name()));

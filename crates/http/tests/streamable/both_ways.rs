@@ -98,7 +98,7 @@ async fn the_server_asks_within_a_request_and_by_itself() {
     let answer = in_time("the nested call", peer.call::<_, Value>("ask", &json!({"n": 7}))).await.unwrap();
     assert_eq!(answer, json!({"n": 7}));
     let theirs = served.peers.recv().await.unwrap();
-    peer.notify("notifications/initialized", &json!({})).unwrap();
+    peer.try_notify("notifications/initialized", &json!({})).unwrap();
     let asked = theirs.call::<_, Value>("answer", &json!({"n": 8}));
     assert_eq!(in_time("the server's own call", asked).await.unwrap(), json!({"n": 8}));
 }
@@ -107,7 +107,7 @@ async fn the_server_asks_within_a_request_and_by_itself() {
 async fn notifications_keep_their_order() {
     let (mut served, peer) = mcp().await;
     for n in 0..50 {
-        peer.notify("told", &json!({"n": n})).unwrap();
+        peer.try_notify("told", &json!({"n": n})).unwrap();
     }
     for n in 0..50 {
         let seen = in_time("a notification", served.seen.recv()).await;

@@ -147,14 +147,14 @@ async fn a_newer_reader_displaces_the_one_before() {
     first.send(&Ask::get().of(&session)).await;
     assert_eq!(first.head().await.status, 200);
     let theirs = served.peers.recv().await.unwrap();
-    theirs.notify("news", &json!({"n": 1})).unwrap();
+    theirs.try_notify("news", &json!({"n": 1})).unwrap();
     let (id, data) = first.event().await.unwrap();
     assert_eq!(parsed(&data)["params"]["n"], 1);
     let mut second = Raw::connect(&served.url).await;
     second.send(&Ask::get().of(&session)).await;
     assert_eq!(second.head().await.status, 200);
     assert_eq!(first.event().await, None);
-    theirs.notify("news", &json!({"n": 2})).unwrap();
+    theirs.try_notify("news", &json!({"n": 2})).unwrap();
     assert_eq!(parsed(&second.event().await.unwrap().1)["params"]["n"], 2);
     // And one that comes back gets what it has not seen.
     let mut third = Raw::connect(&served.url).await;
@@ -257,7 +257,7 @@ async fn what_nobody_reads_is_bounded_and_requests_fail() {
     let theirs = served.peers.recv().await.unwrap();
     let first = theirs.call::<_, Value>("answer", &json!({"n": 0})).start().unwrap();
     for n in 0..100 {
-        theirs.notify("news", &json!({"n": n})).unwrap();
+        theirs.try_notify("news", &json!({"n": n})).unwrap();
     }
     raw.send(&Ask::get().of(&session)).await;
     raw.head().await;

@@ -129,7 +129,7 @@ fn router(saw: &mpsc::UnboundedSender<Seen>, gate: &Arc<Notify>, running: &Arc<A
             let count = value["count"].as_u64().unwrap_or(0);
             let filler = "x".repeat(usize::try_from(value["bytes"].as_u64().unwrap_or(0)).unwrap());
             for n in 0..count {
-                ctx.notify_when_room("tick", &json!({"n": n, "filler": filler})).await?;
+                ctx.notify("tick", &json!({"n": n, "filler": filler})).await?;
             }
             Ok(json!({"ticks": count}))
         })

@@ -45,7 +45,7 @@ async fn a_wire_is_closed_once_all_is_written_and_flushed() {
         let (peer, wire) = open(MCP, TRAITS, Limits::default());
         let begun = Instant::now();
         (wire.state().full, wire.state().keeps) = (full, keeps);
-        peer.notify("news", &json!({})).unwrap();
+        peer.try_notify("news", &json!({})).unwrap();
         begin_shutdown(&peer);
         let mut told = wire.told().await;
         assert!(!told.contains(&"close".to_owned()), "full {full:?}, unflushed {keeps}: {told:?}");
@@ -63,7 +63,7 @@ async fn a_wire_that_takes_no_more_is_left_when_the_time_to_flush_is_over() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     let begun = Instant::now();
     wire.state().full = Some(Lane::Data);
-    peer.notify("news", &json!({})).unwrap();
+    peer.try_notify("news", &json!({})).unwrap();
     begin_shutdown(&peer);
     end(&peer).await.unwrap();
     assert_eq!(begun.elapsed(), Limits::default().flush);
@@ -78,7 +78,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
     begin_shutdown(&peer);
     assert_eq!(wire.told().await, ["close"]);
     let gone = Err(CallError::Disconnected { may_have_run: false });
-    assert_eq!(peer.notify("news", &json!({})), gone, "the connection is being closed");
+    assert_eq!(peer.try_notify("news", &json!({})), gone, "the connection is being closed");
     while !peer.is_closed() {
         assert!(begun.elapsed() < LONG, "L2: the time to flush begins anew");
         sleep(Duration::from_millis(300)).await;
@@ -86,7 +86,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
     }
     let took = begun.elapsed();
     assert!(took >= Limits::default().flush && took < Duration::from_millis(1500), "{took:?}");
-    assert_eq!(peer.notify("news", &json!({})), gone);
+    assert_eq!(peer.try_notify("news", &json!({})), gone);
 }
 
 #[tokio::test(start_paused = true)]

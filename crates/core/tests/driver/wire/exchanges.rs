@@ -141,13 +141,13 @@ async fn a_call_the_wire_refuses_never_ran_and_a_wire_that_breaks_ends_the_conne
     let outcome = call.outcome().await;
     assert!(matches!(outcome, Outcome::Disconnected { may_have_run: false }), "{outcome:?}");
     wire.state().refuses = Some((FrameKind::Notification, Some(ExchangeId::NONE)));
-    peer.notify("news", &json!({})).unwrap();
+    peer.try_notify("news", &json!({})).unwrap();
     let refused = ["refused Data Request 1 work on ours 1", "refused Data Notification news on none"];
     assert_eq!(wire.told().await, refused);
     assert!(!peer.is_closed(), "a frame was refused, not the connection");
 
     wire.state().refuses = Some((FrameKind::Notification, None));
-    peer.notify("news", &json!({})).unwrap();
+    peer.try_notify("news", &json!({})).unwrap();
     let closed = tokio::time::timeout(Duration::from_secs(1), peer.closed()).await;
     assert!(matches!(closed, Ok(Err(ConnectionError::Transport(_)))), "{closed:?}");
 }

@@ -16,7 +16,7 @@ async fn cancels_pass_a_frame_that_finds_no_room_only_where_the_wire_keeps_no_or
         let calls: Vec<_> = (0..20).map(|_| start()).collect();
         assert_eq!(wire.told().await.len(), 20);
         wire.state().full = Some(Lane::Data);
-        peer.notify("news", &json!({})).unwrap();
+        peer.try_notify("news", &json!({})).unwrap();
         drop(calls);
         let passed = wire.told().await;
         assert!(passed.iter().all(|line| line.starts_with("Control Cancel")), "{passed:?}");
@@ -33,7 +33,7 @@ async fn a_wire_without_room_for_bulk_is_not_asked_again_for_each_frame_of_it() 
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     wire.state().full = Some(Lane::Data);
     for _ in 0..5 {
-        peer.notify("news", &json!({})).unwrap();
+        peer.try_notify("news", &json!({})).unwrap();
         assert_eq!(wire.told().await, [""; 0]);
     }
     assert_eq!(wire.state().asked_in_vain, 1, "the driver wakes for what it cannot write");
@@ -49,7 +49,7 @@ async fn a_wire_that_is_full_until_it_is_flushed_is_flushed_and_asked_again() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     wire.state().holds = Some(1);
     for _ in 0..3 {
-        peer.notify("news", &json!({})).unwrap();
+        peer.try_notify("news", &json!({})).unwrap();
     }
     assert_eq!(wire.told().await, ["Data Notification news on none"; 3], "a frame is left behind");
 }
@@ -61,10 +61,10 @@ async fn what_a_silenced_request_had_to_say_is_not_said_once_there_is_room() {
     wire.says(3, &request(1, "wait", &json!({})));
     wire.says(4, &request(2, "wait", &json!({})));
     assert_eq!(wire.told().await, ["begin 3", "begin 4"]);
-    assert_eq!(peer.load().outbox_frames, 2);
+    assert_eq!(peer.queue_stats().outbox_frames, 2);
     wire.says(5, &cancel(1));
     assert_eq!(wire.told().await, ["finish 5 Accepted", "finish 3 Silent"]);
-    assert_eq!(peer.load().outbox_frames, 1, "I2: a frame of the silenced request waits");
+    assert_eq!(peer.queue_stats().outbox_frames, 1, "I2: a frame of the silenced request waits");
     wire.make_room();
     assert_eq!(wire.told().await, ["Data Notification waits on 4"], "I2");
 }
@@ -119,10 +119,10 @@ async fn who_waits_to_notify_goes_on_once_there_is_room() {
     limits.outbox_frames = 1;
     let (peer, wire) = open(MCP, TRAITS, limits);
     wire.state().full = Some(Lane::Data);
-    peer.notify("news", &json!({})).unwrap();
+    peer.try_notify("news", &json!({})).unwrap();
     let waits = tokio::spawn({
         let peer = peer.clone();
-        async move { peer.notify_when_room("later", &json!({})).await }
+        async move { peer.notify("later", &json!({})).await }
     });
     assert_eq!(wire.told().await, [""; 0]);
     assert!(!waits.is_finished(), "there is no room yet");
@@ -139,7 +139,7 @@ async fn a_notification_that_no_frame_could_hold_is_refused_at_once() {
     let (peer, _wire) = open(MCP, TRAITS, limits);
     let params = |bytes: usize| json!(["x".repeat(bytes - r#"[""]"#.len())]);
     for (bytes, fits) in [(10, true), (98, true), (99, false), (200, false)] {
-        let told = peer.notify("ab", &params(bytes));
+        let told = peer.try_notify("ab", &params(bytes));
         assert_eq!(told.is_ok(), fits, "2 bytes of a method and {bytes} of params: {told:?}");
     }
 }

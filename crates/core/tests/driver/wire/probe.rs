@@ -237,12 +237,12 @@ fn router() -> Router {
         })
         .method("big", |_ctx, (size,): (usize,)| async move { Ok("x".repeat(size)) })
         .method("step", |ctx: CallContext, _: Value| async move {
-            ctx.notify("stepped", &json!({}))?;
+            ctx.try_notify("stepped", &json!({}))?;
             Ok(json!({}))
         })
         .method("deaf", |_: CallContext, _: Value| std::future::pending::<Result<(), HandlerError>>())
         .method("wait", |ctx: CallContext, _: Value| async move {
-            ctx.notify("waits", &json!({}))?;
+            ctx.try_notify("waits", &json!({}))?;
             let cause = ctx.cancelled().await;
             ctx.stopped::<Value>(cause)
         })

@@ -153,7 +153,7 @@ async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
         judge.breaks("L3", || format!("nothing hindered the handshake: {outcome:?}"));
     }
     if let Some(opened) = case.speech.opened() {
-        drop(client.notify(opened, &serde_json::json!({})));
+        drop(client.try_notify(opened, &serde_json::json!({})));
     }
 }
 
@@ -268,7 +268,7 @@ async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
         format!("{live} handlers of the {side} outlive their connection")
     });
     sleep(SLACK).await;
-    let (stats, load) = (peer.stats(), peer.load());
+    let (stats, load) = (peer.stats(), peer.queue_stats());
     let kept = [stats.running, stats.draining, stats.queued, stats.slots, stats.calls];
     let mut seen = judge.state();
     let calls = seen.calls.values().any(|call| call.side == side);

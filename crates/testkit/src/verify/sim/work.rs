@@ -81,7 +81,7 @@ impl Done {
 
 /// I2: what comes behind the answer is refused.
 fn notify(side: Side, judge: &Judge, ctx: &CallContext, nonce: u64) {
-    let taken = ctx.notify(TICK, &json!({ "nonce": nonce })).is_ok();
+    let taken = ctx.try_notify(TICK, &json!({ "nonce": nonce })).is_ok();
     judge.state().check_notified(side, nonce, taken);
 }
 
