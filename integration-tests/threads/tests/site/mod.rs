@@ -3,7 +3,7 @@
 #![expect(dead_code, reason = "each test uses a part of it")]
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 
 use bytes::Bytes;

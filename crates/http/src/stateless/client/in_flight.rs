@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use rescind_core::{
     ExchangeId, FrameKind, Inbound, Outbound, TransportError, TransportErrorKind, TransportEvent,
 };
+use tokio_util::sync::CancellationToken;
 
-use super::given_up::GivenUp;
 use super::state::{Client, InFlight};
 use crate::client::{EventStream, Failed, Media, Reply, media_of, refusal};
 use crate::collect_body::whole;
@@ -32,10 +32,10 @@ impl Client {
         let key = out.exchange.call().map_or(state.next, |_| out.exchange.0);
         let client = Arc::clone(self);
         let (exchange, body) = (out.exchange, out.body);
-        let given_up = Arc::<GivenUp>::default();
-        let told = Arc::clone(&given_up);
+        let given_up = CancellationToken::new();
+        let token = given_up.clone();
         let task = spawn(async move {
-            let ended = client.run(key, exchange, body, &told).await;
+            let ended = client.run(key, exchange, body, &token).await;
             let asks = client.land(key).is_some_and(|flight| flight.asks && !flight.is_given_up());
             match ended {
                 Err(Failed { sent, error }) if asks => {
@@ -59,13 +59,13 @@ impl Client {
         key: u64,
         exchange: ExchangeId,
         body: Bytes,
-        given_up: &GivenUp,
+        given_up: &CancellationToken,
     ) -> Result<(), Failed> {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
         Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
-        let mut given_up = pin!(given_up.wait());
+        let mut given_up = pin!(given_up.cancelled());
         let (response, is_given_up) = {
             let mut sending = pin!(self.requester.post(FrameKind::Request, headers, body, None));
             let sent = tokio::select! {

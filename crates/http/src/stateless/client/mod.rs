@@ -1,6 +1,5 @@
 //! The calling side: a POST for each frame; giving one up is the cancel of its request.
 
-mod given_up;
 mod in_flight;
 mod sender;
 mod state;

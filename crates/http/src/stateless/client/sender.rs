@@ -59,7 +59,7 @@ impl Sender for ClientSender {
     fn abort_exchange(self: Pin<&mut Self>, exchange: ExchangeId) -> Result<(), Unsupported> {
         let mut state = self.0.state();
         let Some(flight) = state.in_flight.get_mut(&exchange.0) else { return Ok(()) };
-        flight.given_up.give_up();
+        flight.given_up.cancel();
         // Without a head it may take a while; nothing is held up for that.
         let leaves = flight.headed && !std::mem::replace(&mut flight.leaves, flight.headed);
         state.leaving += usize::from(leaves);

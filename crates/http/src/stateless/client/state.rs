@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use super::given_up::GivenUp;
+use tokio_util::sync::CancellationToken;
+
 use crate::client::{HttpClient, Requester, Resets};
 use crate::inbound_queue::InboundQueue;
 use crate::int_map::Numbered;
@@ -63,12 +64,12 @@ pub(super) struct InFlight {
     pub(super) headed: bool,
     /// It counts among those that are leaving.
     pub(super) leaves: bool,
-    pub(super) given_up: Arc<GivenUp>,
+    pub(super) given_up: CancellationToken,
 }
 
 impl InFlight {
     pub(super) fn is_given_up(&self) -> bool {
-        self.given_up.is_so()
+        self.given_up.is_cancelled()
     }
 
     /// It is owed nothing and has yet to reach the server.
