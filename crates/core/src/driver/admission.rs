@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::Task;
 use super::seats::Seats;
 use crate::byte_budget::ByteBudget;
 use crate::clients::{Client, Clients, DEFAULT_IPV6_PREFIX, Resource, Share};
@@ -205,6 +204,15 @@ pub(super) enum Whose<'a> {
     Connections(&'a Client),
     /// Its own client's, among others of its connection.
     Own(&'a Client),
+}
+
+/// Where the task of a request stands, for the counts a server keeps over all its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    NotStarted,
+    Running,
+    Draining,
+    Ended,
 }
 
 /// Permits that a step holds and no handler has: of the request it lets in, and of the handlers that end in it. What starts in

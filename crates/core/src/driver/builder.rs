@@ -11,7 +11,8 @@ use super::admission::Admission;
 use super::negotiate::PendingNegotiation;
 use super::peer::Peer;
 use super::router::Router;
-use super::seats::SessionPermit;
+use super::seats::Occupant;
+use super::session_permit::SessionPermit;
 use super::shared::{Config, ConnectionInner, EventHook};
 use super::task::ConnectionTask;
 use super::timeouts::{Setting, Timeouts};
@@ -47,6 +48,13 @@ pub struct PeerBuilder {
     session: Option<SessionId>,
     on_event: Option<EventHook>,
     admission: Option<Arc<Admission>>,
+}
+
+impl Peer {
+    /// Begins a connection in this dialect.
+    pub fn builder(dialect: Dialect) -> PeerBuilder {
+        PeerBuilder::new(dialect)
+    }
 }
 
 impl PeerBuilder {
@@ -269,6 +277,16 @@ impl PeerBuilder {
         let router = self.router.unwrap_or_default();
         runtime.spawn(ConnectionTask::new(shared, router, link, pending, place));
         Ok(peer)
+    }
+}
+
+impl Occupant for ConnectionInner {
+    fn is_busy(&self) -> bool {
+        self.lock().session.has_requests_or_calls()
+    }
+
+    fn leave(self: Arc<Self>) {
+        self.step(|state, now, _| state.session.local_idle(now));
     }
 }
 

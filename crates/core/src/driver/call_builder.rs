@@ -335,6 +335,13 @@ fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect
     Some(codec.read_handshake(HandshakePart::Params, params))
 }
 
+impl CallContext {
+    /// A call to the same peer that belongs to this request: it is cancelled with it, and when it ends.
+    pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
+        CallBuilder::new(&self.request().shared, method.into(), params).child_of(self)
+    }
+}
+
 impl<R: DeserializeOwned> IntoFuture for CallBuilder<R> {
     type Output = Result<R, CallError>;
     type IntoFuture = Starting<R>;

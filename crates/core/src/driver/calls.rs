@@ -10,10 +10,10 @@ use tracing::Level;
 
 use super::cross_connection::ForeignParent;
 use super::effects::Effects;
-use super::handler::part_of;
 use super::log::{CallSpan, Entry, end_of_call};
 use super::notifications::Inbox;
 use super::outbox::Bulk;
+use super::params::part_of;
 use super::shared::{ConnectionInner, State};
 use super::slots::SlotKey;
 use super::subscriptions::{Matcher, Seq};

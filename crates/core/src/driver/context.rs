@@ -10,8 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::call_builder::CallBuilder;
-use super::handler::{HandlerError, Stopped};
+use super::handler_error::{HandlerError, Stopped};
 use super::notify::Frame;
 use super::request::Request;
 use crate::cause::{Cause, CauseKind};
@@ -95,11 +94,6 @@ impl CallContext {
     /// Always; the type of the value is the handler's own.
     pub fn stopped<R>(&self, cause: Cause) -> Result<R, HandlerError> {
         Err(HandlerError::stopped(cause))
-    }
-
-    /// A call to the same peer that belongs to this request: it is cancelled with it, and when it ends.
-    pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
-        CallBuilder::new(&self.0.shared, method.into(), params).child_of(self)
     }
 
     /// Notifies the peer as part of this request: before its answer and never after. It does not wait for room in the outbox.

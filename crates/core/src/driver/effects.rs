@@ -5,6 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
+use tracing::Level;
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+
 use super::cross_connection::{ForeignCall, ForeignParent};
 use super::few::Few;
 use super::handler::{Handler, Job};
@@ -56,6 +59,14 @@ pub(super) struct Start {
 impl Effects {
     pub(super) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+
+    /// Notes an entry for the log, which is made only if somebody may want it. The level alone is looked at here: to ask
+    /// the subscriber whether it does would be to run its code.
+    pub(super) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
+        if level <= STATIC_MAX_LEVEL && level <= LevelFilter::current() {
+            self.rare().log.push(entry());
+        }
     }
 
     pub(super) fn run(mut self, shared: &Arc<ConnectionInner>) {

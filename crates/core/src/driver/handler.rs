@@ -1,8 +1,6 @@
-//! How a handler ends when it has no value, and the task it runs as.
+//! The task a handler runs as.
 
 use std::any::Any;
-use std::error::Error;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,97 +12,16 @@ use bytes::Bytes;
 use pin_project_lite::pin_project;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 
 use super::context::CallContext;
+use super::handler_error::HandlerError;
 use super::outbox::Answer;
+use super::params::read_params;
 use super::task_guard::Guard;
-use crate::cause::Cause;
-use crate::error::CallError;
 use crate::machine::{HandlerResult, Work};
 use crate::message::ErrorObject;
 use crate::sync::{AbortHandle, Handle};
-
-/// The request was cancelled and its handler stops. Made by [`CallContext::check`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request was cancelled: {0}")]
-pub struct Stopped(pub Cause);
-
-/// Why a handler has no value.
-///
-/// Any error turns into one with `?`. An [`ErrorObject`] is answered as it is; [`Stopped`], and a [`CallError`] that
-/// says a child was cancelled, give the dialect's cancelled answer; what a child's peer answered is passed on; every
-/// other error is answered `INTERNAL_ERROR` without its text, which goes to the trace.
-pub struct HandlerError(Repr);
-
-enum Repr {
-    Stopped(Cause),
-    Answered(ErrorObject),
-    Other(Box<dyn Error + Send + Sync>),
-}
-
-impl HandlerError {
-    /// The handler stopped because of its cancel.
-    #[must_use]
-    pub const fn stopped(cause: Cause) -> Self {
-        Self(Repr::Stopped(cause))
-    }
-
-    /// An error of any type, in a box.
-    #[must_use]
-    pub fn from_boxed(error: Box<dyn Error + Send + Sync>) -> Self {
-        let error = match error.downcast::<ErrorObject>() {
-            Ok(error) => return Self(Repr::Answered(*error)),
-            Err(error) => error,
-        };
-        let error = match error.downcast::<Stopped>() {
-            Ok(stopped) => return Self(Repr::Stopped(stopped.0)),
-            Err(error) => error,
-        };
-        match error.downcast::<CallError>() {
-            Ok(error) => match *error {
-                CallError::Cancelled(cancelled) => Self(Repr::Stopped(cancelled.cause)),
-                CallError::Failed(error) => Self(Repr::Answered(error)),
-                error => Self(Repr::Other(Box::new(error))),
-            },
-            Err(error) => Self(Repr::Other(error)),
-        }
-    }
-
-    fn into_answer(self) -> (HandlerResult, Answer) {
-        match self.0 {
-            Repr::Stopped(_) => (HandlerResult::Stopped, Answer::Error(ErrorObject::internal())),
-            Repr::Answered(error) => (HandlerResult::Error, Answer::Error(error)),
-            Repr::Other(error) => {
-                tracing::debug!(error = %crate::shown::Shown::text(&error), "a handler failed");
-                (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
-            }
-        }
-    }
-}
-
-impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
-    fn from(error: E) -> Self {
-        Self::from_boxed(Box::new(error))
-    }
-}
-
-/// For `Err(cause)?`: the handler stopped because of its cancel.
-impl From<Cause> for HandlerError {
-    fn from(cause: Cause) -> Self {
-        Self::stopped(cause)
-    }
-}
-
-impl fmt::Debug for HandlerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Repr::Stopped(cause) => f.debug_tuple("Stopped").field(cause).finish(),
-            Repr::Answered(error) => f.debug_tuple("Answered").field(error).finish(),
-            Repr::Other(error) => f.debug_tuple("Other").field(error).finish(),
-        }
-    }
-}
 
 /// What a request's handler is started with.
 pub(super) struct Job {
@@ -310,31 +227,10 @@ fn end_of(ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>) -> (Handl
     })
 }
 
-/// Reads the params of a request or a notification. None at all may stand for an empty object or for `null`.
-pub(super) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {
-    let Some(params) = params else {
-        return serde_json::from_str("null")
-            .or_else(|_| serde_json::from_str("{}"))
-            .map_err(ErrorObject::invalid_params);
-    };
-    serde_json::from_slice(&params).or_else(|error| match &*params {
-        b"{}" | b"[]" => serde_json::from_str("null").map_err(|_| ErrorObject::invalid_params(error)),
-        _ => Err(ErrorObject::invalid_params(error)),
-    })
-}
-
-/// What stands in a frame, without copying it.
-pub(super) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
-    let (whole, part) = (frame.as_ptr() as usize, part.get().as_bytes());
-    match (part.as_ptr() as usize).checked_sub(whole) {
-        Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
-        // A codec may lend what it made itself.
-        Some(_) | None => Bytes::copy_from_slice(part),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn beside<F, P, Fut>(_: &F) -> usize
@@ -342,30 +238,6 @@ mod tests {
         F: Fn(CallContext, P) -> Fut,
     {
         size_of::<Running<F, P, Fut>>() - size_of::<Fut>()
-    }
-
-    #[test]
-    fn no_params_and_empty_ones_are_the_same_to_a_handler_that_takes_none() {
-        for none in [None, Some("null"), Some("{}"), Some("[]")] {
-            assert_eq!(read_params::<()>(none.map(Bytes::from)), Ok(()), "{none:?}");
-        }
-        for some in ["[1]", r#"{"a":1}"#, "[", "1"] {
-            assert!(read_params::<()>(Some(Bytes::from(some))).is_err(), "{some}");
-        }
-        let empty = read_params::<std::collections::BTreeMap<String, u32>>(None);
-        assert_eq!(empty, Ok(std::collections::BTreeMap::new()));
-    }
-
-    #[test]
-    fn what_stands_in_a_frame_is_lent_and_what_stands_elsewhere_is_copied() {
-        for text in ["[1,2]", r#"  {"a":1}"#] {
-            let frame = Bytes::from(text);
-            let part: &RawValue = serde_json::from_slice(&frame).unwrap();
-            let lent = part_of(&frame, part);
-            assert_eq!((lent.as_ptr(), &*lent), (part.get().as_ptr(), text.trim().as_bytes()), "a copy");
-            let elsewhere = RawValue::from_string("[3]".to_owned()).unwrap();
-            assert_eq!(&*part_of(&frame, &elsewhere), b"[3]");
-        }
     }
 
     #[test]

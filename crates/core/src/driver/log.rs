@@ -2,10 +2,6 @@
 
 use std::sync::Arc;
 
-use tracing::Level;
-use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
-
-use super::effects::Effects;
 use super::request::Request;
 use crate::cause::{Cause, CauseKind};
 use crate::id::CallNumber;
@@ -26,16 +22,6 @@ pub(super) enum Entry {
     NotificationDropped(Arc<str>),
     Unresponsive,
     NoEffect(&'static str),
-}
-
-impl Effects {
-    /// Notes an entry for the log, which is made only if somebody may want it. The level alone is looked at here: to ask
-    /// the subscriber whether it does would be to run its code.
-    pub(super) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
-        if level <= STATIC_MAX_LEVEL && level <= LevelFilter::current() {
-            self.rare().log.push(entry());
-        }
-    }
 }
 
 impl Entry {

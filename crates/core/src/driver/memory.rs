@@ -1,8 +1,5 @@
 //! The bytes that a connection holds, as its budget counts them.
 
-use bytes::Bytes;
-
-use super::shared::State;
 use crate::byte_budget::ByteBudget;
 use crate::transport::Inbound;
 
@@ -10,9 +7,6 @@ use crate::transport::Inbound;
 const STEP: usize = 8 * 1024;
 /// About what a request takes beside its frame, in bytes: its slots, its task, its handler's own state.
 const REQUEST: usize = 1024;
-
-/// What waits is copied out of its read buffer up to this size, in bytes.
-const COPIED: usize = 4 * 1024;
 
 /// What a connection holds.
 #[derive(Debug)]
@@ -49,41 +43,35 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Bytes of requests that wait or run.
+    pub(super) const fn of_requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Tells the budget at the end of each step what the connection holds. Returns the bytes that are to be given back: the caller does
+    /// that without the lock, as it wakes others.
+    #[must_use]
+    pub(super) fn count(&mut self, held: usize) -> usize {
+        let told = self.told;
+        if held.abs_diff(told) < STEP && (held > 0 || told == 0) {
+            return 0;
+        }
+        self.told = held;
+        if held > told {
+            self.budget.add(held - told);
+        }
+        told.saturating_sub(held)
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         self.budget.remove(self.told);
     }
 }
 
-/// The same bytes without the read buffer they came in, which a few bytes of it would keep whole: for what has to wait.
-pub(super) fn unpinned(part: Bytes) -> Bytes {
-    if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part }
-}
-
 /// What a request counts for, in bytes.
 pub(super) fn bytes_of_request(inbound: &Inbound) -> u32 {
     u32::try_from(inbound.body.len().saturating_add(REQUEST)).unwrap_or(u32::MAX)
-}
-
-impl State {
-    /// About how many bytes the connection holds.
-    pub(super) fn bytes_held(&self) -> usize {
-        self.memory.requests + self.outbox.bytes() + self.notices.bytes() + self.session.bytes_remembered()
-    }
-
-    /// Tells the budget at the end of each step what the connection holds. Returns the bytes that are to be given back: the caller does
-    /// that without the lock, as it wakes others.
-    #[must_use]
-    pub(super) fn count_memory(&mut self) -> usize {
-        let held = self.bytes_held();
-        let told = self.memory.told;
-        if held.abs_diff(told) < STEP && (held > 0 || told == 0) {
-            return 0;
-        }
-        self.memory.told = held;
-        if held > told {
-            self.memory.budget.add(held - told);
-        }
-        told.saturating_sub(held)
-    }
 }

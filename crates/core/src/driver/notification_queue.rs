@@ -11,11 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tracing::Level;
 
+use super::admission::Task;
 use super::context::CallContext;
 use super::log::Entry;
-use super::memory::unpinned;
+use super::params::unpinned;
 use super::peer::Peer;
-use super::request::Task;
 use super::router::{NotificationHandler, Told};
 use super::shared::{ConnectionInner, State};
 use super::task::catch;

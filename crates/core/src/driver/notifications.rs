@@ -9,8 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::handler::read_params;
-use super::memory::unpinned;
+use super::params::{read_params, unpinned};
 use crate::byte_budget::ByteBudget;
 use crate::error::CallError;
 use crate::sync::{Mutex, MutexGuard};

@@ -9,9 +9,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::outbox::{Bulk, Notification};
 use super::request::Request;
-use super::shared::ConnectionInner;
+use super::shared::{ConnectionInner, State};
 use crate::error::CallError;
-use crate::id::ExchangeId;
+use crate::id::{ExchangeId, InboundKey, RequestId};
 
 /// A method and its params, written as JSON.
 pub(super) struct Frame {
@@ -120,6 +120,15 @@ impl ConnectionInner {
         });
         drop(replaced);
         queued
+    }
+}
+
+impl State {
+    /// A handler reports under this token.
+    pub(super) fn report_under(&mut self, key: InboundKey, token: RequestId) {
+        if let Some(slot) = self.inbound.get_mut(key.0) {
+            self.reported.add(key, &mut slot.extras().tokens, token);
+        }
     }
 }
 

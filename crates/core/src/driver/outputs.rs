@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use tracing::Level;
 
-use super::admission::Permits;
+use super::admission::{Permits, Task};
 use super::effects::{Effects, Start};
 use super::log::{Entry, name, outcome_of_reply};
 use super::outbox::{Answer, Bulk, Control};
-use super::request::{Task, Unserved, Waiting};
+use super::request::{Unserved, Waiting};
 use super::shared::{ConnectionInner, State};
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::builder::PeerBuilder;
 use super::call_builder::CallBuilder;
 use super::notify::Frame;
 use super::queue_stats::QueueStats;
@@ -38,11 +37,6 @@ use crate::transport::PeerInfo;
 pub struct Peer(Arc<ConnectionInner>);
 
 impl Peer {
-    /// Begins a connection in this dialect.
-    pub fn builder(dialect: Dialect) -> PeerBuilder {
-        PeerBuilder::new(dialect)
-    }
-
     pub(super) fn new(shared: &Arc<ConnectionInner>) -> Self {
         shared.hold();
         Self(Arc::clone(shared))

@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 
 use super::admission::Whose;
 use super::calls::Said;
-use super::handler::part_of;
-use super::memory::{bytes_of_request, unpinned};
+use super::memory::bytes_of_request;
 use super::notification_queue::Notice;
 use super::notifications::Notification;
 use super::outbox::Control;
+use super::params::{part_of, unpinned};
 use super::request::{Arrived, InboundSlot, Request, Waiting};
 use super::subscriptions::{Matcher, Readers};
 use super::task::ConnectionTask;
@@ -150,7 +150,7 @@ impl ConnectionTask {
                 return ExchangeId::NONE;
             };
             if let Some(place) = self.own.place.as_ref().filter(|_| !is_handshake) {
-                place.is_used();
+                place.set_used();
             }
             if let Some(said) = &said {
                 state.session.handshake(HandshakePart::Params, said);

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::shared::State;
 use crate::id::{InboundKey, RequestId};
 
 /// So many progress tokens are remembered of one request. It may report under more, but a cancel by one of those does not find it.
@@ -17,24 +16,20 @@ impl Reported {
         self.0.get(token).copied()
     }
 
+    /// A request reports under this token; `tokens` are those that it reported under before.
+    pub(super) fn add(&mut self, key: InboundKey, tokens: &mut Vec<RequestId>, token: RequestId) {
+        if tokens.len() < MOST && !self.0.contains_key(&token) {
+            tokens.push(token.clone());
+            self.0.insert(token, key);
+        }
+    }
+
     /// The request is gone.
     pub(super) fn forget(&mut self, key: InboundKey, tokens: &[RequestId]) {
         for token in tokens {
             if self.0.get(token) == Some(&key) {
                 self.0.remove(token);
             }
-        }
-    }
-}
-
-impl State {
-    /// A handler reports under this token.
-    pub(super) fn report_under(&mut self, key: InboundKey, token: RequestId) {
-        let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        let tokens = &mut slot.extras().tokens;
-        if tokens.len() < MOST && !self.reported.0.contains_key(&token) {
-            tokens.push(token.clone());
-            self.reported.0.insert(token, key);
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::Whose;
+use super::admission::{Task, Whose};
 use super::handler::Handler;
 use super::shared::ConnectionInner;
 use crate::byte_budget::HeldBytes;
@@ -372,15 +372,6 @@ pub(super) enum Unserved {
     NotFound,
     /// By the result the dialect has for it.
     Shutdown,
-}
-
-/// Where the task of a request stands, for the counts a server keeps over all its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Task {
-    NotStarted,
-    Running,
-    Draining,
-    Ended,
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::context::CallContext;
-use super::handler::{AsyncHandler, BlockingHandler, Handler, HandlerError, read_params};
+use super::handler::{AsyncHandler, BlockingHandler, Handler};
+use super::handler_error::HandlerError;
 use super::notification_queue::ArrivalOrder;
+use super::params::read_params;
 use super::peer::Peer;
 use crate::transport::BoxFuture;
 

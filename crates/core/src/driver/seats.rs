@@ -4,20 +4,25 @@
 //! - P2 A connection with anything in flight, or that ever asked for anything but the handshake, keeps its place.
 //! - P3 No connection's lock is taken under the table's.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use tokio::sync::Notify;
 
-use super::admission::Admission;
-use super::shared::ConnectionInner;
-use crate::clients::{Client, Resource};
+use crate::clients::Client;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Connections that made room and still close, at most.
 const LEAVING: usize = 64;
+
+/// A connection that is open, as one who needs its place sees it.
+pub(super) trait Occupant: Send + Sync {
+    /// Whether a request or a call is in flight on it.
+    fn is_busy(&self) -> bool;
+    /// It makes room: it is shut down as an idle one is.
+    fn leave(self: Arc<Self>);
+}
 
 /// The places of a server's connections.
 #[derive(Debug, Default)]
@@ -39,15 +44,9 @@ pub(super) struct Seat {
     number: u64,
     client: Arc<Client>,
     used: AtomicBool,
-    shared: OnceLock<Weak<ConnectionInner>>,
+    occupant: OnceLock<Weak<dyn Occupant>>,
     left: AtomicBool,
     told: Notify,
-}
-
-/// A connection's place among those of its server, given back when its driver ends.
-pub(super) struct SessionPermit {
-    admission: Arc<Admission>,
-    seat: Arc<Seat>,
 }
 
 impl Seats {
@@ -58,81 +57,78 @@ impl Seats {
     pub(super) fn displaced(&self) -> usize {
         self.displaced.load(Ordering::Relaxed)
     }
-}
 
-impl Admission {
-    /// A place for one more connection of this client. Where there is none, the oldest connection without use makes room: of this
-    /// client, if it has its share, else of whoever has most. The error says what is full. `is_many`: the connection is all clients
-    /// at once, and never makes room.
-    pub(super) fn seat(
-        self: &Arc<Self>,
-        client: &Arc<Client>,
-        is_many: bool,
-    ) -> Result<SessionPermit, &'static str> {
-        let open = || self.open_session(client);
-        if !(open() || self.make_room(client) && open()) {
-            let is_full = self.sessions() >= self.limits.sessions;
-            return Err(if is_full { "too many connections" } else { "too many connections of this client" });
-        }
-        let mut table = self.seats.table();
+    /// A seat for one more connection. `is_many`: the connection is all clients at once, and never makes room.
+    pub(super) fn add(&self, client: &Arc<Client>, is_many: bool) -> Arc<Seat> {
+        let mut table = self.table();
         let number = table.next;
         table.next += 1;
         let seat = Arc::new(Seat {
             number,
             client: Arc::clone(client),
             used: AtomicBool::new(is_many),
-            shared: OnceLock::new(),
+            occupant: OnceLock::new(),
             left: AtomicBool::new(false),
             told: Notify::new(),
         });
         table.taken.insert(number, Arc::clone(&seat));
-        drop(table);
-        Ok(SessionPermit { admission: Arc::clone(self), seat })
+        seat
     }
 
-    /// `true`: a place was given back.
-    fn make_room(&self, client: &Arc<Client>) -> bool {
-        let has_its_share =
-            client.held(Resource::Sessions) >= self.limits.client_share.of(self.limits.sessions);
-        let mut unused: Vec<Arc<Seat>> = {
-            let table = self.seats.table();
-            let unused = |seat: &&Arc<Seat>| {
-                !seat.used.load(Ordering::Relaxed) && (!has_its_share || Arc::ptr_eq(&seat.client, client))
-            };
-            table.taken.values().filter(unused).cloned().collect()
+    /// The seats on which nothing was asked yet; `of`: of this client alone.
+    pub(super) fn unused(&self, of: Option<&Arc<Client>>) -> Vec<Arc<Seat>> {
+        let table = self.table();
+        let unused = |seat: &&Arc<Seat>| {
+            !seat.used.load(Ordering::Relaxed) && of.is_none_or(|client| Arc::ptr_eq(&seat.client, client))
         };
-        unused.sort_by_key(|seat| (Reverse(seat.client.held(Resource::Sessions)), seat.number));
-        unused.into_iter().any(|seat| !seat.is_busy() && self.displace(&seat))
+        table.taken.values().filter(unused).cloned().collect()
     }
 
-    fn displace(&self, seat: &Seat) -> bool {
+    /// Takes the seat of a connection that has to make room. `false`: it is gone, or too many leave already.
+    pub(super) fn displace(&self, seat: &Seat) -> bool {
         {
-            let mut table = self.seats.table();
+            let mut table = self.table();
             if table.leaving >= LEAVING || table.taken.remove(&seat.number).is_none() {
                 return false;
             }
             table.leaving += 1;
         }
-        self.close_session(&seat.client);
-        self.seats.displaced.fetch_add(1, Ordering::Relaxed);
-        seat.leave();
+        self.displaced.fetch_add(1, Ordering::Relaxed);
         true
+    }
+
+    /// The connection has ended. `false`: it had made room before.
+    pub(super) fn remove(&self, seat: &Seat) -> bool {
+        let mut table = self.table();
+        let had_it = table.taken.remove(&seat.number).is_some();
+        if !had_it {
+            table.leaving -= 1;
+        }
+        had_it
     }
 }
 
 impl Seat {
-    fn shared(&self) -> Option<Arc<ConnectionInner>> {
-        self.shared.get()?.upgrade()
+    pub(super) const fn number(&self) -> u64 {
+        self.number
     }
 
-    fn is_busy(&self) -> bool {
-        self.shared().is_some_and(|shared| shared.lock().session.has_requests_or_calls())
+    pub(super) const fn client(&self) -> &Arc<Client> {
+        &self.client
     }
 
-    fn leave(&self) {
+    fn occupant(&self) -> Option<Arc<dyn Occupant>> {
+        self.occupant.get()?.upgrade()
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.occupant().is_some_and(|occupant| occupant.is_busy())
+    }
+
+    pub(super) fn leave(&self) {
         self.left.store(true, Ordering::SeqCst);
-        match self.shared() {
-            Some(shared) => shared.step(|state, now, _| state.session.local_idle(now)),
+        match self.occupant() {
+            Some(occupant) => occupant.leave(),
             None => self.told.notify_one(),
         }
     }
@@ -144,45 +140,20 @@ impl Seat {
     pub(super) async fn left(&self) {
         self.told.notified().await;
     }
-}
-
-impl SessionPermit {
-    pub(super) fn client(&self) -> &Arc<Client> {
-        &self.seat.client
-    }
-
-    pub(super) const fn seat(&self) -> &Arc<Seat> {
-        &self.seat
-    }
 
     /// The connection is open.
-    pub(super) fn opened(&self, shared: &Arc<ConnectionInner>) {
-        let _ = self.seat.shared.set(Arc::downgrade(shared));
-        if self.seat.left.load(Ordering::SeqCst) {
-            shared.step(|state, now, _| state.session.local_idle(now));
+    pub(super) fn opened(&self, occupant: &Arc<impl Occupant + 'static>) {
+        let weak = Arc::downgrade(occupant);
+        let _ = self.occupant.set(weak);
+        if self.left.load(Ordering::SeqCst) {
+            Arc::clone(occupant).leave();
         }
     }
 
     /// Something was asked on the connection.
-    pub(super) fn is_used(&self) {
-        if !self.seat.used.load(Ordering::Relaxed) {
-            self.seat.used.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for SessionPermit {
-    fn drop(&mut self) {
-        let gives_back = {
-            let mut table = self.admission.seats.table();
-            let has_it = table.taken.remove(&self.seat.number).is_some();
-            if !has_it {
-                table.leaving -= 1;
-            }
-            has_it
-        };
-        if gives_back {
-            self.admission.close_session(&self.seat.client);
+    pub(super) fn set_used(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
         }
     }
 }

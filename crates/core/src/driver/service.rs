@@ -15,8 +15,10 @@ use tower_service::Service;
 
 use super::call_builder::{CallBuilder, Starting};
 use super::context::CallContext;
-use super::handler::{AsyncHandler, HandlerError, read_params};
+use super::handler::AsyncHandler;
+use super::handler_error::HandlerError;
 use super::notify::Frame;
+use super::params::read_params;
 use super::peer::Peer;
 use super::router::Router;
 use crate::error::CallError;

@@ -218,7 +218,8 @@ impl ConnectionInner {
             let result = act(&mut state, now, &mut effects);
             state.apply(self, now, &mut effects);
             state.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
-            let given_back = state.count_memory();
+            let held = state.bytes_held();
+            let given_back = state.memory.count(held);
             state.call_driver(self, &mut effects);
             (result, given_back)
         };
@@ -248,6 +249,14 @@ impl State {
             self.dirty = true;
             effects.driver = self.driver.take();
         }
+    }
+
+    /// About how many bytes the connection holds.
+    pub(super) fn bytes_held(&self) -> usize {
+        self.memory.of_requests()
+            + self.outbox.bytes()
+            + self.notices.bytes()
+            + self.session.bytes_remembered()
     }
 
     pub(super) fn entry_of(&mut self, call: OutboundKey) -> Option<(SlotKey, &mut CallEntry)> {

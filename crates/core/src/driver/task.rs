@@ -26,7 +26,7 @@ use tokio::time::Sleep;
 
 use super::idle::Idle;
 use super::router::Router;
-use super::seats::SessionPermit;
+use super::session_permit::SessionPermit;
 use super::shared::{ConnectionInner, now};
 use crate::byte_budget::HeldBytes;
 use crate::error::{ConnectionError, ProtocolViolation};
@@ -280,6 +280,21 @@ impl ConnectionTask {
             next
         };
         self.poll_timer(cx, next)
+    }
+
+    /// Shuts the connection down if nobody has used it for too long: no frame came or went, and nothing is in flight either
+    /// way. `true`: it does.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        // A connection that is closing has deadlines of its own.
+        let Some(idle) = self.idle.as_mut().filter(|_| self.rx.is_some()) else { return false };
+        let moved = std::mem::take(&mut self.moved) || self.unflushed;
+        let in_use = moved || self.shared.lock().session.has_requests_or_calls();
+        if idle.poll(cx, in_use).is_pending() {
+            return false;
+        }
+        self.idle = None;
+        self.shared.step(|state, now, _| state.session.local_idle(now));
+        true
     }
 
     fn is_over(&self) -> bool {

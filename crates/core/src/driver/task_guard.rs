@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::admission::Task;
 use super::context::CallContext;
 use super::outbox::Answer;
-use super::request::{Request, Task};
+use super::request::Request;
 use super::shared::{ConnectionInner, State};
 use crate::dialect::HandshakePart;
 use crate::machine::HandlerResult;
