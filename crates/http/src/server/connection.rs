@@ -66,9 +66,10 @@ impl Serving {
             let accepted = tokio::select! {
                 biased;
                 () = open.ended() => break,
+                // What a task took is given back when it ends, also if no other connection comes.
+                Some(_) = tasks.join_next() => continue,
                 accepted = self.source.accept() => accepted,
             };
-            while tasks.try_join_next().is_some() {}
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
