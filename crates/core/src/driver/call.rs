@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use serde::de::DeserializeOwned;
 
-use super::calls::Settled;
+use super::call_entry::Settled;
 use super::canceller::Canceller;
 use super::notifications::{Inbox, Notification, Notifications};
 use super::shared::ConnectionInner;
@@ -120,9 +120,9 @@ impl<R> Call<R> {
             self.shared.step(|state, _, effects| {
                 let Some(entry) = state.calls.get_mut(ticket) else { return };
                 let (key, open) = (entry.key, !entry.ended);
-                let parent = entry.extras.as_mut().and_then(|extras| extras.parent.take());
-                if let Some(parent) = parent {
-                    effects.rare().foreign_ends.push(parent);
+                let release = entry.extras.as_mut().and_then(|extras| extras.release_parent.take());
+                if let Some(release) = release {
+                    effects.rare().parent_releases.push(release);
                 }
                 if open {
                     state.session.local_detach(key);

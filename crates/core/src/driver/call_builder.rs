@@ -16,9 +16,9 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
-use super::calls::{Extras, Settled, StagedCall, Started};
+use super::call_entry::{Extras, Settled, StagedCall, Started};
 use super::context::CallContext;
-use super::cross_connection::ForeignParent;
+use super::cross_connection::{ForeignParent, place_child};
 use super::log::CallSpan;
 use super::notifications::{Inbox, Notification};
 use super::notify::Frame;
@@ -198,7 +198,7 @@ impl<R> CallBuilder<R> {
             if Arc::ptr_eq(&parent.request().shared, &self.shared) {
                 spec.parent = Some(parent.request().key);
             } else {
-                foreign = match ForeignParent::adopt(parent.request()) {
+                foreign = match ForeignParent::adopt(&parent.request().shared, parent.request().key) {
                     Ok(adopted) => Some(adopted),
                     Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
                     Err(refused) => return refused_call(&self.shared, &method, refused),
@@ -221,7 +221,7 @@ impl<R> CallBuilder<R> {
         let span = open_span(&self.shared, &method);
         let mut extras = (foreign.is_some() || inbox.is_some() || span.is_some()).then(|| {
             Box::new(Extras {
-                parent: foreign,
+                release_parent: foreign.map(ForeignParent::into_release),
                 inbox: inbox.clone(),
                 renewal: time.renewal,
                 span: span.clone(),
@@ -245,8 +245,8 @@ impl<R> CallBuilder<R> {
         });
         // A call that is refused leaves it, and to drop it runs the user's code: not under the lock (D2).
         drop((belongs, late));
-        if let Some(parent) = extras.and_then(|extras| extras.parent) {
-            parent.release();
+        if let Some(release) = extras.and_then(|extras| extras.release_parent) {
+            release();
         }
         match started {
             Ok(Started { ticket, number, method }) => {
@@ -254,7 +254,7 @@ impl<R> CallBuilder<R> {
                     span.record("jsonrpc.request.id", tracing::field::display(number.0));
                 }
                 if let (Some(parent), Some(child)) = (&parent, child) {
-                    parent.request().place_child(child, &self.shared, ticket);
+                    place_child(&parent.request().shared, child, &self.shared, ticket);
                 }
                 let call = Call::started(&self.shared, method, ticket, inbox);
                 for token in self.tokens {

@@ -8,7 +8,7 @@ use std::task::Waker;
 use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
-use super::cross_connection::{ForeignCall, ForeignParent};
+use super::call_entry::RemoteAction;
 use super::few::Few;
 use super::handler::{Handler, Job};
 use super::log::Entry;
@@ -41,8 +41,10 @@ pub(super) struct Rare {
     pub(super) watches: Vec<AbortHandle>,
     pub(super) inboxes: Vec<Arc<Inbox>>,
     pub(super) matchers: Vec<Matcher>,
-    pub(super) foreign_cancels: Vec<ForeignCall>,
-    pub(super) foreign_ends: Vec<ForeignParent>,
+    /// Cancels of children on other connections.
+    pub(super) child_cancels: Vec<RemoteAction>,
+    /// Parents on other connections whose children have ended.
+    pub(super) parent_releases: Vec<RemoteAction>,
     pub(super) events: Vec<Event>,
     /// The connection has closed.
     pub(super) closed: bool,
@@ -108,11 +110,11 @@ impl Rare {
         for matcher in self.matchers {
             matcher.inbox.close();
         }
-        for call in self.foreign_cancels {
-            call.cancel_for_parent();
+        for cancel in self.child_cancels {
+            cancel();
         }
-        for parent in self.foreign_ends {
-            parent.release();
+        for release in self.parent_releases {
+            release();
         }
         if let Some(hook) = &shared.on_event {
             for event in &self.events {

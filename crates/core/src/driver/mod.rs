@@ -7,6 +7,7 @@ mod admission;
 mod builder;
 mod call;
 mod call_builder;
+mod call_entry;
 mod calls;
 mod canceller;
 mod context;

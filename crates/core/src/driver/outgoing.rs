@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::calls::StagedCall;
+use super::call_entry::StagedCall;
 use super::effects::Effects;
 use super::outbox::{Answer, Bulk, Control, Notification};
 use super::shared::State;

@@ -95,7 +95,10 @@ impl State {
                 }
             }
             Output::Settle { call, settlement } => self.settle_call(call, settlement, effects),
-            Output::CancelForeign(child) => effects.rare().foreign_cancels.extend(self.take_foreign(child)),
+            Output::CancelForeign(child) => {
+                // One that is not placed yet will find itself gone.
+                effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
+            }
             Output::Event(event) => self.tell(shared, event, effects),
             Output::Close(cause) => {
                 self.close.get_or_insert(cause);

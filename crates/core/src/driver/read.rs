@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use super::admission::Whose;
-use super::calls::Said;
+use super::call_entry::Said;
 use super::memory::bytes_of_request;
 use super::notification_queue::Notice;
 use super::notifications::Notification;

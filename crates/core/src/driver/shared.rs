@@ -24,8 +24,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 
 use super::admission::{Admission, Permits};
-use super::calls::{CallEntry, Said};
-use super::cross_connection::ForeignCall;
+use super::call_entry::{CallEntry, RemoteAction, Said};
 use super::effects::Effects;
 use super::interner::Interner;
 use super::memory::Memory;
@@ -131,7 +130,8 @@ pub(super) struct State {
     pub(super) progress_readers: usize,
     pub(super) notices: NotificationQueue,
     pub(super) reported: Reported,
-    pub(super) foreign: HashMap<u64, Option<ForeignCall>>,
+    /// Children on other connections, each with what cancels it once it is known where it is.
+    pub(super) foreign: HashMap<u64, Option<RemoteAction>>,
     pub(super) next_foreign: u64,
     pub(super) close: Option<CloseCause>,
     pub(super) end: Option<Result<(), ConnectionError>>,
