@@ -16,10 +16,9 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Call;
-use super::call_entry::{Extras, Settled, StagedCall, Started};
+use super::call_entry::{CallSpan, Extras, Settled, StagedCall, Started};
 use super::context::CallContext;
 use super::cross_connection::{ForeignParent, place_child};
-use super::log::CallSpan;
 use super::notifications::{Inbox, Notification};
 use super::notify::Frame;
 use super::shared::{ConnectionInner, now};
@@ -195,10 +194,10 @@ impl<R> CallBuilder<R> {
         let parent = self.parent.take().filter(|_| !self.detached);
         let mut foreign = None;
         if let Some(parent) = &parent {
-            if Arc::ptr_eq(&parent.request().shared, &self.shared) {
+            if Arc::ptr_eq(parent.connection(), &self.shared) {
                 spec.parent = Some(parent.request().key);
             } else {
-                foreign = match ForeignParent::adopt(&parent.request().shared, parent.request().key) {
+                foreign = match ForeignParent::adopt(parent.connection(), parent.request().key) {
                     Ok(adopted) => Some(adopted),
                     Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
                     Err(refused) => return refused_call(&self.shared, &method, refused),
@@ -254,7 +253,7 @@ impl<R> CallBuilder<R> {
                     span.record("jsonrpc.request.id", tracing::field::display(number.0));
                 }
                 if let (Some(parent), Some(child)) = (&parent, child) {
-                    place_child(&parent.request().shared, child, &self.shared, ticket);
+                    place_child(parent.connection(), child, &self.shared, ticket);
                 }
                 let call = Call::started(&self.shared, method, ticket, inbox);
                 for token in self.tokens {
@@ -338,7 +337,7 @@ fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect
 impl CallContext {
     /// A call to the same peer that belongs to this request: it is cancelled with it, and when it ends.
     pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
-        CallBuilder::new(&self.request().shared, method.into(), params).child_of(self)
+        CallBuilder::new(self.connection(), method.into(), params).child_of(self)
     }
 }
 

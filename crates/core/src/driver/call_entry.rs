@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::log::CallSpan;
 use super::notifications::Inbox;
 use super::params::part_of;
+use super::slots::SlotKey;
 use super::subscriptions::Seq;
 use super::timeouts::Renewal;
 use crate::cause::{Cancelled, Cause};
@@ -17,7 +17,8 @@ use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::message::{AnswerBody, ErrorObject};
 use crate::sync::AbortHandle;
 
-use super::slots::SlotKey;
+/// The span of a call. A clone of a [`tracing::Span`] asks the subscriber, which may not be done under the lock.
+pub(super) type CallSpan = Option<Arc<tracing::Span>>;
 
 /// Something to be done on another connection, which takes that connection's lock: it runs without this one's (D3).
 pub(super) type RemoteAction = Box<dyn FnOnce() + Send>;

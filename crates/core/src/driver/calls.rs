@@ -68,7 +68,7 @@ impl State {
             return ExchangeId::of_call(number);
         }
         let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
-        parent.map_or(ExchangeId::NONE, |parent| parent.request.exchange())
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.data.exchange())
     }
 
     pub(super) fn cancel_call(
@@ -200,7 +200,6 @@ mod tests {
     use super::super::context::CallContext;
     use super::super::peer::Peer;
     use super::super::router::Router;
-    use super::*;
     use crate::dialect::ACP;
     use crate::transport::memory_pair;
 

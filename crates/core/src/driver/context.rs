@@ -12,11 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::handler_error::{HandlerError, Stopped};
 use super::notify::Frame;
-use super::request::Request;
+use super::request::RequestData;
+use super::shared::{ConnectionInner, Request};
 use crate::cause::{Cause, CauseKind};
 use crate::error::CallError;
 use crate::id::RequestId;
 use crate::registry::{Registry, SessionId};
+use crate::sync::AbortHandle;
 
 /// The request a handler serves. Clones are the same request; once it is answered their methods say
 /// [`CallError::Ended`].
@@ -28,14 +30,18 @@ impl CallContext {
         Self(request)
     }
 
-    pub(super) fn request(&self) -> &Arc<Request> {
-        &self.0
+    pub(super) fn connection(&self) -> &Arc<ConnectionInner> {
+        &self.0.connection
+    }
+
+    pub(super) fn request(&self) -> &RequestData {
+        &self.0.data
     }
 
     /// Whether the request is cancelled: one atomic load, cheap enough for any loop (004-17).
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
+        self.0.data.is_cancelled()
     }
 
     /// Waits for the request's cancel, whoever asks for it: the peer, this side's user, a limit, a shutdown, the loss
@@ -44,7 +50,7 @@ impl CallContext {
     /// # Cancel safety
     /// Dropping the future loses nothing; the signal stays.
     pub fn cancelled(&self) -> impl Future<Output = Cause> + Send {
-        self.0.signalled()
+        self.0.data.signalled()
     }
 
     /// Runs a future until it is done or the request is cancelled. With `?` a cancel ends the handler with the dialect's
@@ -77,7 +83,7 @@ impl CallContext {
     /// The cause, once the request is cancelled.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
-        self.0.cause().cloned()
+        self.0.data.cause().cloned()
     }
 
     /// For `?` in a loop that has no other way to see its cancel.
@@ -85,7 +91,7 @@ impl CallContext {
     /// # Errors
     /// [`Stopped`] once the request is cancelled; it gives the dialect's cancelled answer.
     pub fn check(&self) -> Result<(), Stopped> {
-        self.0.cause().map_or(Ok(()), |cause| Err(Stopped(cause.clone())))
+        self.0.data.cause().map_or(Ok(()), |cause| Err(Stopped(cause.clone())))
     }
 
     /// Returns the dialect's cancelled error, which is what the peer is answered.
@@ -106,8 +112,8 @@ impl CallContext {
         method: impl Into<Arc<str>>,
         params: &P,
     ) -> Result<(), CallError> {
-        let frame = Frame::new(&self.0.shared, method.into(), params)?;
-        self.0.shared.try_notify(frame, Some(&self.0))
+        let frame = Frame::new(&self.0.connection, method.into(), params)?;
+        self.0.connection.try_notify(frame, Some(&self.0.data))
     }
 
     /// As [`try_notify`](Self::try_notify), but waits for room in the outbox.
@@ -122,14 +128,14 @@ impl CallContext {
         method: impl Into<Arc<str>>,
         params: &P,
     ) -> Result<(), CallError> {
-        let frame = Frame::new(&self.0.shared, method.into(), params)?;
-        self.0.shared.notify(frame, Some(&self.0)).await
+        let frame = Frame::new(&self.0.connection, method.into(), params)?;
+        self.0.connection.notify(frame, Some(&self.0.data)).await
     }
 
     /// The progress token the request carries, as it stands: a peer that gave none wants no progress.
     #[must_use]
     pub fn progress_token(&self) -> Option<&RawValue> {
-        self.0.progress_token()
+        self.0.data.progress_token()
     }
 
     /// Runs a critical section: signal, grace and abort wait for its end,
@@ -146,23 +152,47 @@ impl CallContext {
     /// open and not cancelled before.
     #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
     pub fn cancel_local(&self, cause: Cause) -> bool {
-        self.0.shared.step(|state, now, _| state.session.local_cancel(now, self.0.key, cause))
+        self.0.connection.step(|state, now, _| state.session.local_cancel(now, self.0.data.key, cause))
     }
 
     /// A token that is cancelled with the request, for code that knows only tokens (004-17).
     #[must_use]
     pub fn token(&self) -> CancellationToken {
-        self.0.token()
+        let token = {
+            let _state = self.0.connection.lock();
+            self.0.data.token()
+        };
+        if self.is_cancelled() {
+            token.cancel();
+        }
+        token
     }
 
     /// Cancels the request from this side when the token is cancelled. Nothing is left of it once the request is gone.
     pub fn cancel_on(&self, token: CancellationToken) {
         let context = self.clone();
-        let watch = self.0.shared.runtime.spawn(async move {
+        let watch = self.0.connection.runtime.spawn(async move {
             token.cancelled().await;
             context.cancel_local(Cause::new(CauseKind::Local));
         });
-        self.0.end_with(watch.abort_handle());
+        self.end_with(watch.abort_handle());
+    }
+
+    /// Ends a task of the user's with the request.
+    fn end_with(&self, watch: AbortHandle) {
+        let late = {
+            let mut state = self.0.connection.lock();
+            match state.inbound.get_mut(self.0.data.key.0) {
+                Some(slot) => {
+                    slot.extras().watches.push(watch);
+                    None
+                }
+                None => Some(watch),
+            }
+        };
+        if let Some(watch) = late {
+            watch.abort();
+        }
     }
 
     /// The session the request came in. Together with [`request_id`](Self::request_id) it names the request for the
@@ -175,19 +205,19 @@ impl CallContext {
     /// The request's id on the wire.
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
-        &self.0.id
+        &self.0.data.id
     }
 
     /// The request's method.
     #[must_use]
     pub fn method(&self) -> &str {
-        &self.0.method
+        &self.0.data.method
     }
 
     /// The registry in which the request is found once it is cancelled.
     #[must_use]
     pub fn registry(&self) -> &Registry {
-        &self.0.shared.registry
+        &self.0.connection.registry
     }
 }
 
@@ -210,17 +240,18 @@ impl fmt::Debug for CallContext {
 }
 
 /// Ends a critical section when it is dropped.
-struct Shield<'a>(&'a Arc<Request>);
+struct Shield<'a>(&'a Request);
 
 impl<'a> Shield<'a> {
-    fn new(request: &'a Arc<Request>) -> Self {
-        request.shared.step(|state, now, _| state.session.local_shield(now, request.key));
+    fn new(request: &'a Request) -> Self {
+        request.connection.step(|state, now, _| state.session.local_shield(now, request.data.key));
         Self(request)
     }
 }
 
 impl Drop for Shield<'_> {
     fn drop(&mut self) {
-        self.0.shared.step(|state, now, _| state.session.local_unshield(now, self.0.key));
+        let Self(request) = self;
+        request.connection.step(|state, now, _| state.session.local_unshield(now, request.data.key));
     }
 }

@@ -10,13 +10,10 @@ use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
 use super::call_entry::RemoteAction;
 use super::few::Few;
-use super::handler::{Handler, Job};
 use super::log::Entry;
 use super::notifications::Inbox;
-use super::request::Request;
-use super::shared::ConnectionInner;
+use super::shared::{ConnectionInner, Handler, Request};
 use super::subscriptions::Matcher;
-use super::task_guard::Guard;
 use crate::machine::Event;
 use crate::sync::AbortHandle;
 
@@ -74,7 +71,7 @@ impl Effects {
     pub(super) fn run(mut self, shared: &Arc<ConnectionInner>) {
         if let Some(rare) = &mut self.rare {
             for request in rare.signals.drain(..) {
-                request.wake_signalled();
+                request.data.wake_signalled();
             }
         }
         if !self.starts.is_empty() {
@@ -82,7 +79,7 @@ impl Effects {
         }
         if let Some(rare) = &mut self.rare {
             for request in rare.aborts.drain(..) {
-                request.abort();
+                request.data.abort();
             }
         }
         for waker in self.wakers {
@@ -167,8 +164,7 @@ fn start_all(starts: Few<Start>) {
 }
 
 fn start_one(start: Start) {
-    let runtime = start.request.shared.runtime.clone();
-    let job = Job { guard: Guard::new(Arc::clone(&start.request)), params: start.params };
-    let abort = start.handler.start(job, &runtime);
-    start.request.set_abort(abort);
+    let Start { handler, request, params } = start;
+    let abort = handler.start(Arc::clone(&request), params);
+    request.data.set_abort(abort);
 }

@@ -18,22 +18,11 @@ use super::context::CallContext;
 use super::handler_error::HandlerError;
 use super::outbox::Answer;
 use super::params::read_params;
+use super::shared::{Handler, Request};
 use super::task_guard::Guard;
 use crate::machine::{HandlerResult, Work};
 use crate::message::ErrorObject;
-use crate::sync::{AbortHandle, Handle};
-
-/// What a request's handler is started with.
-pub(super) struct Job {
-    pub(super) guard: Guard,
-    pub(super) params: Option<Bytes>,
-}
-
-/// A method's handler with its types erased.
-pub(super) trait Handler: Send + Sync {
-    fn work(&self) -> Work;
-    fn start(&self, job: Job, runtime: &Handle) -> AbortHandle;
-}
+use crate::sync::AbortHandle;
 
 /// A handler that runs as a task.
 pub(super) struct AsyncHandler<F, P> {
@@ -58,8 +47,9 @@ where
         Work::Task
     }
 
-    fn start(&self, job: Job, runtime: &Handle) -> AbortHandle {
-        let Job { guard, params } = job;
+    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
+        let runtime = request.connection.runtime.clone();
+        let guard = Guard::new(request);
         let stage = Stage::Begin { function: Arc::clone(&self.function), params };
         runtime.spawn(Running { stage, guard, params: PhantomData::<fn(P)> }).abort_handle()
     }
@@ -175,10 +165,11 @@ where
 
     /// The guard goes with the thread: if the task that waits for it is aborted, the request is gone only when the
     /// thread has ended (I10).
-    fn start(&self, job: Job, runtime: &Handle) -> AbortHandle {
+    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
         let function = Arc::clone(&self.function);
-        let Job { guard, params } = job;
+        let runtime = request.connection.runtime.clone();
         let inner = runtime.clone();
+        let guard = Guard::new(request);
         runtime
             .spawn(async move {
                 // A thread may be long in coming; nobody waits for it.

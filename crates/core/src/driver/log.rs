@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use super::request::Request;
+use super::call_entry::CallSpan;
+use super::shared::Request;
 use crate::cause::{Cause, CauseKind};
 use crate::id::CallNumber;
 use crate::machine::{Event, ReplyBody, Settlement};
 use crate::shown::Shown;
-
-/// The span of a call. A clone of a [`tracing::Span`] asks the subscriber, which may not be done under the lock.
-pub(super) type CallSpan = Option<Arc<tracing::Span>>;
 
 /// Something for the log.
 pub(super) enum Entry {
@@ -30,21 +28,21 @@ impl Entry {
         match self {
             // 002-11: the reason of a cancel should be logged.
             Self::RequestCancelled { request, cause } => tracing::debug!(
-                rpc.method = %Shown::name(&request.method),
-                jsonrpc.request.id = %Shown::name(&request.id),
+                rpc.method = %Shown::name(&request.data.method),
+                jsonrpc.request.id = %Shown::name(&request.data.id),
                 cancel.source = cause.kind().name(),
                 cancel.reason = cause.reason().map(|reason| tracing::field::display(Shown::text(reason))),
                 "a request is cancelled"
             ),
             Self::RequestAnswered { request, outcome } => tracing::trace!(
-                rpc.method = %Shown::name(&request.method),
-                jsonrpc.request.id = %Shown::name(&request.id),
+                rpc.method = %Shown::name(&request.data.method),
+                jsonrpc.request.id = %Shown::name(&request.data.id),
                 cancel.outcome = outcome,
                 "a request is answered"
             ),
             Self::HandlerEndedBadly { request, event } => tracing::debug!(
-                rpc.method = %Shown::name(&request.method),
-                jsonrpc.request.id = %Shown::name(&request.id),
+                rpc.method = %Shown::name(&request.data.method),
+                jsonrpc.request.id = %Shown::name(&request.data.id),
                 event,
                 "a handler did not end in good order"
             ),

@@ -4,6 +4,7 @@
 //! a task of its own, and notifications of the peer run one at a time beside them.
 
 mod admission;
+mod arrival_order;
 mod builder;
 mod call;
 mod call_builder;
@@ -17,11 +18,13 @@ mod few;
 mod handler;
 mod handler_error;
 mod idle;
+mod inbound_slot;
 mod interner;
 mod log;
 mod memory;
 mod negotiate;
 mod notification_queue;
+mod notification_tasks;
 mod notifications;
 mod notify;
 mod outbox;
@@ -43,6 +46,7 @@ mod service;
 mod session_permit;
 mod shared;
 mod slots;
+mod step;
 mod subscriptions;
 mod task;
 mod task_guard;
@@ -50,13 +54,13 @@ mod timeouts;
 mod write;
 
 pub use admission::ServerLimits;
+pub use arrival_order::ArrivalOrder;
 pub use builder::{Declaration, PeerBuilder};
 pub use call::Call;
 pub use call_builder::{CallBuilder, Starting};
 pub use canceller::Canceller;
 pub use context::CallContext;
 pub use handler_error::{HandlerError, Stopped};
-pub use notification_queue::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::Peer;
 pub use queue_stats::QueueStats;

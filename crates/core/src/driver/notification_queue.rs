@@ -1,80 +1,46 @@
-//! Notifications of the peer on their way to the router's handlers: one at a time, in arrival order.
-//!
-//! Handlers of requests are tasks beside them. One that was started before a notification came has been polled once
-//! before the notification's handler runs, so that what it did first is seen: a `session/cancel` finds the prompt the
-//! peer sent just before it. Which of the requests that run came after it, its [`ArrivalOrder`] tells.
+//! Notifications of the peer that wait for the router's handlers, in arrival order.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tracing::Level;
 
-use super::admission::Task;
-use super::context::CallContext;
-use super::log::Entry;
 use super::params::unpinned;
-use super::peer::Peer;
-use super::router::{NotificationHandler, Told};
-use super::shared::{ConnectionInner, State};
-use super::task::catch;
-use crate::byte_budget::MEMORY;
-use crate::machine::{Event, Limits};
-use crate::sync::atomic::Ordering;
-
-/// How long a notification waits for the first polls of handlers.
-const BEGIN_LIMIT: Duration = Duration::from_secs(1);
-
-/// Where a notification stood among the requests of its connection.
-///
-/// Handlers run beside one another, so when one's code runs says nothing of what came first on the wire. A notification
-/// that means the requests before it, as ACP's `session/cancel` does, asks its place and leaves the later ones alone.
-#[derive(Clone, Debug)]
-pub struct ArrivalOrder {
-    connection: Weak<ConnectionInner>,
-    /// It was the connection's so many-th.
-    number: u64,
-}
-
-impl ArrivalOrder {
-    /// Whether the notification came before the request, on the same connection. Between connections there is no order:
-    /// `false`. To be asked while the notification's handler runs; for a request that came after its end it is `false`
-    /// too.
-    #[must_use]
-    pub fn is_before(&self, request: &CallContext) -> bool {
-        let request = request.request();
-        std::ptr::eq(self.connection.as_ptr(), Arc::as_ptr(&request.shared))
-            && request.came_after() >= self.number
-    }
-}
+use crate::machine::Limits;
 
 /// A notification that waits for its handler.
-pub(super) struct Notice {
-    pub(super) handler: Arc<dyn NotificationHandler>,
+pub(super) struct Notice<H> {
+    pub(super) handler: H,
     pub(super) method: Arc<str>,
     pub(super) params: Option<Bytes>,
-    number: u64,
+    /// It is the connection's so many-th; 0 until it is taken in.
+    pub(super) number: u64,
 }
 
-impl Notice {
-    pub(super) const fn new(
-        handler: Arc<dyn NotificationHandler>,
-        method: Arc<str>,
-        params: Option<Bytes>,
-    ) -> Self {
+impl<H> Notice<H> {
+    pub(super) const fn new(handler: H, method: Arc<str>, params: Option<Bytes>) -> Self {
         Self { handler, method, params, number: 0 }
     }
 
-    fn weight(&self) -> usize {
+    /// What it counts for, in bytes.
+    pub(super) fn weight(&self) -> usize {
         self.method.len() + self.params.as_ref().map_or(0, Bytes::len)
     }
 }
 
+/// What is to be done for a notification that was taken in.
+pub(super) enum Admitted<H> {
+    /// It is handled by a task of its own.
+    Concurrent(Notice<H>),
+    /// A task is needed that works the queue off.
+    First,
+    /// It waits behind others.
+    Behind,
+}
+
 /// The queue of notifications.
-#[derive(Default)]
-pub(super) struct NotificationQueue {
-    waiting: VecDeque<Notice>,
+pub(super) struct NotificationQueue<H> {
+    waiting: VecDeque<Notice<H>>,
     bytes: usize,
     /// So many were taken in.
     number: u64,
@@ -85,7 +51,13 @@ pub(super) struct NotificationQueue {
     pub(super) dropped: u64,
 }
 
-impl NotificationQueue {
+impl<H> Default for NotificationQueue<H> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), bytes: 0, number: 0, concurrent: 0, worked: false, dropped: 0 }
+    }
+}
+
+impl<H> NotificationQueue<H> {
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.concurrent
     }
@@ -100,140 +72,60 @@ impl NotificationQueue {
         self.bytes
     }
 
-    fn has_room(&self, limits: &Limits, weight: usize) -> bool {
+    pub(super) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
         self.len() < limits.notifications && self.bytes + weight <= limits.notification_bytes
     }
-}
 
-impl ConnectionInner {
-    /// Takes in a notification for the router. Over the limits it is dropped, counted and told (I11).
-    pub(super) fn notice(self: &Arc<Self>, mut notice: Notice) {
-        let keeps_order = notice.handler.keeps_order();
-        let job = self.step(|state, _, effects| {
-            let weight = notice.weight();
-            let full = if !state.notices.has_room(state.session.limits(), weight) {
-                Some("notifications")
-            } else if !self.budget.has_room(weight) {
-                Some(MEMORY)
-            } else {
-                None
-            };
-            if let Some(limit) = full {
-                state.notices.dropped += 1;
-                effects.rare().events.push(Event::LimitReached(limit));
-                effects.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
-                return Job::None;
-            }
-            state.notices.number += 1;
-            notice.number = state.notices.number;
-            state.notices.bytes += weight;
-            if !keeps_order {
-                state.notices.concurrent += 1;
-                return Job::Alone(notice);
-            }
-            let waits = std::mem::replace(&mut state.notices.worked, true);
-            if waits {
-                notice.params = notice.params.map(unpinned);
-            }
-            state.notices.waiting.push_back(notice);
-            if waits { Job::None } else { Job::Queue }
-        });
-        let shared = Arc::clone(self);
-        match job {
-            Job::None => {}
-            Job::Alone(notice) => {
-                self.runtime.spawn(async move {
-                    let ends = EndsAlone { bytes: notice.weight(), shared };
-                    handle(&ends.shared, notice).await;
-                });
-            }
-            Job::Queue => {
-                self.runtime.spawn(async move {
-                    while let Some(notice) = shared.next_notice() {
-                        shared.let_handlers_begin().await;
-                        handle(&shared, notice).await;
-                    }
-                });
-            }
+    /// Takes a notification in that is handled after those before it.
+    pub(super) fn push(&mut self, notice: Notice<H>) -> Admitted<H> {
+        let mut notice = self.numbered(notice);
+        let waits = std::mem::replace(&mut self.worked, true);
+        if waits {
+            notice.params = notice.params.map(unpinned);
         }
+        self.waiting.push_back(notice);
+        if waits { Admitted::Behind } else { Admitted::First }
     }
 
-    /// Waits for handlers that were started and not polled yet; for one that keeps its thread busy, not for long.
-    async fn let_handlers_begin(&self) {
-        if self.beginning.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let beginning: Vec<_> = {
-            let state = self.lock();
-            let requests = state.inbound.values().filter(|slot| slot.task == Task::Running);
-            requests.map(|slot| Arc::clone(&slot.request)).filter(|request| !request.has_begun()).collect()
-        };
-        let all = async {
-            for request in beginning {
-                request.begun().await;
-            }
-        };
-        let _ = tokio::time::timeout(BEGIN_LIMIT, all).await;
+    /// Takes a notification in that is handled beside the others.
+    pub(super) fn push_concurrent(&mut self, notice: Notice<H>) -> Admitted<H> {
+        self.concurrent += 1;
+        Admitted::Concurrent(self.numbered(notice))
     }
 
-    fn next_notice(&self) -> Option<Notice> {
-        let mut state = self.lock();
-        let notices = &mut state.notices;
-        let notice = notices.waiting.pop_front();
+    fn numbered(&mut self, notice: Notice<H>) -> Notice<H> {
+        self.number += 1;
+        self.bytes += notice.weight();
+        Notice { number: self.number, ..notice }
+    }
+
+    /// The next one in order. `None`: the task that works the queue off is done.
+    pub(super) fn pop(&mut self) -> Option<Notice<H>> {
+        let notice = self.waiting.pop_front();
         match &notice {
-            Some(notice) => notices.bytes -= notice.weight(),
-            None => notices.worked = false,
+            Some(notice) => self.bytes -= notice.weight(),
+            None => self.worked = false,
         }
         notice
     }
-}
 
-enum Job {
-    None,
-    Alone(Notice),
-    Queue,
-}
-
-/// Gives the place of a handler that is not kept in order back, however it ends.
-struct EndsAlone {
-    shared: Arc<ConnectionInner>,
-    bytes: usize,
-}
-
-impl Drop for EndsAlone {
-    fn drop(&mut self) {
-        let notices = &mut self.shared.lock().notices;
-        notices.concurrent -= 1;
-        notices.bytes -= self.bytes;
+    /// One that was handled beside the others is done with.
+    pub(super) const fn concurrent_done(&mut self, bytes: usize) {
+        self.concurrent -= 1;
+        self.bytes -= bytes;
     }
-}
 
-async fn handle(shared: &Arc<ConnectionInner>, notice: Notice) {
-    let Notice { handler, method, params, number } = notice;
-    let place = ArrivalOrder { connection: Arc::downgrade(shared), number };
-    let told = Told { peer: Peer::new(shared), method: Arc::clone(&method), place };
-    let work = std::panic::AssertUnwindSafe(|| handler.handle(told, params));
-    let panicked = match std::panic::catch_unwind(work) {
-        Ok(work) => catch(work).await.is_err(),
-        Err(_) => true,
-    };
-    if panicked {
-        tracing::warn!(rpc.method = %crate::shown::Shown::name(&method), "the handler of a notification panicked");
-    }
-}
-
-impl State {
-    /// Forgets what waits; the connection is gone.
-    pub(super) fn drop_notices(&mut self) -> impl Sized + use<> {
-        let waiting = std::mem::take(&mut self.notices.waiting);
-        self.notices.bytes -= waiting.iter().map(Notice::weight).sum::<usize>();
+    /// Forgets what waits; the connection is gone. What is returned is to be dropped without the lock (D2).
+    #[must_use]
+    pub(super) fn clear(&mut self) -> VecDeque<Notice<H>> {
+        let waiting = std::mem::take(&mut self.waiting);
+        self.bytes -= waiting.iter().map(Notice::weight).sum::<usize>();
         waiting
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::router::Router;
     use super::*;
 
     #[test]
@@ -241,7 +133,7 @@ mod tests {
         let mut limits = Limits::default();
         (limits.notifications, limits.notification_bytes) = (3, 15);
         let notices =
-            |concurrent, bytes| NotificationQueue { bytes, concurrent, ..NotificationQueue::default() };
+            |concurrent, bytes| NotificationQueue::<()> { bytes, concurrent, ..NotificationQueue::default() };
         for (notices, weight, has_room) in [
             (notices(0, 0), 15, true),
             (notices(0, 0), 16, false),
@@ -254,13 +146,26 @@ mod tests {
             assert_eq!(notices.has_room(&limits, weight), has_room, "I11: {told}");
         }
     }
+
     #[test]
     fn a_notification_weighs_its_method_and_its_params() {
-        let router = Router::new().notification("ab", |_, _: serde_json::Value| async {});
-        let (method, handler) = router.route_notification("ab").unwrap();
         for (params, weight) in [(None, 2), (Some("[1]"), 5)] {
-            let notice = Notice::new(Arc::clone(&handler), Arc::clone(&method), params.map(Bytes::from));
+            let notice = Notice::new((), Arc::from("ab"), params.map(Bytes::from));
             assert_eq!(notice.weight(), weight, "I11");
         }
+    }
+
+    #[test]
+    fn what_is_taken_out_gives_its_bytes_back() {
+        let notice = || Notice::new((), Arc::from("ab"), Some(Bytes::from_static(b"[1]")));
+        let mut queue = NotificationQueue::default();
+        assert!(matches!(queue.push(notice()), Admitted::First));
+        assert!(matches!(queue.push(notice()), Admitted::Behind));
+        assert!(matches!(queue.push_concurrent(notice()), Admitted::Concurrent(Notice { number: 3, .. })));
+        assert_eq!((queue.len(), queue.bytes(), queue.last_open()), (3, 15, 3));
+        assert_eq!(queue.pop().map(|notice| notice.number), Some(1));
+        queue.concurrent_done(5);
+        assert_eq!((queue.clear().len(), queue.bytes(), queue.len()), (1, 0, 0));
+        assert!(queue.pop().is_none() && queue.last_open() == 0, "I3: nobody works the queue off");
     }
 }

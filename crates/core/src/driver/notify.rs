@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::outbox::{Bulk, Notification};
-use super::request::Request;
+use super::request::RequestData;
 use super::shared::{ConnectionInner, State};
 use crate::error::CallError;
 use crate::id::{ExchangeId, InboundKey, RequestId};
@@ -57,7 +57,7 @@ impl ConnectionInner {
     pub(super) async fn notify(
         self: &Arc<Self>,
         frame: Frame,
-        owner: Option<&Arc<Request>>,
+        owner: Option<&RequestData>,
     ) -> Result<(), CallError> {
         let mut frame = Some(frame);
         let mut waits = Waits { shared: self, place: None };
@@ -68,7 +68,7 @@ impl ConnectionInner {
     pub(super) fn try_notify(
         self: &Arc<Self>,
         frame: Frame,
-        owner: Option<&Arc<Request>>,
+        owner: Option<&RequestData>,
     ) -> Result<(), CallError> {
         match self.poll_notify(&mut Some(frame), owner, None) {
             Poll::Ready(result) => result,
@@ -79,7 +79,7 @@ impl ConnectionInner {
     fn poll_notify(
         self: &Arc<Self>,
         frame: &mut Option<Frame>,
-        owner: Option<&Arc<Request>>,
+        owner: Option<&RequestData>,
         waits: Option<(&mut Context<'_>, &mut Option<u64>)>,
     ) -> Poll<Result<(), CallError>> {
         let token = owner
@@ -97,7 +97,7 @@ impl ConnectionInner {
                 Some(_) | None => {}
             }
             let Some(Frame { method, params }) = frame.take() else { return Poll::Ready(Ok(())) };
-            let exchange = owner.map_or(ExchangeId::NONE, |owner| owner.exchange());
+            let exchange = owner.map_or(ExchangeId::NONE, RequestData::exchange);
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
             let weight = notification.weight();
             // Into an empty outbox one always goes: a task that waits is woken by what is written here, not by what others give back.

@@ -7,10 +7,10 @@ use tracing::Level;
 
 use super::admission::{Permits, Task};
 use super::effects::{Effects, Start};
+use super::inbound_slot::Unserved;
 use super::log::{Entry, name, outcome_of_reply};
 use super::outbox::{Answer, Bulk, Control};
-use super::request::{Unserved, Waiting};
-use super::shared::{ConnectionInner, State};
+use super::shared::{ConnectionInner, State, Waiting};
 use crate::cause::Cause;
 use crate::dialect::{HandshakePart, Refusal};
 use crate::failpoint::{self, Failpoint};
@@ -39,7 +39,7 @@ impl State {
     ) {
         match output {
             Output::Start(key) => self.start(shared, now, key, effects),
-            Output::Signal { key, cause } => self.signal(key, cause, effects),
+            Output::Signal { key, cause } => self.signal(shared, key, cause, effects),
             Output::Abort(key) => self.abort(shared, key, effects),
             Output::Reply(reply) => self.reply(shared, reply, effects),
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, effects),
@@ -50,6 +50,7 @@ impl State {
                         self.reported.forget(key, &extras.tokens);
                         effects.rare().watches.extend(extras.watches);
                     }
+                    self.queued.remove(key.0);
                     effects.gone.push(slot.request);
                 }
             }
@@ -112,14 +113,14 @@ impl State {
             Some((arriving, waiting)) if arriving == key => (Some(waiting), true),
             other => {
                 self.arriving = other;
-                (slot.extras.as_mut().and_then(|extras| extras.waiting.take()), false)
+                (self.queued.remove(key.0), false)
             }
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
-            self.places.starts(&shared.admission, slot.request.whose(), arrives);
+            self.places.starts(&shared.admission, slot.request.data.whose(&shared.client), arrives);
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
-            let exchange = slot.request.exchange();
+            let exchange = slot.request.data.exchange();
             if arrives {
                 self.begun = exchange;
             } else if exchange.is_peers() {
@@ -129,16 +130,17 @@ impl State {
         } else {
             // Nobody serves the method: it is answered here, and no task is made.
             let lifecycle = shared.dialect.rules().lifecycle;
-            let shuts_down = lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.method);
+            let shuts_down =
+                lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.data.method);
             slot.unserved = if shuts_down { Unserved::Shutdown } else { Unserved::NotFound };
             self.session.local_answer(now, key, HandlerResult::Error);
             self.session.local_ended(now, key);
         }
     }
 
-    fn signal(&mut self, key: InboundKey, cause: Cause, effects: &mut Effects) {
+    fn signal(&mut self, shared: &ConnectionInner, key: InboundKey, cause: Cause, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        if failpoint::active(Failpoint::LateRegistration) && !slot.request.has_begun() {
+        if failpoint::active(Failpoint::LateRegistration) && !slot.request.data.has_begun() {
             return;
         }
         let (request, logged) = (&slot.request, &cause);
@@ -146,14 +148,15 @@ impl State {
             request: Arc::clone(request),
             cause: logged.clone(),
         });
-        slot.request.set_cancelled(cause);
+        slot.request.data.set_cancelled(cause);
+        shared.registry.record(slot.request.session(), &slot.request.data.id);
         effects.rare().signals.push(Arc::clone(&slot.request));
     }
 
     fn abort(&mut self, shared: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
         if slot.task == Task::Running {
-            Permits::drains(&shared.admission, slot.request.whose());
+            Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
             slot.task = Task::Draining;
         }
         effects.rare().aborts.push(Arc::clone(&slot.request));
@@ -175,7 +178,7 @@ impl State {
                 Unserved::No => None,
             };
             if slot.task == Task::Running {
-                Permits::drains(&shared.admission, slot.request.whose());
+                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
                 slot.task = Task::Draining;
             }
             let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
@@ -184,7 +187,7 @@ impl State {
             if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
                 (&answer, &reply.body, rules.handshake)
             {
-                if handshake == &*slot.request.method {
+                if handshake == &*slot.request.data.method {
                     let said = shared.dialect.codec().read_handshake(HandshakePart::Result, value);
                     self.session.handshake(HandshakePart::Result, &said);
                 }
@@ -204,7 +207,7 @@ impl State {
     ) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
             if slot.task == Task::Running {
-                Permits::drains(&shared.admission, slot.request.whose());
+                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
                 slot.task = Task::Draining;
             }
             if slot.take_frames() {
@@ -258,12 +261,41 @@ impl State {
     ) -> impl Sized + use<> {
         for slot in self.inbound.values_mut() {
             if slot.task == Task::Running {
-                Permits::drains(&shared.admission, slot.request.whose());
+                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
                 slot.task = Task::Draining;
             }
         }
         let frames = self.outbox.clear();
         self.give_room_to_all(effects);
-        (frames, self.drop_notices())
+        (frames, self.notices.clear())
+    }
+
+    /// Wakes those who wait for room, once a fair part of it is free again.
+    pub(super) fn give_room(&mut self, effects: &mut Effects) {
+        if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
+            return;
+        }
+        if self.outbox.has_room_again(self.session.limits()) {
+            self.give_room_to_all(effects);
+        }
+    }
+
+    pub(super) fn give_room_to_all(&mut self, effects: &mut Effects) {
+        for key in self.waiting_for_room.drain(..) {
+            let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+            let waker = extras.and_then(|extras| extras.waits_for_room.take());
+            effects.wakers.extend(waker);
+        }
+        effects.wakers.extend(self.notifiers.take());
+    }
+
+    /// A request is answered or silenced: nothing of it waits for room any more.
+    pub(super) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
+        effects.wakers.extend(self.notifiers.take_of(key));
+        let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+        if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
+            effects.wakers.push(waker);
+            self.waiting_for_room.retain(|waiting| *waiting != key);
+        }
     }
 }

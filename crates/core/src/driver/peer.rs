@@ -228,7 +228,7 @@ mod tests {
                 for _ in 0..10 {
                     let _: Value = gateway.call("echo", &json!({})).child_of(&ctx).await?;
                 }
-                Ok(ctx.request().shared.lock().foreign.len())
+                Ok(ctx.connection().lock().foreign.len())
             }
         });
         let (client, _near) = connect(via);

@@ -7,12 +7,14 @@ use serde_json::value::RawValue;
 
 use super::admission::Whose;
 use super::call_entry::Said;
+use super::inbound_slot::InboundSlot;
 use super::memory::bytes_of_request;
 use super::notification_queue::Notice;
 use super::notifications::Notification;
 use super::outbox::Control;
 use super::params::{part_of, unpinned};
-use super::request::{Arrived, InboundSlot, Request, Waiting};
+use super::request::{Arrived, RequestData};
+use super::shared::{Request, Waiting};
 use super::subscriptions::{Matcher, Readers};
 use super::task::ConnectionTask;
 use crate::byte_budget::{ByteBudget, MEMORY};
@@ -21,6 +23,7 @@ use crate::dialect::HandshakePart;
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
+use crate::registry::SessionId;
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
 impl ConnectionTask {
@@ -133,6 +136,9 @@ impl ConnectionTask {
             admission,
         };
         let is_handshake = shared.dialect.rules().handshake == Some(&*mount.method);
+        let scope = shared
+            .exchange_scoped
+            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), inbound.exchange.0)));
         let begun = shared.step(|state, now, effects| {
             if arrival.admission.is_ok() {
                 state.places.admitted(match &client {
@@ -158,21 +164,31 @@ impl ConnectionTask {
             let exchange = inbound.exchange;
             let method = Arc::clone(&mount.method);
             let after = state.notices.last_open();
-            let arrived =
-                Arrived { key, id, method, exchange, progress_token, after, client: client.clone(), bytes };
             // Of many clients' requests each counts for its own.
-            let bytes = if client.is_some() { 0 } else { bytes };
-            let slot = InboundSlot::new(Arc::new(Request::new(shared, arrived)), bytes);
-            state.memory.request_came(bytes);
+            let counted = if client.is_some() { 0 } else { bytes };
+            let arrived = Arrived {
+                key,
+                id,
+                method,
+                exchange,
+                progress_token,
+                after,
+                client: client.clone(),
+                bytes,
+                scope,
+            };
+            let slot = InboundSlot::new(
+                Arc::new(Request { connection: Arc::clone(shared), data: RequestData::new(arrived) }),
+                counted,
+            );
+            state.memory.request_came(counted);
             state.inbound.insert(key.0, slot);
             // Mostly it starts in this very step, and then nothing is kept for its start.
             state.arriving = Some((key, waiting));
             state.apply(shared, now, effects);
-            if let (Some((_, mut waiting)), Some(slot)) =
-                (state.arriving.take(), state.inbound.get_mut(key.0))
-            {
+            if let (Some((_, mut waiting)), Some(_)) = (state.arriving.take(), state.inbound.get(key.0)) {
                 waiting.params = waiting.params.map(unpinned);
-                slot.extras().waiting = Some(waiting);
+                state.queued.insert(key.0, waiting);
             }
             if let Some(client) = &client {
                 state.places.arrived(client);

@@ -1,10 +1,9 @@
-//! A request this side serves, as its handler, its context and the driver share it.
+//! The data of a request this side serves, as its handler, its context and the driver share it. It knows nothing of its connection.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 use serde_json::value::RawValue;
@@ -12,9 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{Task, Whose};
-use super::handler::Handler;
-use super::shared::ConnectionInner;
+use super::admission::Whose;
 use crate::byte_budget::HeldBytes;
 use crate::cause::Cause;
 use crate::clients::Client;
@@ -26,8 +23,7 @@ use crate::sync::{AbortHandle, Mutex, MutexGuard};
 /// What a handler's contexts share. It lives until the last of them is dropped.
 ///
 /// One is held for each request in flight, so what few requests need is boxed, and made when it is needed.
-pub(super) struct Request {
-    pub(super) shared: Arc<ConnectionInner>,
+pub(super) struct RequestData {
     pub(super) key: InboundKey,
     pub(super) id: RequestId,
     pub(super) method: Arc<str>,
@@ -87,21 +83,19 @@ pub(super) struct Arrived {
     pub(super) client: Option<Arc<Client>>,
     /// What its frame takes.
     pub(super) bytes: u32,
+    /// Its own name for the registry, where its exchange is the space of its id.
+    pub(super) scope: Option<SessionId>,
 }
 
-impl Request {
-    pub(super) fn new(shared: &Arc<ConnectionInner>, arrived: Arrived) -> Self {
-        let Arrived { key, id, method, exchange, progress_token, after, client, bytes } = arrived;
-        let scope = shared
-            .exchange_scoped
-            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), exchange.0)));
+impl RequestData {
+    pub(super) fn new(arrived: Arrived) -> Self {
+        let Arrived { key, id, method, exchange, progress_token, after, client, bytes, scope } = arrived;
         let is_apart = exchange != ExchangeId::NONE
             || progress_token.is_some()
             || scope.is_some()
             || after > 0
             || client.is_some();
         Self {
-            shared: Arc::clone(shared),
             key,
             id,
             method,
@@ -128,10 +122,11 @@ impl Request {
         self.apart.as_ref()?.progress_token.as_deref()
     }
 
-    pub(super) fn whose(&self) -> Whose<'_> {
+    /// Whose it is; `connections`: whose its connection is.
+    pub(super) fn whose<'a>(&'a self, connections: &'a Client) -> Whose<'a> {
         match self.apart.as_ref().and_then(|apart| apart.client.as_deref()) {
             Some(client) => Whose::Own(client),
-            None => Whose::Connections(&self.shared.client),
+            None => Whose::Connections(connections),
         }
     }
 
@@ -139,9 +134,9 @@ impl Request {
         self.apart.as_ref().map_or(0, |apart| apart.after)
     }
 
-    pub(super) fn session(&self) -> &SessionId {
-        let scope = self.apart.as_ref().and_then(|apart| apart.scope.as_ref());
-        scope.unwrap_or(&self.shared.session_id)
+    /// The session it is registered under; `connections`: that of its connection.
+    pub(super) fn session<'a>(&'a self, connections: &'a SessionId) -> &'a SessionId {
+        self.apart.as_ref().and_then(|apart| apart.scope.as_ref()).unwrap_or(connections)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -156,7 +151,6 @@ impl Request {
     pub(super) fn set_cancelled(&self, cause: Cause) {
         let _ = self.late().cause.set(cause);
         self.cancelled.store(true, Ordering::Release);
-        self.shared.registry.record(self.session(), &self.id);
     }
 
     /// Wakes those who wait for the signal; without the lock, as it runs their wakers.
@@ -175,12 +169,13 @@ impl Request {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Its handler has been polled once, or never will be.
-    pub(super) fn begin(&self) {
-        if self.begun.load(Ordering::Relaxed) || self.begun.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        self.shared.beginning.fetch_sub(1, Ordering::SeqCst);
+    /// Its handler has been polled once, or never will be. `true`: it was not known before.
+    pub(super) fn set_begun(&self) -> bool {
+        !self.begun.load(Ordering::Relaxed) && !self.begun.swap(true, Ordering::SeqCst)
+    }
+
+    /// Wakes those who wait for [`begun`](Self::begun).
+    pub(super) fn wake_begun(&self) {
         if self.begun_awaited.load(Ordering::SeqCst) {
             self.signal.notify_waiters();
         }
@@ -198,15 +193,9 @@ impl Request {
         }
     }
 
+    /// Its token, made under the connection's lock: a cancel that comes meanwhile does not miss it.
     pub(super) fn token(&self) -> CancellationToken {
-        let token = {
-            let _core = self.shared.lock();
-            self.late().token.get_or_init(CancellationToken::new).clone()
-        };
-        if self.is_cancelled() {
-            token.cancel();
-        }
-        token
+        self.late().token.get_or_init(CancellationToken::new).clone()
     }
 
     pub(super) fn take_span(&self) -> Option<tracing::Span> {
@@ -221,23 +210,6 @@ impl Request {
 
     fn late(&self) -> &Late {
         self.late.get_or_init(Box::default)
-    }
-
-    /// Ends a task of the user's with the request.
-    pub(super) fn end_with(&self, watch: AbortHandle) {
-        let late = {
-            let mut state = self.shared.lock();
-            match state.inbound.get_mut(self.key.0) {
-                Some(slot) => {
-                    slot.extras().watches.push(watch);
-                    None
-                }
-                None => Some(watch),
-            }
-        };
-        if let Some(watch) = late {
-            watch.abort();
-        }
     }
 
     /// Whether the end of its task was told. Its guard alone asks and tells, and it went with the task.
@@ -267,22 +239,11 @@ impl Request {
     }
 }
 
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
-            .field("session", self.session())
-            .field("id", &self.id)
-            .field("method", &self.method)
-            .field("cause", &self.cause())
-            .finish_non_exhaustive()
-    }
-}
-
 pin_project! {
     /// Waits for a request's cancel. Most handlers hold one, so it is no `async fn`, which takes half as much again.
     #[must_use = "futures do nothing unless they are polled"]
     pub(super) struct Signalled<'a> {
-        request: &'a Request,
+        request: &'a RequestData,
         // It hears what is told from its making on, so that the cause is always looked at after that.
         #[pin]
         signal: Notified<'a>,
@@ -301,86 +262,5 @@ impl Future for Signalled<'_> {
             ready!(this.signal.as_mut().poll(cx));
             this.signal.set(this.request.signal.notified());
         }
-    }
-}
-
-/// What the driver keeps for a request beside the machine's slot.
-pub(super) struct InboundSlot {
-    pub(super) request: Arc<Request>,
-    /// What few requests have.
-    pub(super) extras: Option<Box<InboundExtras>>,
-    /// Bytes it holds: its frame, or its answer where that waits for room and is larger.
-    pub(super) bytes: u32,
-    /// Frames of it that wait in the outbox. At the most a `u16` holds it stays there.
-    frames: u16,
-    /// Whether it is answered without a handler.
-    pub(super) unserved: Unserved,
-    /// Its task runs, and whether its request is settled.
-    pub(super) task: Task,
-}
-
-/// What few requests have.
-#[derive(Default)]
-pub(super) struct InboundExtras {
-    /// What starts it, while it waits for a permit.
-    pub(super) waiting: Option<Waiting>,
-    /// Its handler waits for room in the outbox.
-    pub(super) waits_for_room: Option<Waker>,
-    /// The progress tokens it reports under, by which the peer may cancel it.
-    pub(super) tokens: Vec<RequestId>,
-    /// Tasks that end with it.
-    pub(super) watches: Vec<AbortHandle>,
-}
-
-impl InboundSlot {
-    pub(super) fn new(request: Arc<Request>, bytes: u32) -> Self {
-        Self { request, extras: None, bytes, frames: 0, unserved: Unserved::No, task: Task::NotStarted }
-    }
-
-    pub(super) fn add_frame(&mut self) {
-        self.frames = self.frames.saturating_add(1);
-    }
-
-    pub(super) fn remove_frame(&mut self) {
-        // One that was at its most may have been over it: it is not known any more when the last is gone.
-        if self.frames < u16::MAX {
-            self.frames = self.frames.saturating_sub(1);
-        }
-    }
-
-    /// Whether frames of it wait in the outbox. From then on none do.
-    pub(super) fn take_frames(&mut self) -> bool {
-        std::mem::take(&mut self.frames) > 0
-    }
-
-    pub(super) fn extras(&mut self) -> &mut InboundExtras {
-        self.extras.get_or_insert_default()
-    }
-}
-
-/// What a request waits with for its permit.
-pub(super) struct Waiting {
-    pub(super) handler: Option<Arc<dyn Handler>>,
-    pub(super) params: Option<bytes::Bytes>,
-}
-
-/// Whether a request is answered without a handler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unserved {
-    No,
-    /// As nobody serves its method.
-    NotFound,
-    /// By the result the dialect has for it.
-    Shutdown,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_in_flight_takes_little() {
-        let bytes = (size_of::<Request>(), size_of::<InboundSlot>());
-        assert!(bytes.0 <= 128 && bytes.1 <= 24, "W8: a request and its slot take {bytes:?} bytes");
     }
 }

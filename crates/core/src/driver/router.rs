@@ -10,12 +10,13 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::arrival_order::ArrivalOrder;
 use super::context::CallContext;
-use super::handler::{AsyncHandler, BlockingHandler, Handler};
+use super::handler::{AsyncHandler, BlockingHandler};
 use super::handler_error::HandlerError;
-use super::notification_queue::ArrivalOrder;
 use super::params::read_params;
 use super::peer::Peer;
+use super::shared::{Handler, NotificationHandler, Notified};
 use crate::transport::BoxFuture;
 
 /// The methods this side serves.
@@ -119,7 +120,9 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.notified(Arc::from(name.as_ref()), Order::Kept, move |told, params| handler(told.peer, params))
+        self.notified(Arc::from(name.as_ref()), Order::Kept, move |notified, params| {
+            handler(Peer::new(&notified.connection), params)
+        })
     }
 
     /// Handles a notification, in order with the others, that must know which requests came before it: a protocol's own
@@ -131,8 +134,8 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.notified(Arc::from(name.as_ref()), Order::Kept, move |told, params| {
-            handler(told.peer, told.place, params)
+        self.notified(Arc::from(name.as_ref()), Order::Kept, move |notified, params| {
+            handler(Peer::new(&notified.connection), ArrivalOrder::of(&notified), params)
         })
     }
 
@@ -144,7 +147,9 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.notified(Arc::from(name.as_ref()), Order::Free, move |told, params| handler(told.peer, params))
+        self.notified(Arc::from(name.as_ref()), Order::Free, move |notified, params| {
+            handler(Peer::new(&notified.connection), params)
+        })
     }
 
     /// Handles every notification that has no handler of its own, in order with the others.
@@ -155,7 +160,9 @@ impl Router {
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let function = move |told: Told, params| handler(told.peer, told.method, params);
+        let function = move |notified: Notified, params| {
+            handler(Peer::new(&notified.connection), notified.method, params)
+        };
         let handler = TypedNotification { function, order: Order::Kept, params: PhantomData };
         self.notification_fallback = Some(Arc::new(handler));
         self
@@ -168,7 +175,7 @@ impl Router {
 
     fn notified<F, P, Fut>(mut self, name: Arc<str>, order: Order, function: F) -> Self
     where
-        F: Fn(Told, P) -> Fut + Send + Sync + 'static,
+        F: Fn(Notified, P) -> Fut + Send + Sync + 'static,
         P: DeserializeOwned + Send + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -226,19 +233,6 @@ enum Order {
     Free,
 }
 
-/// What is known of a notification beside its params.
-pub(super) struct Told {
-    pub(super) peer: Peer,
-    pub(super) method: Arc<str>,
-    pub(super) place: ArrivalOrder,
-}
-
-/// A notification's handler with its types erased.
-pub(super) trait NotificationHandler: Send + Sync {
-    fn keeps_order(&self) -> bool;
-    fn handle(&self, told: Told, params: Option<Bytes>) -> BoxFuture<'static, ()>;
-}
-
 struct TypedNotification<F, P> {
     function: F,
     order: Order,
@@ -247,7 +241,7 @@ struct TypedNotification<F, P> {
 
 impl<F, P, Fut> NotificationHandler for TypedNotification<F, P>
 where
-    F: Fn(Told, P) -> Fut + Send + Sync + 'static,
+    F: Fn(Notified, P) -> Fut + Send + Sync + 'static,
     P: DeserializeOwned + Send + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
@@ -255,11 +249,11 @@ where
         self.order == Order::Kept
     }
 
-    fn handle(&self, told: Told, params: Option<Bytes>) -> BoxFuture<'static, ()> {
+    fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()> {
         let Ok(params) = read_params::<P>(params) else {
-            tracing::debug!(rpc.method = %crate::shown::Shown::name(&told.method), "a notification's params do not fit its handler");
+            tracing::debug!(rpc.method = %crate::shown::Shown::name(&notified.method), "a notification's params do not fit its handler");
             return Box::pin(std::future::ready(()));
         };
-        Box::pin((self.function)(told, params))
+        Box::pin((self.function)(notified, params))
     }
 }

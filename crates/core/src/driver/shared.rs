@@ -2,7 +2,7 @@
 //!
 //! # Locks
 //! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
-//!   step, in [`ConnectionInner::step`], and never across an await.
+//!   step, in `ConnectionInner::step` (`step.rs`), and never across an await.
 //! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
 //!   tokens, inboxes, hooks and the log are put into [`Effects`] and done after it is released. A codec may be asked to read
 //!   a handshake under it; codecs keep no state.
@@ -21,17 +21,18 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::admission::{Admission, Permits};
 use super::call_entry::{CallEntry, RemoteAction, Said};
-use super::effects::Effects;
+use super::inbound_slot::InboundSlot;
 use super::interner::Interner;
 use super::memory::Memory;
 use super::notification_queue::NotificationQueue;
 use super::outbox::{Answer, Outbox};
 use super::reported::Reported;
-use super::request::{InboundSlot, Waiting};
+use super::request::RequestData;
 use super::send_waiters::SendWaiters;
 use super::slots::{SideTable, SlotKey, Slots};
 use super::subscriptions::Subscriptions;
@@ -41,11 +42,11 @@ use crate::clients::Client;
 use crate::dialect::{Dialect, Role};
 use crate::error::ConnectionError;
 use crate::id::{ExchangeId, InboundKey, OutboundKey};
-use crate::machine::{CloseCause, Event, Session};
+use crate::machine::{CloseCause, Event, Session, Work};
 use crate::registry::{Registry, SessionId};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Handle, Mutex, MutexGuard};
-use crate::transport::{Capabilities, PeerInfo};
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::{AbortHandle, Handle, Mutex, MutexGuard};
+use crate::transport::{BoxFuture, Capabilities, PeerInfo};
 
 /// A hook for a connection's events.
 pub(super) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -102,12 +103,55 @@ pub(super) struct Config {
     pub(super) on_event: Option<EventHook>,
 }
 
+/// A request this side serves with its connection, which its handler and its contexts share. One allocation for both: it is held for
+/// each request in flight.
+pub(super) struct Request {
+    pub(super) connection: Arc<ConnectionInner>,
+    pub(super) data: RequestData,
+}
+
+impl Request {
+    /// The session it is registered under.
+    pub(super) fn session(&self) -> &SessionId {
+        self.data.session(&self.connection.session_id)
+    }
+}
+
+/// A method's handler with its types erased. The trait stands where requests wait for their handlers; who implements it stands above.
+pub(super) trait Handler: Send + Sync {
+    fn work(&self) -> Work;
+
+    /// Starts its task.
+    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle;
+}
+
+/// A notification's handler with its types erased.
+pub(super) trait NotificationHandler: Send + Sync {
+    fn keeps_order(&self) -> bool;
+
+    fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()>;
+}
+
+/// What is known of a notification beside its params.
+pub(super) struct Notified {
+    pub(super) connection: Arc<ConnectionInner>,
+    pub(super) method: Arc<str>,
+    /// It was the connection's so many-th.
+    pub(super) number: u64,
+}
+
+/// What a request waits with for its permit.
+pub(super) struct Waiting {
+    pub(super) handler: Option<Arc<dyn Handler>>,
+    pub(super) params: Option<Bytes>,
+}
+
 /// What the one mutex guards (D1).
 pub(super) struct State {
     pub(super) session: Session,
     pub(super) outbox: Outbox,
     pub(super) memory: Memory,
-    pub(super) inbound: SideTable<InboundSlot>,
+    pub(super) inbound: SideTable<InboundSlot<Request>>,
     /// Requests whose handlers wait for room in the outbox, in the order in which they began to.
     pub(super) waiting_for_room: Vec<InboundKey>,
     /// Notifications of ours that wait for room.
@@ -115,6 +159,8 @@ pub(super) struct State {
     pub(super) calls: Slots<CallEntry>,
     pub(super) methods: Interner,
     pub(super) outbound: SideTable<SlotKey>,
+    /// Requests that wait for a permit, each with what starts it.
+    pub(super) queued: SideTable<Waiting>,
     /// The request that is being taken in in this step, and what starts it.
     pub(super) arriving: Option<(InboundKey, Waiting)>,
     /// The exchange of the request that is taken in in this step, if its handler starts in it: the driver tells the wire
@@ -128,7 +174,7 @@ pub(super) struct State {
     pub(super) places: Permits,
     /// Calls whose progress somebody reads.
     pub(super) progress_readers: usize,
-    pub(super) notices: NotificationQueue,
+    pub(super) notices: NotificationQueue<Arc<dyn NotificationHandler>>,
     pub(super) reported: Reported,
     /// Children on other connections, each with what cancels it once it is known where it is.
     pub(super) foreign: HashMap<u64, Option<RemoteAction>>,
@@ -152,6 +198,7 @@ impl ConnectionInner {
                 outbox: Outbox::new(),
                 memory: Memory::new(&parts.budget),
                 inbound: SideTable::new(),
+                queued: SideTable::new(),
                 waiting_for_room: Vec::new(),
                 notifiers: SendWaiters::default(),
                 calls: Slots::new(),
@@ -207,50 +254,9 @@ impl ConnectionInner {
     pub(super) fn rpc_system(&self) -> &'static str {
         if self.dialect.codec().as_json_rpc().is_some() { "jsonrpc" } else { self.dialect.name() }
     }
-
-    /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
-    /// concerns others.
-    pub(super) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
-        let now = now();
-        let mut effects = Effects::default();
-        let (result, given_back) = {
-            let mut state = self.lock();
-            let result = act(&mut state, now, &mut effects);
-            state.apply(self, now, &mut effects);
-            state.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
-            let held = state.bytes_held();
-            let given_back = state.memory.count(held);
-            state.call_driver(self, &mut effects);
-            (result, given_back)
-        };
-        self.budget.remove(given_back);
-        effects.run(self);
-        result
-    }
 }
 
 impl State {
-    /// Wakes the driver if what happened needs it.
-    fn call_driver(&mut self, shared: &ConnectionInner, effects: &mut Effects) {
-        let earlier = match (self.session.next_timeout(), self.armed) {
-            (Some(next), Some(armed)) => next < armed,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        let (closing, walking) = (self.close.is_some(), self.session.has_work());
-        if closing {
-            shared.closing.store(true, Ordering::Relaxed);
-        }
-        if walking != shared.walking.load(Ordering::Relaxed) {
-            shared.walking.store(walking, Ordering::Relaxed);
-        }
-        let over = self.end.is_some() && self.session.is_finished();
-        if self.outbox.take_news() || earlier || closing || walking || over {
-            self.dirty = true;
-            effects.driver = self.driver.take();
-        }
-    }
-
     /// About how many bytes the connection holds.
     pub(super) fn bytes_held(&self) -> usize {
         self.memory.of_requests()
@@ -263,35 +269,6 @@ impl State {
         let ticket = *self.outbound.get(call.0)?;
         self.calls.get_mut(ticket).map(|entry| (ticket, entry))
     }
-
-    /// Wakes those who wait for room, once a fair part of it is free again.
-    pub(super) fn give_room(&mut self, effects: &mut Effects) {
-        if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
-            return;
-        }
-        if self.outbox.has_room_again(self.session.limits()) {
-            self.give_room_to_all(effects);
-        }
-    }
-
-    pub(super) fn give_room_to_all(&mut self, effects: &mut Effects) {
-        for key in self.waiting_for_room.drain(..) {
-            let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
-            let waker = extras.and_then(|extras| extras.waits_for_room.take());
-            effects.wakers.extend(waker);
-        }
-        effects.wakers.extend(self.notifiers.take());
-    }
-
-    /// A request is answered or silenced: nothing of it waits for room any more.
-    pub(super) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
-        effects.wakers.extend(self.notifiers.take_of(key));
-        let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
-        if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
-            effects.wakers.push(waker);
-            self.waiting_for_room.retain(|waiting| *waiting != key);
-        }
-    }
 }
 
 impl std::fmt::Debug for ConnectionInner {
@@ -300,6 +277,17 @@ impl std::fmt::Debug for ConnectionInner {
             .field("session", &self.session_id)
             .field("dialect", &self.dialect)
             .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request")
+            .field("session", self.session())
+            .field("id", &self.data.id)
+            .field("method", &self.data.method)
+            .field("cause", &self.data.cause())
             .finish_non_exhaustive()
     }
 }
@@ -314,4 +302,15 @@ fn draw_seed() -> u128 {
     use std::hash::{BuildHasher, RandomState};
     let draw = || u128::from(RandomState::new().hash_one(0u8));
     (draw() << 64) | draw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_in_flight_takes_little() {
+        let bytes = (size_of::<Request>(), size_of::<InboundSlot<Request>>());
+        assert!(bytes.0 <= 128 && bytes.1 <= 24, "W8: a request and its slot take {bytes:?} bytes");
+    }
 }

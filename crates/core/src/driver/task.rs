@@ -15,9 +15,8 @@
 //! - T6 Dropped at any time, with its runtime or by a panic of the wire, it settles every call as disconnected.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -354,14 +353,4 @@ impl Inbound {
     pub(super) fn member(&self, body: bytes::Bytes) -> Self {
         Self { body, exchange: self.exchange, principal: self.principal.clone(), address: self.address }
     }
-}
-
-/// Polls a future to its end and catches its panic.
-pub(super) async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn std::any::Any + Send>> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(polled) => polled.map(Ok),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }

@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 use super::admission::Task;
 use super::context::CallContext;
 use super::outbox::Answer;
-use super::request::Request;
-use super::shared::{ConnectionInner, State};
+use super::shared::{ConnectionInner, Request, State};
 use crate::dialect::HandshakePart;
 use crate::machine::HandlerResult;
+use crate::sync::atomic::Ordering;
 
 /// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
 pub(super) struct Guard(Arc<Request>);
@@ -25,10 +25,10 @@ impl Guard {
 
     /// Opens the request's span, if anyone wants it.
     pub(super) fn open_span(&self) {
-        let request = &self.0;
+        let request = &self.0.data;
         let span = tracing::info_span!(
             "rescind.request",
-            rpc.system.name = request.shared.rpc_system(),
+            rpc.system.name = self.0.connection.rpc_system(),
             rpc.method = %crate::shown::Shown::name(&request.method),
             jsonrpc.request.id = %crate::shown::Shown::name(&request.id),
             cancel.source = tracing::field::Empty,
@@ -41,18 +41,18 @@ impl Guard {
 
     /// Runs code of the handler in the request's span.
     pub(super) fn enter<R>(&self, code: impl FnOnce() -> R) -> R {
-        let span = self.0.take_span();
+        let span = self.0.data.take_span();
         let entered = span.as_ref().map(tracing::Span::enter);
         let result = code();
         drop(entered);
-        self.0.put_span(span);
+        self.0.data.put_span(span);
         result
     }
 
     /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then; and closes it.
     pub(super) fn close_span(&self, end: HandlerResult) {
-        let Some(span) = self.0.take_span() else { return };
-        let Some(cause) = self.0.cause() else { return };
+        let Some(span) = self.0.data.take_span() else { return };
+        let Some(cause) = self.0.data.cause() else { return };
         span.record("cancel.source", cause.kind().name());
         let outcome = match end {
             HandlerResult::Value => "completed",
@@ -63,14 +63,18 @@ impl Guard {
         span.record("cancel.outcome", outcome);
     }
 
+    /// The handler has been polled once, or never will be.
     pub(super) fn begin(&self) {
-        self.0.begin();
+        if self.0.data.set_begun() {
+            self.0.connection.beginning.fetch_sub(1, Ordering::SeqCst);
+            self.0.data.wake_begun();
+        }
     }
 
     /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
     /// becomes an internal error.
     pub(super) fn fit(&self, answer: Answer) -> Answer {
-        self.0.shared.fit(&self.0.method, answer)
+        self.0.connection.fit(&self.0.data.method, answer)
     }
 
     /// Offers the handler's end once there is room for it, and reports the task as gone.
@@ -85,7 +89,7 @@ impl Guard {
     ) -> Poll<()> {
         let offered = self.0.poll_offer(end, answer, cx);
         if offered.is_ready() {
-            self.0.set_told();
+            self.0.data.set_told();
         }
         offered
     }
@@ -93,12 +97,12 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let request = &self.0;
+        let Request { connection, data: request } = &*self.0;
         // Of a task that was aborted; contexts may outlive it.
         drop(request.take_span());
         if !request.is_told() {
-            request.begin();
-            request.shared.step(|state, now, _| state.end_task(request, now));
+            self.begin();
+            connection.step(|state, now, _| state.end_task(&self.0, now));
         }
     }
 }
@@ -106,13 +110,8 @@ impl Drop for Guard {
 impl Request {
     /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
     /// permit and can be cancelled.
-    fn poll_offer(
-        self: &Arc<Self>,
-        end: HandlerResult,
-        answer: &mut Option<Answer>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
-        let heard = self.shared.dialect.rules().errors_after_cancel;
+    fn poll_offer(&self, end: HandlerResult, answer: &mut Option<Answer>, cx: &mut Context<'_>) -> Poll<()> {
+        let heard = self.connection.dialect.rules().errors_after_cancel;
         let end = match (end, &*answer) {
             // What the dialect lets a handler say after its cancel stands as a value would.
             (HandlerResult::Error, Some(Answer::Error(error))) if heard.contains(&error.code) => {
@@ -120,22 +119,22 @@ impl Request {
             }
             (end, _) => end,
         };
-        self.shared.step(|state, now, effects| {
+        self.connection.step(|state, now, effects| {
             let weight = answer.as_ref().map_or(0, Answer::weight);
-            let settled = !state.session.may_notify(self.key);
+            let settled = !state.session.may_notify(self.data.key);
             let has_room = state.outbox.has_room(state.session.limits(), weight);
-            let Some(slot) = state.inbound.get_mut(self.key.0) else { return Poll::Ready(()) };
+            let Some(slot) = state.inbound.get_mut(self.data.key.0) else { return Poll::Ready(()) };
             if !settled && !has_room {
                 if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
-                    state.waiting_for_room.push(self.key);
+                    state.waiting_for_room.push(self.data.key);
                 }
                 state.memory.answer_waits(&mut slot.bytes, weight);
                 return Poll::Pending;
             }
             state.offered = answer.take();
-            state.session.local_answer(now, self.key, end);
+            state.session.local_answer(now, self.data.key, end);
             state.end_task(self, now);
-            state.apply(&self.shared, now, effects);
+            state.apply(&self.connection, now, effects);
             // What the machine did not take is dropped without the lock.
             *answer = state.offered.take();
             Poll::Ready(())
@@ -145,15 +144,16 @@ impl Request {
 
 impl State {
     /// The task of a request is gone.
-    pub(super) fn end_task(&mut self, request: &Request, now: std::time::Instant) {
-        if request.is_cancelled() {
-            request.shared.registry.clear(request.session(), &request.id);
+    fn end_task(&mut self, request: &Request, now: std::time::Instant) {
+        let Request { connection, data } = request;
+        if data.is_cancelled() {
+            connection.registry.clear(request.session(), &data.id);
         }
-        if let Some(slot) = self.inbound.get_mut(request.key.0) {
-            self.places.ends(&request.shared.admission, request.whose(), slot.task);
+        if let Some(slot) = self.inbound.get_mut(data.key.0) {
+            self.places.ends(&connection.admission, data.whose(&connection.client), slot.task);
             slot.task = Task::Ended;
         }
-        self.session.local_ended(now, request.key);
+        self.session.local_ended(now, data.key);
     }
 }
 
