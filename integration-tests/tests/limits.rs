@@ -78,7 +78,7 @@ fn the_limits_of_a_server_stand_with_their_defaults() {
 
 /// What cannot be set: the file, the constant, its value, and words of its row on the page with the value as it stands there.
 const FIXED: [(&str, &str, &str, &str, &str); 60] = [
-    ("core/src/driver/seats.rs", "LEAVING", "64", "made room and still close", "64"),
+    ("core/src/driver/admission/seats.rs", "LEAVING", "64", "made room and still close", "64"),
     ("core/src/id.rs", "MAX_ID_BYTES", "256", "bytes of an id", "256"),
     ("core/src/message.rs", "MAX_TOKEN_BYTES", "256", "bytes of a progress token", "256"),
     ("core/src/shown.rs", "NAME", "128", "bytes of a name in a log", "128"),
@@ -95,10 +95,10 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
     ("http/src/server/service.rs", "SMALL_HEAD", "4 * 1024", "is let in from a reserve", "4 KiB"),
     ("http/src/server/body.rs", "OPENING", "64 * 1024", "a POST without a session", "64 KiB"),
     ("http/src/server/full.rs", "UNWATCHED", "4 * 1024", "a response of which", "4 KiB"),
-    ("core/src/driver/notifications.rs", "UNREAD", "1024", "leaves unread", "1024"),
-    ("core/src/driver/reported.rs", "MOST", "8", "tokens that one request reports under", "8"),
+    ("core/src/driver/notifications/mod.rs", "UNREAD", "1024", "leaves unread", "1024"),
+    ("core/src/driver/requests/reported.rs", "MOST", "8", "tokens that one request reports under", "8"),
     (
-        "core/src/driver/notification_queue.rs",
+        "core/src/driver/notifications/tasks.rs",
         "BEGIN_LIMIT",
         "Duration::from_secs(1)",
         "not polled yet",
@@ -177,10 +177,11 @@ fn what_cannot_be_set_stands_with_its_value() {
 const NO_BOUNDS: [(&str, &[&str]); 63] = [
     ("core/src/id.rs", &["OURS"]),
     ("core/src/framing/mod.rs", &["SHED"]),
-    ("core/src/driver/negotiate.rs", &["ATTEMPTS"]),
-    ("core/src/driver/interner.rs", &["MOST", "LONGEST"]),
-    ("core/src/driver/write.rs", &["COPY", "COUNTED"]),
-    ("core/src/driver/memory.rs", &["STEP", "REQUEST", "COPIED"]),
+    ("core/src/driver/connection/negotiate.rs", &["ATTEMPTS"]),
+    ("core/src/driver/tables/interner.rs", &["MOST", "LONGEST"]),
+    ("core/src/driver/connection/write.rs", &["COPY", "COUNTED"]),
+    ("core/src/driver/memory.rs", &["STEP", "REQUEST"]),
+    ("core/src/driver/params.rs", &["COPIED"]),
     ("core/src/clients.rs", &["KINDS", "DEFAULT_IPV6_PREFIX"]),
     ("core/src/machine/settled_cache.rs", &["ENTRY"]),
     ("core/src/machine/early_cancels.rs", &["ENTRY"]),
@@ -189,7 +190,7 @@ const NO_BOUNDS: [(&str, &[&str]); 63] = [
     ("http/src/server/reply.rs", &["PIECE"]),
     ("websocket/src/link/counting_io.rs", &["CONTROL_HEAD"]),
     ("core/src/driver/outbox.rs", &["ENVELOPE", "KEPT", "ROW"]),
-    ("core/src/driver/task.rs", &["BATCH", "ROUNDS"]),
+    ("core/src/driver/connection/mod.rs", &["BATCH", "ROUNDS"]),
     ("core/src/machine/timers.rs", &["NEVER"]),
     ("core/src/machine/mod.rs", &["DUE"]),
     ("core/src/registry.rs", &["SHARDS", "KEPT"]),

@@ -377,7 +377,7 @@ pub(crate) const ROWS: [Row; 23] = [
                 &["blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else"],
             ),
             (
-                "crates/core/src/driver/admission.rs",
+                "crates/core/src/driver/admission/mod.rs",
                 &["who_drains_more_than_its_share_is_refused_and_others_are_not"],
             ),
         ],

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::admission::Admission;
-use super::negotiate::PendingNegotiation;
-use super::peer::Peer;
-use super::router::Router;
-use super::seats::Occupant;
-use super::session_permit::SessionPermit;
-use super::shared::{Config, ConnectionInner, EventHook};
-use super::task::ConnectionTask;
-use super::timeouts::{Setting, Timeouts};
 use crate::clients::Clients;
 use crate::dialect::{Dialect, Role};
+use crate::driver::admission::Admission;
+use crate::driver::admission::seats::Occupant;
+use crate::driver::admission::session_permit::SessionPermit;
+use crate::driver::connection::ConnectionTask;
+use crate::driver::connection::negotiate::PendingNegotiation;
+use crate::driver::peer::Peer;
+use crate::driver::router::Router;
+use crate::driver::state::{Config, ConnectionInner, EventHook};
+use crate::driver::timeouts::{Setting, Timeouts};
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits, Session, SessionConfig};
 use crate::registry::{Registry, SessionId};
@@ -58,11 +58,11 @@ impl Peer {
 }
 
 impl PeerBuilder {
-    pub(super) fn new(dialect: Dialect) -> Self {
+    pub(crate) fn new(dialect: Dialect) -> Self {
         Self::of([dialect])
     }
 
-    pub(super) fn of(dialects: impl IntoIterator<Item = Dialect>) -> Self {
+    pub(crate) fn of(dialects: impl IntoIterator<Item = Dialect>) -> Self {
         Self {
             dialects: dialects.into_iter().collect(),
             router: None,
@@ -101,7 +101,7 @@ impl PeerBuilder {
         self
     }
 
-    /// The timeout of calls that set none by [`CallBuilder::timeout`](super::CallBuilder::timeout); `None` for no timeout. A call that
+    /// The timeout of calls that set none by [`CallBuilder::timeout`](crate::CallBuilder::timeout); `None` for no timeout. A call that
     /// times out is cancelled with the cause `Deadline`: the peer is sent a cancel, except for the handshake. Default: 60 s for
     /// clients of MCP, but for `subscriptions/listen`; none for servers and in other dialects.
     ///
@@ -155,7 +155,7 @@ impl PeerBuilder {
         self
     }
 
-    pub(super) fn admission(mut self, admission: &Arc<Admission>) -> Self {
+    pub(crate) fn admission(mut self, admission: &Arc<Admission>) -> Self {
         self.admission = Some(Arc::clone(admission));
         self
     }
@@ -201,7 +201,7 @@ impl PeerBuilder {
         self.negotiate_at(link, None).await
     }
 
-    pub(super) async fn negotiate_at(
+    pub(crate) async fn negotiate_at(
         self,
         mut link: Link,
         place: Option<SessionPermit>,

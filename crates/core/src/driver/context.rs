@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::handler_error::{HandlerError, Stopped};
-use super::notify::Frame;
-use super::request::RequestData;
-use super::shared::{ConnectionInner, Request};
 use crate::cause::{Cause, CauseKind};
+use crate::driver::handler::error::{HandlerError, Stopped};
+use crate::driver::notifications::send::Frame;
+use crate::driver::requests::data::RequestData;
+use crate::driver::state::{ConnectionInner, Request};
 use crate::error::CallError;
 use crate::id::RequestId;
 use crate::registry::{Registry, SessionId};
@@ -26,15 +26,15 @@ use crate::sync::AbortHandle;
 pub struct CallContext(Arc<Request>);
 
 impl CallContext {
-    pub(super) const fn new(request: Arc<Request>) -> Self {
+    pub(crate) const fn new(request: Arc<Request>) -> Self {
         Self(request)
     }
 
-    pub(super) fn connection(&self) -> &Arc<ConnectionInner> {
+    pub(crate) fn connection(&self) -> &Arc<ConnectionInner> {
         &self.0.connection
     }
 
-    pub(super) fn request(&self) -> &RequestData {
+    pub(crate) fn request(&self) -> &RequestData {
         &self.0.data
     }
 

@@ -10,7 +10,7 @@ const REQUEST: usize = 1024;
 
 /// What a connection holds.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     budget: ByteBudget,
     /// Bytes the budget knows of.
     told: usize,
@@ -19,22 +19,22 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(budget: &ByteBudget) -> Self {
+    pub(crate) fn new(budget: &ByteBudget) -> Self {
         Self { budget: budget.clone(), told: 0, requests: 0 }
     }
 
     /// A request was taken in.
-    pub(super) const fn request_came(&mut self, bytes: u32) {
+    pub(crate) const fn request_came(&mut self, bytes: u32) {
         self.requests += bytes as usize;
     }
 
     /// A request is gone.
-    pub(super) const fn request_gone(&mut self, bytes: u32) {
+    pub(crate) const fn request_gone(&mut self, bytes: u32) {
         self.requests -= bytes as usize;
     }
 
     /// The answer of a request waits for room. From now on the request counts for whichever is larger, its frame or its answer.
-    pub(super) fn answer_waits(&mut self, held: &mut u32, answer: usize) {
+    pub(crate) fn answer_waits(&mut self, held: &mut u32, answer: usize) {
         let answer = u32::try_from(answer).unwrap_or(u32::MAX);
         if answer > *held {
             self.requests += (answer - *held) as usize;
@@ -45,14 +45,14 @@ impl Memory {
 
 impl Memory {
     /// Bytes of requests that wait or run.
-    pub(super) const fn of_requests(&self) -> usize {
+    pub(crate) const fn of_requests(&self) -> usize {
         self.requests
     }
 
     /// Tells the budget at the end of each step what the connection holds. Returns the bytes that are to be given back: the caller does
     /// that without the lock, as it wakes others.
     #[must_use]
-    pub(super) fn count(&mut self, held: usize) -> usize {
+    pub(crate) fn count(&mut self, held: usize) -> usize {
         let told = self.told;
         if held.abs_diff(told) < STEP && (held > 0 || told == 0) {
             return 0;
@@ -72,6 +72,6 @@ impl Drop for Memory {
 }
 
 /// What a request counts for, in bytes.
-pub(super) fn bytes_of_request(inbound: &Inbound) -> u32 {
+pub(crate) fn bytes_of_request(inbound: &Inbound) -> u32 {
     u32::try_from(inbound.body.len().saturating_add(REQUEST)).unwrap_or(u32::MAX)
 }

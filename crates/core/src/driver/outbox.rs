@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::slots::SlotKey;
 use crate::cause::Cause;
 use crate::dialect::Refusal;
+use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey, RequestId};
 use crate::machine::{AckStatus, Limits, Reply};
@@ -32,18 +32,18 @@ const KEPT: usize = 1024;
 
 /// Cancels in a row before a frame of bulk has its turn, and in one turn of the writer. Fewer than the other side reads in one
 /// turn, so that they do not fill the wire, and a wire they do fill comes to have room for bulk.
-pub(super) const ROW: usize = 8;
+pub(crate) const ROW: usize = 8;
 
 /// What a handler gives as its answer.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Value(Box<RawValue>),
     Error(ErrorObject),
     Refused(Refusal),
 }
 
 impl Answer {
-    pub(super) fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Value(value) => ENVELOPE + value.get().len(),
             Self::Error(error) => {
@@ -56,7 +56,7 @@ impl Answer {
 
 /// A frame of the control lane.
 #[derive(Debug)]
-pub(super) enum Control {
+pub(crate) enum Control {
     /// The cancel of a call, whose details stand in its slot.
     Cancel(SlotKey),
     Refuse {
@@ -89,7 +89,7 @@ pub(super) enum Control {
 
 /// A frame of the bulk lane.
 #[derive(Debug)]
-pub(super) enum Bulk {
+pub(crate) enum Bulk {
     /// A staged call, whose frame stands in its slot.
     Call(SlotKey),
     Answer {
@@ -103,16 +103,16 @@ pub(super) enum Bulk {
 
 /// A notification of ours.
 #[derive(Debug)]
-pub(super) struct Notification {
+pub(crate) struct Notification {
     /// The request it belongs to: it is never written after that request's answer.
-    pub(super) owner: Option<InboundKey>,
-    pub(super) exchange: ExchangeId,
-    pub(super) method: Arc<str>,
-    pub(super) params: Option<Box<RawValue>>,
+    pub(crate) owner: Option<InboundKey>,
+    pub(crate) exchange: ExchangeId,
+    pub(crate) method: Arc<str>,
+    pub(crate) params: Option<Box<RawValue>>,
 }
 
 impl Notification {
-    pub(super) fn weight(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         ENVELOPE + self.method.len() + self.params.as_ref().map_or(0, |params| params.get().len())
     }
 }
@@ -133,7 +133,7 @@ struct Amount {
 }
 
 #[derive(Debug)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     control: VecDeque<Control>,
     cancels: VecDeque<SlotKey>,
     /// Cancels that overtook the frame of bulk that is next.
@@ -146,11 +146,11 @@ pub(super) struct Outbox {
     /// Something was queued that the writer does not know of.
     news: bool,
     /// The wire takes no frame of the next lane now, so that more bulk is no news.
-    pub(super) blocked: bool,
+    pub(crate) blocked: bool,
 }
 
 impl Outbox {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             control: VecDeque::new(),
             cancels: VecDeque::new(),
@@ -165,28 +165,28 @@ impl Outbox {
     }
 
     /// Whether a value or a notification of this weight may be queued. One is let into an empty outbox at any weight.
-    pub(super) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
+    pub(crate) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
         self.takes_any()
             || (self.room.frames < limits.outbox_frames && self.room.bytes + weight <= limits.outbox_bytes)
     }
 
     /// Whether no value and no notification waits.
-    pub(super) const fn takes_any(&self) -> bool {
+    pub(crate) const fn takes_any(&self) -> bool {
         self.room.frames == 0
     }
 
     /// Whether so much has been written that those who wait for room may try again.
-    pub(super) fn has_room_again(&self, limits: &Limits) -> bool {
+    pub(crate) fn has_room_again(&self, limits: &Limits) -> bool {
         self.room.frames <= limits.outbox_frames - limits.outbox_frames / 4
             && self.room.bytes <= limits.outbox_bytes - limits.outbox_bytes / 4
     }
 
     /// The peer sends and does not read.
-    pub(super) fn reserve_is_spent(&self, limits: &Limits) -> bool {
+    pub(crate) fn reserve_is_spent(&self, limits: &Limits) -> bool {
         self.reserve.frames > limits.reserve_frames || self.reserve.bytes > limits.reserve_bytes
     }
 
-    pub(super) fn push_control(&mut self, frame: Control) {
+    pub(crate) fn push_control(&mut self, frame: Control) {
         self.charge(charge_of_control(&frame), true);
         match frame {
             Control::Cancel(call) => self.cancels.push_back(call),
@@ -195,13 +195,13 @@ impl Outbox {
         self.news |= !failpoint::active(Failpoint::LostWakeup);
     }
 
-    pub(super) fn push_bulk(&mut self, frame: Bulk) {
+    pub(crate) fn push_bulk(&mut self, frame: Bulk) {
         self.charge(charge_of_bulk(&frame), true);
         self.bulk.push_back(frame);
         self.news |= !self.blocked && !failpoint::active(Failpoint::LostWakeup);
     }
 
-    pub(super) fn pop_control(&mut self) -> Option<Control> {
+    pub(crate) fn pop_control(&mut self) -> Option<Control> {
         let Some(frame) = self.control.pop_front() else {
             let call = self.cancels.pop_front()?;
             self.in_a_row = if self.bulk.is_empty() { 0 } else { self.in_a_row + 1 };
@@ -214,7 +214,7 @@ impl Outbox {
         Some(frame)
     }
 
-    pub(super) fn pop_bulk(&mut self) -> Option<Bulk> {
+    pub(crate) fn pop_bulk(&mut self) -> Option<Bulk> {
         let frame = self.bulk.pop_front()?;
         self.in_a_row = 0;
         self.charge(charge_of_bulk(&frame), false);
@@ -229,7 +229,7 @@ impl Outbox {
     }
 
     /// The lane the next frame goes by.
-    pub(super) fn next_lane(&self) -> Option<Lane> {
+    pub(crate) fn next_lane(&self) -> Option<Lane> {
         let bulk = (!self.bulk.is_empty()).then_some(Lane::Data);
         let row_is_over = self.in_a_row >= ROW && bulk.is_some();
         if !self.control.is_empty() || (!self.cancels.is_empty() && !row_is_over) {
@@ -239,18 +239,18 @@ impl Outbox {
     }
 
     /// Bulk has its turn and the wire no room for it. `true`: cancels wait, and may go on with the next row.
-    pub(super) fn pass_turn(&mut self) -> bool {
+    pub(crate) fn pass_turn(&mut self) -> bool {
         self.in_a_row = 0;
         !self.cancels.is_empty()
     }
 
     /// Whether something was queued since the last time this was asked.
-    pub(super) fn take_news(&mut self) -> bool {
+    pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
     /// Drops every frame that belongs to a request which is owed silence (I2).
-    pub(super) fn silence(&mut self, request: InboundKey) {
+    pub(crate) fn silence(&mut self, request: InboundKey) {
         if failpoint::active(Failpoint::SilenceLeavesFrames) {
             return;
         }
@@ -273,13 +273,13 @@ impl Outbox {
     }
 
     /// A staged call was taken back; `is_staged` tells which of the others still are.
-    pub(super) fn took_back(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
+    pub(crate) fn took_back(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         self.empty += 1;
         self.sweep(is_staged);
     }
 
     /// Lets go of empty places ahead of the next frame of bulk: none of them has a turn, or waits for the wire's room.
-    pub(super) fn skip_empty(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
+    pub(crate) fn skip_empty(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         while self.empty > 0 {
             match self.bulk.front() {
                 Some(Bulk::Dropped) => {}
@@ -293,7 +293,7 @@ impl Outbox {
     }
 
     /// An empty place came out of the lane.
-    pub(super) fn found_empty(&mut self) {
+    pub(crate) fn found_empty(&mut self) {
         self.empty = self.empty.saturating_sub(1);
     }
 
@@ -312,7 +312,7 @@ impl Outbox {
     }
 
     /// Forgets all that waits; the connection is gone.
-    pub(super) fn clear(&mut self) -> impl Sized + use<> {
+    pub(crate) fn clear(&mut self) -> impl Sized + use<> {
         let dropped = (
             std::mem::take(&mut self.control),
             std::mem::take(&mut self.cancels),
@@ -323,12 +323,12 @@ impl Outbox {
     }
 
     /// Frames that wait, in both lanes.
-    pub(super) fn frames(&self) -> usize {
+    pub(crate) fn frames(&self) -> usize {
         self.control.len() + self.cancels.len() + self.bulk.len() - self.empty.min(self.bulk.len())
     }
 
     /// About how many bytes wait.
-    pub(super) const fn bytes(&self) -> usize {
+    pub(crate) const fn bytes(&self) -> usize {
         self.room.bytes + self.reserve.bytes
     }
 

@@ -10,7 +10,7 @@ use crate::message::ErrorObject;
 const COPIED: usize = 4 * 1024;
 
 /// Reads the params of a request or a notification. None at all may stand for an empty object or for `null`.
-pub(super) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {
+pub(crate) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {
     let Some(params) = params else {
         return serde_json::from_str("null")
             .or_else(|_| serde_json::from_str("{}"))
@@ -23,7 +23,7 @@ pub(super) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<
 }
 
 /// What stands in a frame, without copying it.
-pub(super) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
+pub(crate) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
     let (whole, part) = (frame.as_ptr() as usize, part.get().as_bytes());
     match (part.as_ptr() as usize).checked_sub(whole) {
         Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
@@ -33,7 +33,7 @@ pub(super) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
 }
 
 /// The same bytes without the read buffer they came in, which a few bytes of it would keep whole: for what has to wait.
-pub(super) fn unpinned(part: Bytes) -> Bytes {
+pub(crate) fn unpinned(part: Bytes) -> Bytes {
     if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part }
 }
 

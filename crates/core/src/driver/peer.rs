@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::call_builder::CallBuilder;
-use super::notify::Frame;
-use super::queue_stats::QueueStats;
-use super::shared::ConnectionInner;
 use crate::dialect::Dialect;
+use crate::driver::call::builder::CallBuilder;
+use crate::driver::notifications::send::Frame;
+use crate::driver::state::ConnectionInner;
 use crate::error::{CallError, ConnectionError};
 use crate::machine::Stats;
 use crate::registry::{Registry, SessionId};
@@ -37,13 +36,13 @@ use crate::transport::PeerInfo;
 pub struct Peer(Arc<ConnectionInner>);
 
 impl Peer {
-    pub(super) fn new(shared: &Arc<ConnectionInner>) -> Self {
+    pub(crate) fn new(shared: &Arc<ConnectionInner>) -> Self {
         shared.hold();
         Self(Arc::clone(shared))
     }
 
     #[cfg(any(feature = "tower", test))]
-    pub(super) const fn shared(&self) -> &Arc<ConnectionInner> {
+    pub(crate) const fn shared(&self) -> &Arc<ConnectionInner> {
         &self.0
     }
 
@@ -198,12 +197,28 @@ impl fmt::Debug for Peer {
     }
 }
 
+/// What waits on this side of a connection, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueStats {
+    /// Frames that wait to be written.
+    pub outbox_frames: usize,
+    /// About how many bytes wait to be written, calls of ours not counted.
+    pub outbox_bytes: usize,
+    /// About how many bytes are held for the connection, against [`Limits::memory`](crate::Limits::memory).
+    pub memory: usize,
+    /// Notifications of the peer that wait for their handler.
+    pub notifications_waiting: usize,
+    /// A counter: notifications of the peer that were dropped because too many waited.
+    pub notifications_dropped: u64,
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::context::CallContext;
-    use super::super::router::Router;
     use super::*;
     use crate::dialect::ACP;
+    use crate::driver::context::CallContext;
+    use crate::driver::router::Router;
     use crate::transport::memory_pair;
     use serde_json::{Value, json};
 

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::arrival_order::ArrivalOrder;
-use super::context::CallContext;
-use super::handler::{AsyncHandler, BlockingHandler};
-use super::handler_error::HandlerError;
-use super::params::read_params;
-use super::peer::Peer;
-use super::shared::{Handler, NotificationHandler, Notified};
+use crate::driver::context::CallContext;
+use crate::driver::handler::error::HandlerError;
+use crate::driver::handler::{AsyncHandler, BlockingHandler};
+use crate::driver::notifications::arrival_order::ArrivalOrder;
+use crate::driver::params::read_params;
+use crate::driver::peer::Peer;
+use crate::driver::state::{Handler, NotificationHandler, Notified};
 use crate::transport::BoxFuture;
 
 /// The methods this side serves.
@@ -52,10 +52,10 @@ struct Route {
 }
 
 /// What a request is served with.
-pub(super) struct Routed {
-    pub(super) method: Arc<str>,
-    pub(super) handler: Option<Arc<dyn Handler>>,
-    pub(super) server_cancellable: bool,
+pub(crate) struct Routed {
+    pub(crate) method: Arc<str>,
+    pub(crate) handler: Option<Arc<dyn Handler>>,
+    pub(crate) server_cancellable: bool,
 }
 
 impl Router {
@@ -168,7 +168,7 @@ impl Router {
         self
     }
 
-    pub(super) fn handler(mut self, name: Arc<str>, handler: Arc<dyn Handler>) -> Self {
+    pub(crate) fn handler(mut self, name: Arc<str>, handler: Arc<dyn Handler>) -> Self {
         self.methods.entry(name).or_default().handler = Some(handler);
         self
     }
@@ -183,14 +183,14 @@ impl Router {
         self
     }
 
-    pub(super) fn serves_nothing(&self) -> bool {
+    pub(crate) fn serves_nothing(&self) -> bool {
         self.methods.values().all(|route| route.handler.is_none())
             && self.fallback.is_none()
             && self.notifications.is_empty()
             && self.notification_fallback.is_none()
     }
 
-    pub(super) fn route(&self, method: &str) -> Routed {
+    pub(crate) fn route(&self, method: &str) -> Routed {
         match self.methods.get_key_value(method) {
             Some((name, route)) => Routed {
                 method: Arc::clone(name),
@@ -205,7 +205,7 @@ impl Router {
         }
     }
 
-    pub(super) fn route_notification(
+    pub(crate) fn route_notification(
         &self,
         method: &str,
     ) -> Option<(Arc<str>, Arc<dyn NotificationHandler>)> {

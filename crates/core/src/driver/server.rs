@@ -6,12 +6,13 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::admission::{Admission, ServerLimits};
-use super::builder::PeerBuilder;
-use super::peer::Peer;
-use super::router::Router;
-use super::server_counts::ServerCounts;
 use crate::dialect::{Dialect, Role};
+use crate::driver::admission::Admission;
+use crate::driver::admission::counts::ServerCounts;
+use crate::driver::admission::limits::ServerLimits;
+use crate::driver::builder::PeerBuilder;
+use crate::driver::peer::Peer;
+use crate::driver::router::Router;
 use crate::error::{ApiMisuse, ConnectionError};
 use crate::machine::{Event, Limits};
 use crate::registry::Registry;

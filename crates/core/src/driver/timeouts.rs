@@ -6,14 +6,14 @@ use crate::dialect::{Role, Rules};
 
 /// What the connection says of calls that say nothing of it themselves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Timeouts {
-    pub(super) call: Setting,
-    pub(super) max: Setting,
+pub(crate) struct Timeouts {
+    pub(crate) call: Setting,
+    pub(crate) max: Setting,
 }
 
 /// A time that may be left to whoever sets the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Setting {
+pub(crate) enum Setting {
     #[default]
     Default,
     Never,
@@ -21,11 +21,11 @@ pub(super) enum Setting {
 }
 
 impl Setting {
-    pub(super) fn of(time: Option<Duration>) -> Self {
+    pub(crate) fn of(time: Option<Duration>) -> Self {
         time.map_or(Self::Never, Self::After)
     }
 
-    pub(super) fn or(self, default: Option<Duration>) -> Option<Duration> {
+    pub(crate) fn or(self, default: Option<Duration>) -> Option<Duration> {
         match self {
             Self::Default => default,
             Self::Never => None,
@@ -36,38 +36,38 @@ impl Setting {
 
 /// What a call says of its time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CallTime {
-    pub(super) timeout: Setting,
-    pub(super) max: Setting,
+pub(crate) struct CallTime {
+    pub(crate) timeout: Setting,
+    pub(crate) max: Setting,
     /// Progress begins the timeout anew.
-    pub(super) is_renewed: bool,
+    pub(crate) is_renewed: bool,
 }
 
 /// The time of a call that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Given {
-    pub(super) timeout: Option<Duration>,
-    pub(super) deadline: Option<Instant>,
-    pub(super) renewal: Option<Renewal>,
+pub(crate) struct Given {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) renewal: Option<Renewal>,
 }
 
 /// How progress moves the deadline of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Renewal {
+pub(crate) struct Renewal {
     by: Duration,
     until: Option<Instant>,
 }
 
 impl Renewal {
     /// The deadline after progress that comes now.
-    pub(super) fn deadline(self, now: Instant) -> Option<Instant> {
+    pub(crate) fn deadline(self, now: Instant) -> Option<Instant> {
         now.checked_add(self.by).into_iter().chain(self.until).min()
     }
 }
 
 impl CallTime {
     /// The dialect's defaults are a client's, and none of requests that are meant to stay open.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         self,
         now: Instant,
         connection: Timeouts,

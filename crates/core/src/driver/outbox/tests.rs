@@ -41,7 +41,7 @@ fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
 #[test]
 fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
     let mut outbox = Outbox::new();
-    let mut slots = super::super::slots::Slots::new();
+    let mut slots = crate::driver::tables::slots::Slots::new();
     outbox.push_bulk(note(0));
     outbox.push_bulk(note(0));
     for _ in 0..3 * ROW {
@@ -76,7 +76,7 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
 #[test]
 fn calls_taken_back_leave_no_trail() {
     let mut outbox = Outbox::new();
-    let mut slots = super::super::slots::Slots::new();
+    let mut slots = crate::driver::tables::slots::Slots::new();
     for _ in 0..100_000 {
         let ticket = slots.insert(());
         outbox.push_bulk(Bulk::Call(ticket));
@@ -89,7 +89,7 @@ fn calls_taken_back_leave_no_trail() {
 #[test]
 fn calls_taken_back_are_swept_although_a_silence_swept_before() {
     let mut outbox = Outbox::new();
-    let mut slots = super::super::slots::Slots::new();
+    let mut slots = crate::driver::tables::slots::Slots::new();
     for _ in 0..12 {
         for _ in 1..outbox.bulk.len().max(64) {
             let ticket = slots.insert(());
@@ -182,7 +182,7 @@ fn bulks() -> [(Bulk, usize); 7] {
 #[test]
 fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
     let mut outbox = Outbox::new();
-    let mut slots = super::super::slots::Slots::new();
+    let mut slots = crate::driver::tables::slots::Slots::new();
     let (mut frames, mut bytes) = (0, 0);
     let waits = |outbox: &Outbox| (outbox.frames(), outbox.bytes());
     // What stands in a call's slot takes no room: cancels and staged calls.
@@ -286,7 +286,7 @@ fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_
 
 #[test]
 fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
-    let ticket = super::super::slots::Slots::new().insert(());
+    let ticket = crate::driver::tables::slots::Slots::new().insert(());
     // Some places are kept, so that a lane in usual use asks for no memory.
     for (places, kept) in [(4, true), (KEPT, true), (KEPT + 1, false), (4 * KEPT, false)] {
         let mut outbox = Outbox::new();
@@ -345,7 +345,7 @@ fn an_empty_place_that_came_out_of_the_lane_is_no_longer_counted() {
 
 #[test]
 fn empty_places_have_no_turn_of_their_own() {
-    let mut slots = super::super::slots::Slots::new();
+    let mut slots = crate::driver::tables::slots::Slots::new();
     let [first, waiting, last] = [(); 3].map(|()| slots.insert(()));
     let mut outbox = Outbox::new();
     // Taken back, dropped, waiting, taken back.

@@ -1,0 +1,339 @@
+//! What a server counts over all its connections, so that reconnecting does not reset it.
+
+pub(crate) mod counts;
+pub(crate) mod limits;
+pub(crate) mod permits;
+pub(crate) mod seats;
+pub(crate) mod session_permit;
+
+use std::sync::Arc;
+
+use crate::byte_budget::ByteBudget;
+use crate::clients::{Client, Clients, Resource, Share};
+use crate::driver::admission::limits::ServerLimits;
+use crate::driver::admission::seats::Seats;
+use crate::machine::{ClientLimits, Limits};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
+/// The counts behind [`ServerLimits`]. A connection without a server has its own, without bounds.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) limits: ServerLimits,
+    pub(crate) clients: Clients,
+    /// Permits taken: each handler alive has one, and each request that is about to start.
+    alive: AtomicUsize,
+    draining: AtomicUsize,
+    /// Of `draining`, what each client has up to its share: more of one client is its own concern.
+    draining_shared: AtomicUsize,
+    sessions: AtomicUsize,
+    pub(crate) seats: Seats,
+}
+
+impl Admission {
+    pub(crate) fn new(limits: ServerLimits) -> Self {
+        Self {
+            limits,
+            clients: Clients::with_budget(
+                limits.client_share,
+                limits.ipv6_prefix,
+                ByteBudget::new(limits.memory),
+            ),
+            alive: AtomicUsize::new(0),
+            draining: AtomicUsize::new(0),
+            draining_shared: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
+            seats: Seats::default(),
+        }
+    }
+
+    /// Without bounds but those of the bytes that these clients hold. On a connection that is many clients' each has its share of the
+    /// connection's limits.
+    pub(crate) fn among(clients: Clients) -> Self {
+        let unbounded = Self::unbounded();
+        let limits = ServerLimits { client_share: clients.share(), ..unbounded.limits };
+        Self { limits, clients, ..unbounded }
+    }
+
+    pub(crate) fn unbounded() -> Self {
+        Self::new(ServerLimits {
+            running: usize::MAX,
+            draining: usize::MAX,
+            sessions: usize::MAX,
+            memory: usize::MAX,
+            client_share: Share::ALL,
+            ..ServerLimits::default()
+        })
+    }
+
+    /// What one client may have of a connection that is many clients'.
+    pub(crate) fn limits_of_one(&self, limits: &Limits) -> Option<ClientLimits> {
+        let share = self.limits.client_share;
+        let of_one = || {
+            ClientLimits::new(share.of(limits.running), share.of(limits.blocking), share.of(limits.queued))
+        };
+        (!share.is_all()).then(of_one)
+    }
+
+    /// Lets one more request of this client in and takes a place for its handler; the error names the limit that is reached.
+    pub(crate) fn admit(&self, client: &Client) -> Result<(), &'static str> {
+        // The limit is a threshold: at it, one more is still let in.
+        if self.draining_shared.load(Ordering::Relaxed) > self.limits.draining {
+            return Err("server_draining");
+        }
+        if client.held(Resource::Draining) > self.draining_of_one() {
+            return Err("client_draining");
+        }
+        if !client.take(Resource::Running, self.limits.running) {
+            let is_full = self.alive() >= self.limits.running;
+            return Err(if is_full { "server_running" } else { "client_running" });
+        }
+        let take = |alive: usize| (alive < self.limits.running).then_some(alive + 1);
+        let taken = self.alive.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|_| {
+            client.give_back(Resource::Running, 1);
+            "server_running"
+        })
+    }
+
+    /// A handler starts for which no place was taken.
+    pub(crate) fn take_anyway(&self) {
+        self.alive.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_back(&self, permits: usize) {
+        self.alive.fetch_sub(permits, Ordering::Relaxed);
+    }
+
+    pub(crate) fn drains(&self, client: &Client) {
+        self.draining.fetch_add(1, Ordering::Relaxed);
+        if client.take_anyway(Resource::Draining) < self.draining_counted() {
+            self.draining_shared.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn drained(&self, client: &Client) {
+        self.draining.fetch_sub(1, Ordering::Relaxed);
+        if client.give_back(Resource::Draining, 1) <= self.draining_counted() {
+            self.draining_shared.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    const fn draining_of_one(&self) -> usize {
+        self.limits.client_share.of(self.limits.draining)
+    }
+
+    /// How many draining handlers of one client others are refused for.
+    const fn draining_counted(&self) -> usize {
+        if self.limits.client_share.is_all() { usize::MAX } else { self.draining_of_one() }
+    }
+
+    /// Takes a place for one more connection, if there is one.
+    pub(crate) fn open_session(&self, client: &Arc<Client>) -> bool {
+        if !client.take(Resource::Sessions, self.limits.sessions) {
+            return false;
+        }
+        let open = |open: usize| (open < self.limits.sessions).then_some(open + 1);
+        let opened = self.sessions.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok();
+        if !opened {
+            client.give_back(Resource::Sessions, 1);
+        }
+        opened
+    }
+
+    pub(crate) fn close_session(&self, client: &Client) {
+        client.give_back(Resource::Sessions, 1);
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn alive(&self) -> usize {
+        self.alive.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn draining(&self) -> usize {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::admission::permits::{Permits, Task, Whose};
+
+    fn of(limits: ServerLimits) -> Admission {
+        Admission::new(ServerLimits { client_share: Share::ALL, ..limits })
+    }
+
+    fn two() -> Admission {
+        of(ServerLimits { running: 2, ..ServerLimits::default() })
+    }
+
+    fn somebody(admission: &Admission) -> Arc<Client> {
+        admission.clients.client(None, None)
+    }
+
+    #[test]
+    fn requests_that_are_let_in_at_once_have_a_place_each() {
+        let admission = two();
+        let client = somebody(&admission);
+        // None of them has started: each connection takes its step when it gets the processor.
+        let admitted = [(); 3].map(|()| admission.admit(&client));
+        assert_eq!(
+            admitted,
+            [Ok(()), Ok(()), Err("server_running")],
+            "I10: over the limit of all connections"
+        );
+    }
+
+    #[test]
+    fn one_who_waited_starts_in_the_place_of_one_who_ended() {
+        let admission = two();
+        let client = somebody(&admission);
+        let whose = Whose::Connections(&client);
+        let (mut here, mut there) = (Permits::default(), Permits::default());
+        for permits in [&mut here, &mut there] {
+            assert_eq!(admission.admit(&client), Ok(()));
+            permits.admitted(whose);
+            permits.starts(&admission, whose, true);
+            permits.give_back(&admission, Some(&client));
+        }
+        // Within one step here a handler ends and the next one starts; meanwhile a request comes elsewhere.
+        Permits::drains(&admission, whose);
+        here.ends(&admission, whose, Task::Draining);
+        assert_eq!(
+            admission.admit(&client),
+            Err("server_running"),
+            "I10: it took the place of one who waited"
+        );
+        here.starts(&admission, whose, false);
+        here.give_back(&admission, Some(&client));
+        assert_eq!(admission.admit(&client), Err("server_running"));
+        // With nobody waiting the place is free for all.
+        here.ends(&admission, whose, Task::Running);
+        here.give_back(&admission, Some(&client));
+        assert_eq!((admission.alive(), client.held(Resource::Running)), (1, 1));
+        assert_eq!(admission.admit(&client), Ok(()));
+    }
+
+    #[test]
+    fn a_request_that_is_queued_or_refused_keeps_no_place() {
+        let admission = two();
+        let client = somebody(&admission);
+        let mut permits = Permits::default();
+        for whose in [Whose::Connections(&client), Whose::Own(&client)] {
+            for _ in 0..10 {
+                assert_eq!(admission.admit(&client), Ok(()));
+                permits.admitted(whose);
+                permits.arrived(&client);
+                permits.give_back(&admission, matches!(whose, Whose::Connections(_)).then_some(&*client));
+            }
+            assert_eq!((admission.alive(), client.held(Resource::Running)), (0, 0), "I3: a place is left");
+        }
+    }
+
+    #[test]
+    fn requests_of_many_clients_on_one_connection_are_counted_for_each() {
+        let admission = two();
+        let (one, other) = (somebody(&admission), somebody(&admission));
+        let mut permits = Permits::default();
+        for client in [&one, &other] {
+            assert_eq!(admission.admit(client), Ok(()));
+            permits.admitted(Whose::Own(client));
+            permits.starts(&admission, Whose::Own(client), true);
+            permits.arrived(client);
+            permits.give_back(&admission, None);
+        }
+        let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
+        assert_eq!(held(), (2, 1, 1));
+        // One of the one ends, and one of the other that waited starts in its place.
+        permits.ends(&admission, Whose::Own(&one), Task::Running);
+        permits.starts(&admission, Whose::Own(&other), false);
+        permits.give_back(&admission, None);
+        assert_eq!(held(), (2, 0, 2));
+        for _ in 0..2 {
+            permits.ends(&admission, Whose::Own(&other), Task::Running);
+        }
+        permits.give_back(&admission, None);
+        assert_eq!(held(), (0, 0, 0), "I3: a place is left");
+    }
+
+    #[test]
+    fn draining_handlers_count_until_they_end() {
+        let admission = of(ServerLimits { draining: 0, ..ServerLimits::default() });
+        let client = somebody(&admission);
+        let whose = Whose::Connections(&client);
+        let mut permits = Permits::default();
+        permits.starts(&admission, whose, false);
+        Permits::drains(&admission, whose);
+        assert_eq!(admission.admit(&client), Err("server_draining"));
+        permits.ends(&admission, whose, Task::Draining);
+        permits.give_back(&admission, Some(&client));
+        let left = (admission.alive(), admission.draining(), client.held(Resource::Running));
+        assert_eq!((admission.admit(&client), left), (Ok(()), (0, 0, 0)));
+    }
+
+    #[test]
+    fn who_drains_more_than_its_share_is_refused_and_others_are_not() {
+        let admission = Admission::new(ServerLimits { draining: 10, ..ServerLimits::default() });
+        let [deaf, deafer, other] = [(); 3].map(|()| somebody(&admission));
+        let drain = |client: &Client, handlers: usize| {
+            (0..handlers).for_each(|_| Permits::drains(&admission, Whose::Connections(client)));
+        };
+        drain(&deaf, 5);
+        assert_eq!(admission.admit(&deaf), Ok(()), "at its share");
+        drain(&deaf, 123);
+        assert_eq!((admission.admit(&deaf), admission.admit(&other)), (Err("client_draining"), Ok(())));
+        drain(&deafer, 128);
+        assert_eq!((admission.admit(&deafer), admission.admit(&other)), (Err("client_draining"), Ok(())));
+        drain(&other, 1);
+        assert_eq!(admission.admit(&other), Err("server_draining"), "I11: all of them together");
+        let mut permits = Permits::default();
+        let mut end = |client: &Client, handlers: usize| {
+            (0..handlers).for_each(|_| permits.ends(&admission, Whose::Own(client), Task::Draining));
+        };
+        for client in [&deaf, &deafer, &other] {
+            client.take_anyway(Resource::Running);
+            for _ in 0..128 {
+                client.take_anyway(Resource::Running);
+            }
+        }
+        end(&deaf, 123);
+        assert_eq!(admission.draining_shared.load(Ordering::Relaxed), 11);
+        end(&deaf, 5);
+        end(&deafer, 128);
+        end(&other, 1);
+        assert_eq!((admission.draining(), admission.draining_shared.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn no_client_runs_more_than_its_share_whoever_came_first() {
+        let admission = Admission::new(ServerLimits { running: 4, ..ServerLimits::default() });
+        let [first, second, third] = [(); 3].map(|()| somebody(&admission));
+        let admitted = [&first, &first, &first, &second, &second, &second, &third];
+        assert_eq!(
+            admitted.map(|client| admission.admit(client)),
+            [
+                Ok(()),
+                Ok(()),
+                Err("client_running"),
+                Ok(()),
+                Ok(()),
+                Err("server_running"),
+                Err("server_running")
+            ]
+        );
+        assert_eq!(third.held(Resource::Running), 0, "one that is refused holds nothing");
+    }
+
+    #[test]
+    fn no_more_connections_are_open_than_may_be() {
+        let admission = of(ServerLimits { sessions: 2, ..ServerLimits::default() });
+        let client = somebody(&admission);
+        assert_eq!([(); 3].map(|()| admission.open_session(&client)), [true, true, false]);
+        admission.close_session(&client);
+        assert_eq!([(); 2].map(|()| admission.open_session(&client)), [true, false], "one was closed");
+    }
+}

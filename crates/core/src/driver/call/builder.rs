@@ -1,0 +1,385 @@
+//! A call before it begins.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use crate::cause::{Cancelled, Cause, CauseKind};
+use crate::dialect::HandshakePart;
+use crate::driver::call::Call;
+use crate::driver::calls::cross_connection::{ForeignParent, place_child};
+use crate::driver::calls::entry::{CallSpan, Extras, Settled, StagedCall, Started};
+use crate::driver::context::CallContext;
+use crate::driver::notifications::send::Frame;
+use crate::driver::notifications::subscriptions::{Belongs, Matcher};
+use crate::driver::notifications::{Inbox, Notification};
+use crate::driver::state::{ConnectionInner, now};
+use crate::driver::timeouts::{CallTime, Setting};
+use crate::error::CallError;
+use crate::machine::{AfterCancel, CallRefused, CallSpec};
+use crate::message::CancelExemption;
+
+/// A call that has not begun. [`start`](Self::start) begins it; awaiting the builder starts the call and waits for it.
+#[must_use = "a call begins when the builder is awaited or started"]
+pub struct CallBuilder<R> {
+    shared: Arc<ConnectionInner>,
+    frame: Result<Frame, CallError>,
+    parent: Option<CallContext>,
+    time: CallTime,
+    tokens: Vec<CancellationToken>,
+    detached: bool,
+    after_cancel: Option<AfterCancel>,
+    progress: bool,
+    partial: bool,
+    belongs: Option<Belongs>,
+    answer: PhantomData<fn() -> R>,
+}
+
+impl<R> CallBuilder<R> {
+    pub(crate) fn new<P: Serialize + ?Sized>(
+        shared: &Arc<ConnectionInner>,
+        method: Arc<str>,
+        params: &P,
+    ) -> Self {
+        Self::of_frame(shared, Frame::new(shared, method, params))
+    }
+
+    pub(crate) fn of_frame(shared: &Arc<ConnectionInner>, frame: Result<Frame, CallError>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            frame,
+            parent: None,
+            time: CallTime::default(),
+            tokens: Vec::new(),
+            detached: false,
+            after_cancel: None,
+            progress: false,
+            partial: false,
+            belongs: None,
+            answer: PhantomData,
+        }
+    }
+
+    /// Makes the call a child of a request this side serves, on this connection or another (a gateway): it is
+    /// cancelled with the request, and when the request ends.
+    pub fn child_of(mut self, parent: &CallContext) -> Self {
+        self.parent = Some(parent.clone());
+        self
+    }
+
+    /// Cancels the call by itself after so long, in place of the connection's
+    /// [`call_timeout`](crate::PeerBuilder::call_timeout).
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.time.timeout = Setting::After(timeout);
+        self
+    }
+
+    /// The call has no timeout, whatever its connection's is.
+    pub const fn no_timeout(mut self) -> Self {
+        self.time.timeout = Setting::Never;
+        self
+    }
+
+    /// Asks for [`progress`](Self::progress) and begins the timeout anew with each progress notification, up to
+    /// [`max_timeout`](Self::max_timeout) or the connection's [`max_call_timeout`](crate::PeerBuilder::max_call_timeout).
+    pub const fn reset_timeout_on_progress(mut self) -> Self {
+        self.time.is_renewed = true;
+        self.progress = true;
+        self
+    }
+
+    /// Cancels the call by itself after so long, however much progress comes.
+    pub const fn max_timeout(mut self, timeout: Duration) -> Self {
+        self.time.max = Setting::After(timeout);
+        self
+    }
+
+    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If it is already, nothing is sent.
+    pub fn cancel_on(mut self, token: CancellationToken) -> Self {
+        self.tokens.push(token);
+        self
+    }
+
+    /// Lets the call go on when its parent is cancelled or ends.
+    pub const fn detach(mut self) -> Self {
+        self.detached = true;
+        self
+    }
+
+    /// What the caller does after a cancel, in place of the dialect's own way.
+    pub const fn after_cancel(mut self, after: AfterCancel) -> Self {
+        self.after_cancel = Some(after);
+        self
+    }
+
+    /// Asks for progress: the call carries a token, and [`Call::notifications`] yields what comes under it.
+    pub const fn progress(mut self) -> Self {
+        self.progress = true;
+        self
+    }
+
+    /// Asks for the results in parts, in a dialect that has that (LSP's `partialResultToken`): the call carries a token of its own for
+    /// them, and [`Call::notifications`] yields what comes under it, beside what [`progress`](Self::progress) asks for. A token the
+    /// params hold already stays, and belongs to nobody here.
+    pub const fn partial_results(mut self) -> Self {
+        self.partial = true;
+        self
+    }
+
+    /// [`Call::notifications`] yields what `belongs` says belongs to this call, from before the call is sent: however soon
+    /// the peer notifies, nothing is missed. With [`progress`](Self::progress) it yields both.
+    ///
+    /// What it yields does not go to the router; the first reader that matches has it. `belongs` sees every notification of
+    /// the connection while the call is open.
+    ///
+    /// ```
+    /// # use rescind_core::{CallContext, Peer, Router, dialect, memory_pair};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = memory_pair();
+    /// # let router = Router::new().method("work", |ctx: CallContext, (): ()| async move { Ok(ctx.try_notify("step", &["one"])?) });
+    /// # let _server = Peer::builder(dialect::ACP).serve(router).attach(server)?;
+    /// # let peer = Peer::builder(dialect::ACP).attach(client)?;
+    /// let call = peer.call::<_, ()>("work", &()).notifications_where(|told| told.method() == "step").start()?;
+    /// let mut steps = call.notifications();
+    /// assert_eq!(steps.next().await.and_then(|step| step.params().ok()), Some(["one".to_owned()]));
+    /// call.await?;
+    /// assert!(steps.next().await.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn notifications_where(
+        mut self,
+        belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.belongs = Some(Arc::new(belongs));
+        self
+    }
+
+    /// Begins the call. It never waits, and never fails for want of room in the outbox.
+    ///
+    /// # Errors
+    /// [`CallError::Params`] if the params cannot be written or are over the frame limit; [`CallError::TooMany`] if too
+    /// many calls are in flight; [`CallError::Ended`] if the parent is answered already.
+    pub fn start(mut self) -> Result<Call<R>, CallError> {
+        let mut frame = self.frame?;
+        let exempt = exempt_of(&self.shared, &frame);
+        let handshake = self.shared.dialect.rules().handshake == Some(&*frame.method);
+        let said = handshake.then(|| declare(&self.shared, &mut frame)).flatten();
+        let method = Arc::clone(&frame.method);
+        let born = |cause| {
+            let settled = Settled::Cancelled(Cancelled::new(cause, true));
+            Ok(Call::settled(&self.shared, Arc::clone(&method), settled))
+        };
+        if self.tokens.iter().any(CancellationToken::is_cancelled) {
+            return born(Cause::new(CauseKind::Caller));
+        }
+        let mut spec = CallSpec::new(&method);
+        let rules = self.shared.dialect.rules();
+        let time = self.time.begin(now(), self.shared.timeouts, rules, self.shared.role, &method);
+        spec.deadline = time.deadline;
+        spec.exempt = exempt;
+        spec.after_cancel = self.after_cancel;
+        let parent = self.parent.take().filter(|_| !self.detached);
+        let mut foreign = None;
+        if let Some(parent) = &parent {
+            if Arc::ptr_eq(parent.connection(), &self.shared) {
+                spec.parent = Some(parent.request().key);
+            } else {
+                foreign = match ForeignParent::adopt(parent.connection(), parent.request().key) {
+                    Ok(adopted) => Some(adopted),
+                    Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
+                    Err(refused) => return refused_call(&self.shared, &method, refused),
+                };
+            }
+        }
+        let child = foreign.as_ref().map(ForeignParent::child);
+        let mut token = spec
+            .parent
+            .and_then(|_| self.shared.dialect.codec().reported_token(&method, frame.params.as_deref()));
+        let staged = Box::new(StagedCall {
+            method: Arc::clone(&method),
+            params: frame.params,
+            timeout: time.timeout,
+            progress: self.progress,
+            partial: self.partial,
+        });
+        let reads = self.progress || self.partial;
+        let inbox = (reads || self.belongs.is_some()).then(|| Inbox::new(reads));
+        let span = open_span(&self.shared, &method);
+        let mut extras = (foreign.is_some() || inbox.is_some() || span.is_some()).then(|| {
+            Box::new(Extras {
+                release_parent: foreign.map(ForeignParent::into_release),
+                inbox: inbox.clone(),
+                renewal: time.renewal,
+                span: span.clone(),
+                ..Extras::default()
+            })
+        });
+        let (mut belongs, mut late) = (self.belongs, None);
+        let started = self.shared.step(|state, now, _| {
+            let started = state.start_call(&self.shared, now, &spec, staged, &mut extras)?;
+            if let Some(said) = &said {
+                state.session.handshake(HandshakePart::Params, said);
+            }
+            state.progress_readers += usize::from(reads);
+            if let (Some(parent), Some(token)) = (spec.parent, token.take()) {
+                state.report_under(parent, token);
+            }
+            if let (Some(inbox), Some(belongs)) = (&inbox, belongs.take()) {
+                late = state.match_for(started.ticket, Matcher { inbox: Arc::clone(inbox), belongs });
+            }
+            Ok(started)
+        });
+        // A call that is refused leaves it, and to drop it runs the user's code: not under the lock (D2).
+        drop((belongs, late));
+        if let Some(release) = extras.and_then(|extras| extras.release_parent) {
+            release();
+        }
+        match started {
+            Ok(Started { ticket, number, method }) => {
+                if let Some(span) = span {
+                    span.record("jsonrpc.request.id", tracing::field::display(number.0));
+                }
+                if let (Some(parent), Some(child)) = (&parent, child) {
+                    place_child(parent.connection(), child, &self.shared, ticket);
+                }
+                let call = Call::started(&self.shared, method, ticket, inbox);
+                for token in self.tokens {
+                    call.canceller().cancel_on(token);
+                }
+                Ok(call)
+            }
+            Err(CallRefused::AlreadyCancelled(cause)) => match &parent {
+                Some(parent) => refuse_child(parent, cause, born),
+                None => born(cause),
+            },
+            Err(refused) => refused_call(&self.shared, &method, refused),
+        }
+    }
+}
+
+fn refused_call<R>(
+    shared: &Arc<ConnectionInner>,
+    method: &Arc<str>,
+    refused: CallRefused,
+) -> Result<Call<R>, CallError> {
+    let settled = match refused {
+        CallRefused::TooMany => {
+            return Err(CallError::TooMany { limit: shared.lock().session.limits().calls });
+        }
+        CallRefused::AlreadyCancelled(cause) => Settled::Cancelled(Cancelled::new(cause, true)),
+        CallRefused::Disconnected => Settled::Disconnected { may_have_run: false },
+    };
+    Ok(Call::settled(shared, Arc::clone(method), settled))
+}
+
+/// A child of a request that is cancelled is born cancelled (I5); one of a request that is answered is none.
+fn refuse_child<R>(
+    parent: &CallContext,
+    cause: Cause,
+    born: impl FnOnce(Cause) -> Result<Call<R>, CallError>,
+) -> Result<Call<R>, CallError> {
+    if cause.kind() == CauseKind::Parent && !parent.is_cancelled() {
+        return Err(CallError::Ended);
+    }
+    born(cause)
+}
+
+/// Whether the params name something that puts the call out of a cancel's reach.
+fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> CancelExemption {
+    let Some(member) = shared.dialect.rules().uncancellable_param else { return CancelExemption::No };
+    let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return CancelExemption::No };
+    // Most params do not hold the word at all, and then need no reading.
+    if !params.contains(member) {
+        return CancelExemption::No;
+    }
+    match serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(params) {
+        Ok(members) if members.contains_key(member) => CancelExemption::FromCancelMessages,
+        Ok(_) | Err(_) => CancelExemption::No,
+    }
+}
+
+/// The span of a call, if anyone wants it. It is a child of the span the call is started in.
+fn open_span(shared: &ConnectionInner, method: &str) -> CallSpan {
+    let span = tracing::info_span!(
+        "rescind.call",
+        rpc.system.name = shared.rpc_system(),
+        rpc.method = %crate::shown::Shown::name(method),
+        jsonrpc.request.id = tracing::field::Empty,
+        cancel.source = tracing::field::Empty,
+        cancel.outcome = tracing::field::Empty,
+    );
+    (!span.is_disabled()).then(|| Arc::new(span))
+}
+
+/// Adds our declaration to our half of the handshake, and reads what that half then says.
+fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
+    let codec = shared.dialect.codec();
+    let params = frame.params.as_mut()?;
+    if let Some(declared) = codec.declare(HandshakePart::Params, params, shared.handles_cancels) {
+        *params = declared;
+    }
+    Some(codec.read_handshake(HandshakePart::Params, params))
+}
+
+impl CallContext {
+    /// A call to the same peer that belongs to this request: it is cancelled with it, and when it ends.
+    pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
+        CallBuilder::new(self.connection(), method.into(), params).child_of(self)
+    }
+}
+
+impl<R: DeserializeOwned> IntoFuture for CallBuilder<R> {
+    type Output = Result<R, CallError>;
+    type IntoFuture = Starting<R>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Starting::new(self.start())
+    }
+}
+
+impl<R> fmt::Debug for CallBuilder<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let method = self.frame.as_ref().map(|frame| &*frame.method);
+        f.debug_struct("CallBuilder").field("method", &method).finish_non_exhaustive()
+    }
+}
+
+/// A call that was started by awaiting its builder. Dropping it cancels the call.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Starting<R>(Result<Call<R>, Option<CallError>>);
+
+impl<R> Starting<R> {
+    pub(crate) fn new(started: Result<Call<R>, CallError>) -> Self {
+        Self(started.map_err(Some))
+    }
+}
+
+impl<R: DeserializeOwned> Future for Starting<R> {
+    type Output = Result<R, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Ok(call) => Pin::new(call).poll(cx),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or(CallError::Ended))),
+        }
+    }
+}
+
+impl<R> fmt::Debug for Starting<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Starting").field(&self.0).finish()
+    }
+}

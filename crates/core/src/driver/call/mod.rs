@@ -1,0 +1,231 @@
+//! A call under way.
+
+pub(crate) mod builder;
+pub(crate) mod canceller;
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use serde::de::DeserializeOwned;
+
+use crate::cause::Outcome;
+use crate::driver::call::canceller::Canceller;
+use crate::driver::calls::entry::Settled;
+use crate::driver::notifications::subscriptions::Matcher;
+use crate::driver::notifications::{Inbox, Notification, Notifications};
+use crate::driver::state::ConnectionInner;
+use crate::driver::tables::slots::SlotKey;
+use crate::error::CallError;
+
+/// A call under way: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
+///
+/// The future's `Ok` is a value whether or not a cancel was asked; [`outcome`](Self::outcome) tells the two apart.
+///
+/// # Cancel safety
+/// Polling it and dropping the poller loses nothing. Dropping the call itself cancels it with the cause `Dropped`
+/// and does not wait for the peer. That works outside a runtime and after the connection is gone: it takes a lock.
+#[must_use = "dropping a call cancels it"]
+pub struct Call<R> {
+    shared: Arc<ConnectionInner>,
+    method: Arc<str>,
+    state: State,
+    inbox: Option<Arc<Inbox>>,
+    answer: PhantomData<fn() -> R>,
+}
+
+enum State {
+    Open(SlotKey),
+    /// Settled before it began.
+    Settled(Settled),
+    /// Its answer was given away.
+    Done,
+}
+
+impl<R> Call<R> {
+    pub(crate) fn started(
+        shared: &Arc<ConnectionInner>,
+        method: Arc<str>,
+        ticket: SlotKey,
+        inbox: Option<Arc<Inbox>>,
+    ) -> Self {
+        Self::new(shared, method, State::Open(ticket), inbox)
+    }
+
+    pub(crate) fn settled(shared: &Arc<ConnectionInner>, method: Arc<str>, settled: Settled) -> Self {
+        Self::new(shared, method, State::Settled(settled), None)
+    }
+
+    fn new(shared: &Arc<ConnectionInner>, method: Arc<str>, state: State, inbox: Option<Arc<Inbox>>) -> Self {
+        shared.hold();
+        Self { shared: Arc::clone(shared), method, state, inbox, answer: PhantomData }
+    }
+
+    /// What cancels the call from elsewhere.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller::new(&self.shared, self.ticket())
+    }
+
+    /// What the peer notifies for this call, by its progress token or as its caller tells it apart. The call must have been
+    /// made with [`progress`](crate::CallBuilder::progress) or
+    /// [`notifications_where`](crate::CallBuilder::notifications_where), else nothing comes. Those who read share what comes.
+    pub fn notifications(&self) -> Notifications {
+        Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
+    }
+
+    /// The notifications `belongs` says belong to this call, from now on: one that came before is missed, which
+    /// [`CallBuilder::notifications_where`](crate::CallBuilder::notifications_where) rules out. They go to this reader and not to the
+    /// router; the first reader that matches has them. `belongs` sees every notification of the connection.
+    pub fn notifications_where(
+        &self,
+        belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
+    ) -> Notifications {
+        let Some(ticket) = self.ticket() else { return Notifications::new(closed_inbox()) };
+        let inbox = Inbox::new(false);
+        let matcher = Matcher { inbox: Arc::clone(&inbox), belongs: Arc::new(belongs) };
+        let late = self.shared.lock().match_for(ticket, matcher);
+        if late.is_some() {
+            inbox.close();
+        }
+        Notifications::new(inbox)
+    }
+
+    /// What the peer acknowledged of the call's cancel, where its dialect acknowledges (ABP): whether the call is
+    /// cancelled. `None`: the call ended without an acknowledgement.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn acknowledged(&mut self) -> Option<bool> {
+        let ticket = self.ticket()?;
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let Some(entry) = state.calls.get_mut(ticket) else { return Poll::Ready(None) };
+            let settled = entry.ended;
+            let extras = entry.extras();
+            if settled || extras.acknowledged.is_some() {
+                return Poll::Ready(extras.acknowledged);
+            }
+            let replaced = extras.ack_waker.replace(cx.waker().clone());
+            drop(state);
+            drop(replaced);
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Lets the call go on without anyone to wait for it: neither its parent nor a dropped handle cancels it.
+    pub fn detach(mut self) {
+        if let State::Open(ticket) = std::mem::replace(&mut self.state, State::Done) {
+            self.shared.step(|state, _, effects| {
+                let Some(entry) = state.calls.get_mut(ticket) else { return };
+                let (key, open) = (entry.key, !entry.ended);
+                let release = entry.extras.as_mut().and_then(|extras| extras.release_parent.take());
+                if let Some(release) = release {
+                    effects.rare().parent_releases.push(release);
+                }
+                if open {
+                    state.session.local_detach(key);
+                }
+                state.let_go(ticket, effects);
+            });
+        }
+    }
+
+    const fn ticket(&self) -> Option<SlotKey> {
+        match self.state {
+            State::Open(ticket) => Some(ticket),
+            State::Settled(_) | State::Done => None,
+        }
+    }
+
+    fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<Settled> {
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Settled(settled) => Poll::Ready(settled),
+            State::Done => Poll::Pending,
+            State::Open(ticket) => {
+                let mut state = self.shared.lock();
+                let Some(entry) = state.calls.get_mut(ticket) else { return Poll::Pending };
+                if let Some(settled) = entry.settled.take() {
+                    entry.held = false;
+                    state.free_call(ticket);
+                    return Poll::Ready(*settled);
+                }
+                let replaced = match &mut entry.waker {
+                    Some(waker) if waker.will_wake(cx.waker()) => None,
+                    waker => waker.replace(cx.waker().clone()),
+                };
+                self.state = State::Open(ticket);
+                drop(state);
+                drop(replaced);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<R: DeserializeOwned> Call<R> {
+    /// How the call ended. A value that is not of the type asked for is [`Outcome::Unreadable`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the call, which cancels it.
+    pub async fn outcome(mut self) -> Outcome<R> {
+        match poll_fn(|cx| self.poll_settled(cx)).await {
+            Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
+                Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
+                Ok(value) => Outcome::Completed(value),
+                Err(error) => Outcome::Unreadable { what: not_of_the_type(&error) },
+            },
+            Settled::Error(error) => Outcome::Failed(error),
+            Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },
+            Settled::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
+            Settled::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
+        }
+    }
+}
+
+impl<R: DeserializeOwned> Future for Call<R> {
+    type Output = Result<R, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_settled(cx).map(|settled| match settled {
+            Settled::Value { value, .. } => serde_json::from_slice(&value).map_err(|error| {
+                CallError::Answer { method: self.method.to_string(), what: not_of_the_type(&error) }
+            }),
+            Settled::Error(error) => Err(CallError::Failed(error)),
+            Settled::Malformed(what) => {
+                Err(CallError::Answer { method: self.method.to_string(), what: what.to_owned() })
+            }
+            Settled::Cancelled(cancelled) => Err(CallError::Cancelled(cancelled)),
+            Settled::Disconnected { may_have_run } => Err(CallError::Disconnected { may_have_run }),
+        })
+    }
+}
+
+impl<R> Drop for Call<R> {
+    fn drop(&mut self) {
+        if let State::Open(ticket) = self.state {
+            self.shared.step(|state, now, effects| state.drop_call(now, ticket, effects));
+        }
+        self.shared.release();
+    }
+}
+
+impl<R> fmt::Debug for Call<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+fn not_of_the_type(error: &serde_json::Error) -> String {
+    format!("it is not of the type asked for: {error}")
+}
+
+fn closed_inbox() -> Arc<Inbox> {
+    let inbox = Inbox::new(false);
+    inbox.close();
+    inbox
+}

@@ -1,0 +1,243 @@
+//! Calls of ours, from their start until their handles have read how they ended.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::Level;
+
+use crate::cause::{Cancelled, Cause, CauseKind};
+use crate::driver::calls::entry::{CallEntry, Extras, Said, Settled, StagedCall, Started};
+use crate::driver::effects::Effects;
+use crate::driver::effects::log::{Entry, end_of_call};
+use crate::driver::notifications::subscriptions::Matcher;
+use crate::driver::outbox::Bulk;
+use crate::driver::state::{ConnectionInner, State};
+use crate::driver::tables::slots::SlotKey;
+use crate::failpoint::{self, Failpoint};
+use crate::id::{CallNumber, ExchangeId, OutboundKey};
+use crate::machine::{AfterCancel, CallRefused, CallSpec, CancelResult, Settlement};
+use crate::message::ErrorObject;
+use crate::sync::atomic::Ordering;
+
+impl State {
+    /// Stages a call, which takes `extras`; a call that is refused leaves them.
+    pub(crate) fn start_call(
+        &mut self,
+        shared: &ConnectionInner,
+        now: Instant,
+        spec: &CallSpec<'_>,
+        mut frame: Box<StagedCall>,
+        extras: &mut Option<Box<Extras>>,
+    ) -> Result<Started, CallRefused> {
+        let (key, number) = self.session.local_call(now, spec)?;
+        let exchange = self.exchange_of_call(shared, spec, number);
+        let method = self.methods.share(frame.method);
+        frame.method = Arc::clone(&method);
+        let mut extras = extras.take();
+        let own_exchange = exchange.call().is_some();
+        if exchange.is_peers() {
+            extras.get_or_insert_default().exchange = Some(exchange);
+        }
+        if shared.dialect.rules().handshake == Some(spec.method) {
+            extras.get_or_insert_default().shakes = true;
+        }
+        let ticket = self.calls.insert(CallEntry {
+            key,
+            own_exchange,
+            frame: Some(frame),
+            settled: None,
+            ended: false,
+            held: true,
+            waker: None,
+            extras,
+        });
+        self.outbound.insert(key.0, ticket);
+        self.outbox.push_bulk(Bulk::Call(ticket));
+        Ok(Started { ticket, number, method })
+    }
+
+    /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
+    /// exchange of its parent.
+    fn exchange_of_call(
+        &self,
+        shared: &ConnectionInner,
+        spec: &CallSpec<'_>,
+        number: CallNumber,
+    ) -> ExchangeId {
+        if shared.traits.opens_exchanges {
+            return ExchangeId::of_call(number);
+        }
+        let parent = spec.parent.and_then(|parent| self.inbound.get(parent.0));
+        parent.map_or(ExchangeId::NONE, |parent| parent.request.data.exchange())
+    }
+
+    pub(crate) fn cancel_call(
+        &mut self,
+        now: Instant,
+        ticket: SlotKey,
+        cause: Cause,
+        after: Option<AfterCancel>,
+    ) -> CancelResult {
+        match self.calls.get(ticket) {
+            // The machine would say the same of one that has ended, and most handles are dropped after that.
+            Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
+            Some(_) | None => CancelResult::AlreadySettled,
+        }
+    }
+
+    /// A call's handle is dropped.
+    pub(crate) fn drop_call(&mut self, now: Instant, ticket: SlotKey, effects: &mut Effects) {
+        let after = Some(AfterCancel::ReturnNow);
+        let _ = self.cancel_call(now, ticket, Cause::new(CauseKind::Dropped), after);
+        self.let_go(ticket, effects);
+    }
+
+    /// A call's handle will ask no more.
+    pub(crate) fn let_go(&mut self, ticket: SlotKey, effects: &mut Effects) {
+        let Some(entry) = self.calls.get_mut(ticket) else { return };
+        entry.held = false;
+        effects.wakers.extend(entry.waker.take());
+        self.free_call(ticket);
+    }
+
+    pub(crate) fn free_call(&mut self, ticket: SlotKey) {
+        if self.calls.get(ticket).is_some_and(CallEntry::is_done) {
+            self.calls.remove(ticket);
+        }
+    }
+
+    /// The machine has settled a call.
+    pub(crate) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement, effects: &mut Effects) {
+        let said = match &settlement {
+            Settlement::Answered { .. } => self.answer.take(),
+            Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
+        };
+        let Some((ticket, entry)) = self.entry_of(call) else { return };
+        let is_error = matches!(said, Some(Said::Error(_) | Said::Malformed(_)));
+        let (outcome, source) = end_of_call(&settlement, is_error);
+        let forgotten = failpoint::active(Failpoint::ForgottenCallers)
+            && matches!(settlement, Settlement::Disconnected { .. });
+        // A span that somebody opened is closed here, whatever the level is by now.
+        match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
+            Some(span) => effects.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
+            None => effects.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
+        }
+        entry.ended = true;
+        entry.settled = Some(Box::new(match (settlement, said) {
+            (Settlement::Answered { cancelled }, Some(Said::Value(value))) => {
+                Settled::Value { value, after_cancel: cancelled.is_some() }
+            }
+            (Settlement::Answered { .. }, Some(Said::Error(error))) => Settled::Error(error),
+            (Settlement::Answered { .. }, Some(Said::Malformed(what))) => Settled::Malformed(what),
+            (Settlement::Answered { .. }, Some(Said::Cancelled) | None) => {
+                Settled::Error(ErrorObject::internal())
+            }
+            (Settlement::Cancelled { cause, confirmed }, _) => {
+                Settled::Cancelled(Cancelled::new(cause, confirmed))
+            }
+            (Settlement::Disconnected { may_have_run }, _) => Settled::Disconnected { may_have_run },
+        }));
+        entry.frame = None;
+        effects.wakers.extend(entry.waker.take().filter(|_| !forgotten));
+        let waits = entry.cancel_waits();
+        if let Some(extras) = entry.extras.as_mut() {
+            let readers = std::mem::take(&mut extras.readers);
+            effects.wakers.extend(extras.ack_waker.take());
+            effects.rare().watches.append(&mut extras.watches);
+            effects.rare().parent_releases.extend(extras.release_parent.take());
+            if let Some(inbox) = extras.inbox.take() {
+                self.progress_readers -= usize::from(inbox.reads_progress);
+                effects.rare().inboxes.push(inbox);
+            }
+            // Nothing belongs to a call that has ended.
+            effects
+                .rare()
+                .matchers
+                .extend(readers.into_iter().filter_map(|reader| self.matchers.remove(reader)));
+        }
+        if !waits {
+            self.outbound.remove(call.0);
+        }
+        self.free_call(ticket);
+    }
+
+    /// One reader more for a call. One that comes too late is given back, to be dropped without the lock (D2): nothing
+    /// belongs to a call that has ended.
+    #[must_use]
+    pub(crate) fn match_for(&mut self, ticket: SlotKey, matcher: Matcher) -> Option<Matcher> {
+        match self.calls.get_mut(ticket) {
+            Some(entry) if !entry.ended => {
+                entry.extras().readers.push(self.matchers.add(matcher));
+                None
+            }
+            Some(_) | None => Some(matcher),
+        }
+    }
+}
+
+impl ConnectionInner {
+    /// One handle more keeps the connection open.
+    pub(crate) fn hold(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One handle less. The last one closes the connection, unless it serves: what was detached may end first.
+    pub(crate) fn release(self: &Arc<Self>) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !self.serves {
+            self.step(|state, now, _| {
+                let drain = state.session.limits().drain_deadline;
+                state.session.local_shutdown(now, drain);
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
+
+    use crate::dialect::ACP;
+    use crate::driver::context::CallContext;
+    use crate::driver::peer::Peer;
+    use crate::driver::router::Router;
+    use crate::transport::memory_pair;
+
+    /// What no one outside can see.
+    #[tokio::test]
+    async fn nothing_is_left_of_calls_that_nobody_awaits() {
+        let (near, far) = memory_pair();
+        let router = Router::new()
+            .method("echo", |_: CallContext, told: Value| async move { Ok(told) })
+            .method("wait", |ctx: CallContext, _: Value| async move {
+                let cause = ctx.cancelled().await;
+                ctx.stopped::<Value>(cause)
+            });
+        let _server = Peer::builder(ACP).serve(router).attach(far).unwrap();
+        let peer = Peer::builder(ACP).attach(near).unwrap();
+        let start = |method| peer.call::<_, Value>(method, &json!({})).progress().start().unwrap();
+        let settle = async || {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let (given_up, answered) = (start("wait"), start("echo"));
+        let reader = given_up.notifications_where(|_| true);
+        settle().await;
+        // It comes too late to belong to anything.
+        let late = answered.notifications_where(|_| true);
+        let token = CancellationToken::new();
+        let canceller = answered.canceller();
+        canceller.cancel_on(token.clone());
+        drop((given_up, answered));
+        settle().await;
+        let state = peer.shared().lock();
+        assert_eq!((state.calls.taken(), state.outbound.taken()), (0, 0), "I3: a call keeps its entry");
+        assert_eq!(state.progress_readers, 0, "I3: a reader of progress is counted that has gone");
+        assert!(state.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
+        drop((state, reader, late, canceller));
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        assert_eq!(tasks, 2, "I3: a task waits for the token of a call that has ended");
+        drop(token);
+    }
+}

@@ -1,0 +1,362 @@
+//! The task that drives one connection.
+//!
+//! It polls both halves of the link, and nothing else waits on its way: a frame is read, decoded without the lock,
+//! taken in by one step, and its handler is started as a task of its own.
+//!
+//! - T1 The reader waits for nobody: no handler, permit, lock held over user code, or writer (L2).
+//! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
+//! - T3 After at most [`BATCH`] frames read it writes and yields, and after a row of cancels written too; a round walks one slice of
+//!   a cascade, whatever else it does.
+//! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once and before
+//!   anything else is written: so no cancel can precede its request on the wire (I12), and no code of the wire runs
+//!   under the lock. A frame the wire then refuses is told to the machine as not sent.
+//! - T5 It sleeps only after it has looked, under the lock, that nothing happened since it last did; whoever makes
+//!   something happen later takes its waker. So no wake-up is lost, and none is made while it is awake.
+//! - T6 Dropped at any time, with its runtime or by a panic of the wire, it settles every call as disconnected.
+
+pub(crate) mod idle;
+pub(crate) mod negotiate;
+pub(crate) mod outgoing;
+pub(crate) mod read;
+pub(crate) mod write;
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::time::Sleep;
+
+use crate::byte_budget::HeldBytes;
+use crate::driver::admission::session_permit::SessionPermit;
+use crate::driver::connection::idle::Idle;
+use crate::driver::router::Router;
+use crate::driver::state::{ConnectionInner, now};
+use crate::error::{ConnectionError, ProtocolViolation};
+use crate::machine::{CloseCause, DisconnectPolicy};
+use crate::sync::atomic::Ordering;
+use crate::transport::{
+    CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
+};
+
+/// The most frames read before it writes and yields.
+const BATCH: usize = 16;
+/// The most rounds before it yields to others although there is more to do.
+const ROUNDS: usize = 16;
+
+/// The driver of one connection.
+pub(crate) struct ConnectionTask {
+    pub(crate) shared: Arc<ConnectionInner>,
+    /// What is the driver's alone.
+    pub(crate) own: Box<TaskData>,
+    pub(crate) rx: Option<Pin<Box<dyn Receiver>>>,
+    pub(crate) tx: Option<Pin<Box<dyn Sender>>>,
+    /// Members of a batch that are still to be read, and what was read before the dialect was known.
+    pub(crate) pending: VecDeque<Inbound>,
+    /// What frames are encoded in.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) unflushed: bool,
+    /// Bytes handed to the transport since it was last flushed.
+    pub(crate) written: usize,
+    /// The same in the budget, where it is more than a little.
+    pub(crate) written_held: HeldBytes,
+    /// A frame came or went since it was last looked whether the connection is in use.
+    pub(crate) moved: bool,
+    /// Where a server sets a time for connections that nobody uses.
+    pub(crate) idle: Option<Idle>,
+    phase: Phase,
+    /// The one timer. It may fire earlier than needed, never later.
+    timer: Option<Pin<Box<Sleep>>>,
+    armed: Option<Instant>,
+}
+
+/// What a driver has for as long as it lives, apart: its task is no larger for it.
+pub(crate) struct TaskData {
+    /// What handlers hold is let go with the connection, even if that is a handle of it.
+    pub(crate) router: Arc<Router>,
+    /// The connection's place among those of its server.
+    pub(crate) place: Option<SessionPermit>,
+}
+
+enum Phase {
+    Open,
+    /// What waits is flushed, then the wire is closed; both within the deadline.
+    Closing {
+        by: Pin<Box<Sleep>>,
+        reason: CloseReason,
+        result: Result<(), ConnectionError>,
+    },
+    /// The wire is gone; what still runs has its grace.
+    Lost,
+}
+
+/// What a look at the clock, and at what happened meanwhile, came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// There is nothing to do until something wakes it.
+    Nothing,
+    /// Something happened, or was due and was done.
+    Done,
+    /// More is due than one step does.
+    More,
+}
+
+impl ConnectionTask {
+    pub(crate) fn new(
+        shared: Arc<ConnectionInner>,
+        router: Arc<Router>,
+        link: Link,
+        pending: VecDeque<Inbound>,
+        place: Option<SessionPermit>,
+    ) -> Self {
+        // A link without a session is all clients of its listener at once.
+        let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
+        let written_held = shared.budget.hold(0);
+        Self {
+            shared,
+            own: Box::new(TaskData { router, place }),
+            rx: Some(link.rx),
+            tx: Some(link.tx),
+            pending,
+            scratch: Vec::new(),
+            unflushed: false,
+            written: 0,
+            written_held,
+            moved: false,
+            idle,
+            phase: Phase::Open,
+            timer: None,
+            armed: None,
+        }
+    }
+
+    /// Reads a batch. `true`: there may be more.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
+        for _ in 0..BATCH {
+            if let Some(inbound) = self.pending.pop_front() {
+                self.recv(&inbound);
+            } else {
+                let Some(rx) = &mut self.rx else { return false };
+                let event = rx.as_mut().poll_event(cx);
+                self.moved |= event.is_ready();
+                match event {
+                    Poll::Pending => return false,
+                    Poll::Ready(Some(Ok(TransportEvent::Message(inbound)))) => self.recv(&inbound),
+                    Poll::Ready(Some(Ok(event))) => self.recv_event(event),
+                    Poll::Ready(Some(Err(error))) if error.exchange.is_some() => {
+                        tracing::debug!(error = %crate::shown::Shown::text(&error), "a message could not be read");
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        self.end(DisconnectPolicy::CancelNow, Err(error.into()));
+                        return false;
+                    }
+                    Poll::Ready(None) => {
+                        self.end(DisconnectPolicy::CancelNow, Ok(()));
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Begins to close, if the machine or the outbox wants it.
+    fn begin_close(&mut self) {
+        if !matches!(self.phase, Phase::Open) || !self.shared.closing.load(Ordering::Relaxed) {
+            return;
+        }
+        let (cause, waiting, flush) = {
+            let state = self.shared.lock();
+            let Some(cause) = state.close else { return };
+            (cause, state.outbox.frames(), state.session.limits().flush)
+        };
+        self.rx = None;
+        self.pending.clear();
+        let (reason, result) = match cause {
+            CloseCause::Shutdown => (CloseReason::Shutdown, Ok(())),
+            CloseCause::InputEnded => (CloseReason::Normal, Ok(())),
+            CloseCause::PeerNotReading => {
+                let violation = ProtocolViolation::NotReading { waiting };
+                self.lose(DisconnectPolicy::CancelNow);
+                (CloseReason::Violation(violation.to_string()), Err(violation.into()))
+            }
+        };
+        self.phase = Phase::Closing { by: Box::pin(tokio::time::sleep(flush)), reason, result };
+    }
+
+    /// Writes; a broken wire ends the connection. `true`: there is more to write at once.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.write(cx) {
+            Ok(more) => more,
+            Err(error) => {
+                let result = match std::mem::replace(&mut self.phase, Phase::Open) {
+                    Phase::Closing { result, .. } => result.and(Ok(())),
+                    Phase::Open | Phase::Lost => Err(error.into()),
+                };
+                self.end(DisconnectPolicy::CancelNow, result);
+                false
+            }
+        }
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) {
+        let Phase::Closing { by, reason, result } = &mut self.phase else { return };
+        let late = by.as_mut().poll(cx).is_ready();
+        let drained = self.shared.lock().next_lane().is_none() && !self.unflushed;
+        let closed = match &mut self.tx {
+            Some(tx) if drained && !late => tx.as_mut().poll_close(reason, cx).is_ready(),
+            Some(_) => late,
+            None => true,
+        };
+        if closed {
+            let result = std::mem::replace(result, Ok(()));
+            self.end(DisconnectPolicy::CancelNow, result);
+        }
+    }
+
+    /// The machine is told that the wire is gone.
+    fn lose(&self, lost: DisconnectPolicy) {
+        let leftovers = self.shared.step(|state, now, effects| {
+            state.session.recv_lost(now, lost);
+            state.lose_wire(&self.shared, effects)
+        });
+        drop(leftovers);
+    }
+
+    /// The wire is gone.
+    pub(crate) fn end(&mut self, lost: DisconnectPolicy, result: Result<(), ConnectionError>) {
+        self.rx = None;
+        self.tx = None;
+        self.flushed();
+        self.pending.clear();
+        self.phase = Phase::Lost;
+        self.lose(lost);
+        self.shared.step(|state, _, effects| {
+            state.end.get_or_insert(result);
+            effects.rare().closed = true;
+        });
+    }
+
+    /// Does what is due, and arms the timer for what is due next.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> Due {
+        if let Some(next) = next.filter(|next| self.armed.is_none_or(|armed| *next < armed)) {
+            let at = tokio::time::Instant::from_std(next);
+            match &mut self.timer {
+                Some(timer) => timer.as_mut().reset(at),
+                None => self.timer = Some(Box::pin(tokio::time::sleep_until(at))),
+            }
+            self.armed = Some(next);
+        }
+        let (Some(timer), true) = (&mut self.timer, self.armed.is_some()) else { return Due::Nothing };
+        if timer.as_mut().poll(cx).is_pending() {
+            return Due::Nothing;
+        }
+        self.armed = None;
+        let is_left = self.shared.step(|state, now, _| {
+            state.session.handle_timeout(now);
+            state.session.next_timeout().is_some_and(|next| next <= now)
+        });
+        if is_left { Due::More } else { Due::Done }
+    }
+
+    /// For a turn after which there is more to do at once: what is due must not wait until there is no more.
+    fn do_what_is_due(&self) {
+        let next = self.shared.lock().session.next_timeout();
+        if next.is_some_and(|next| next <= now()) {
+            self.shared.step(|state, now, _| state.session.handle_timeout(now));
+        }
+    }
+
+    /// Looks, under the lock, whether there is anything to do, and leaves the waker if not (T5).
+    fn look_again(&mut self, cx: &mut Context<'_>) -> Due {
+        let next = {
+            let mut state = self.shared.lock();
+            if std::mem::take(&mut state.dirty) {
+                return Due::Done;
+            }
+            let next = state.session.next_timeout();
+            state.armed = match (self.armed, next) {
+                (Some(armed), Some(next)) => Some(armed.min(next)),
+                (armed, next) => armed.or(next),
+            };
+            state.driver = Some(cx.waker().clone());
+            next
+        };
+        self.poll_timer(cx, next)
+    }
+
+    /// Shuts the connection down if nobody has used it for too long: no frame came or went, and nothing is in flight either
+    /// way. `true`: it does.
+    fn poll_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        // A connection that is closing has deadlines of its own.
+        let Some(idle) = self.idle.as_mut().filter(|_| self.rx.is_some()) else { return false };
+        let moved = std::mem::take(&mut self.moved) || self.unflushed;
+        let in_use = moved || self.shared.lock().session.has_requests_or_calls();
+        if idle.poll(cx, in_use).is_pending() {
+            return false;
+        }
+        self.idle = None;
+        self.shared.step(|state, now, _| state.session.local_idle(now));
+        true
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Lost) && self.shared.lock().session.is_finished()
+    }
+}
+
+impl Future for ConnectionTask {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..ROUNDS {
+            let mut more = match self.phase {
+                Phase::Open => self.poll_read(cx),
+                Phase::Closing { .. } | Phase::Lost => false,
+            };
+            self.begin_close();
+            more |= self.poll_write(cx);
+            self.begin_close();
+            self.poll_close(cx);
+            if self.is_over() {
+                return Poll::Ready(());
+            }
+            let walks = self.shared.walking.load(Ordering::Relaxed);
+            if walks {
+                self.shared.step(|state, now, _| state.session.advance(now));
+            }
+            if more || walks {
+                self.do_what_is_due();
+                break;
+            }
+            if self.poll_idle(cx) {
+                continue;
+            }
+            match self.look_again(cx) {
+                Due::Nothing => return Poll::Pending,
+                Due::Done => {}
+                Due::More => break,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for ConnectionTask {
+    fn drop(&mut self) {
+        if !matches!(self.phase, Phase::Lost) {
+            let error = TransportError::new(TransportErrorKind::Closed, "its driver was dropped");
+            self.end(DisconnectPolicy::CancelNow, Err(error.into()));
+        }
+    }
+}
+
+impl Inbound {
+    /// A member of a batch, which came as the batch came.
+    pub(crate) fn member(&self, body: bytes::Bytes) -> Self {
+        Self { body, exchange: self.exchange, principal: self.principal.clone(), address: self.address }
+    }
+}

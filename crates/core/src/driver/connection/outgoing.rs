@@ -1,0 +1,93 @@
+//! What comes out of the outbox to be written, and what the machine is told with it.
+
+use std::time::Instant;
+
+use crate::cause::Cause;
+use crate::driver::calls::entry::StagedCall;
+use crate::driver::effects::Effects;
+use crate::driver::outbox::{Answer, Bulk, Control, Notification};
+use crate::driver::state::State;
+use crate::id::{CallNumber, ExchangeId, OutboundKey};
+use crate::machine::Reply;
+use crate::transport::Lane;
+
+/// A frame that was taken out of the outbox: it counts as written (T4).
+pub(crate) enum Outgoing {
+    Call { key: OutboundKey, number: CallNumber, exchange: ExchangeId, call: Box<StagedCall> },
+    Cancel { key: OutboundKey, number: CallNumber, exchange: ExchangeId, cancel: CallNumber, cause: Cause },
+    Control(Control),
+    Answer { reply: Reply, answer: Option<Answer> },
+    Notification(Notification),
+}
+
+impl State {
+    /// The lane the next frame goes by.
+    pub(crate) fn next_lane(&mut self) -> Option<Lane> {
+        let calls = &self.calls;
+        self.outbox.skip_empty(|ticket| calls.get(ticket).is_some_and(|entry| entry.frame.is_some()));
+        self.outbox.next_lane()
+    }
+
+    /// Takes the next frame of a lane, and tells the machine that it is written.
+    pub(crate) fn take(&mut self, lane: Lane, now: Instant, effects: &mut Effects) -> Option<Outgoing> {
+        let taken = match lane {
+            Lane::Control => self.take_control(now),
+            Lane::Data => self.take_bulk(now),
+        };
+        self.give_room(effects);
+        taken
+    }
+
+    fn take_control(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_control()? {
+            Control::Cancel(ticket) => {
+                let entry = self.calls.get_mut(ticket)?;
+                let key = entry.key;
+                let (cancel, cause) = entry.take_cancel()?;
+                let settled = entry.ended;
+                let number = self.session.call_number(key);
+                let exchange = number.map_or(ExchangeId::NONE, |number| entry.exchange(number));
+                let wanted = self.session.wants_cancel(key);
+                if wanted {
+                    self.session.local_cancel_written(now, key);
+                }
+                if settled {
+                    self.outbound.remove(key.0);
+                    self.free_call(ticket);
+                }
+                let number = number.filter(|_| wanted)?;
+                Some(Outgoing::Cancel { key, number, exchange, cancel, cause })
+            }
+            control => Some(Outgoing::Control(control)),
+        }
+    }
+
+    fn take_bulk(&mut self, now: Instant) -> Option<Outgoing> {
+        match self.outbox.pop_bulk()? {
+            Bulk::Call(ticket) => {
+                let taken = self.calls.get_mut(ticket).and_then(|entry| {
+                    let call = entry.frame.take()?;
+                    let number = self.session.call_number(entry.key)?;
+                    Some((call, entry.key, number, entry.exchange(number)))
+                });
+                let Some((call, key, number, exchange)) = taken else {
+                    self.outbox.found_empty();
+                    return None;
+                };
+                self.session.local_written(now, key);
+                Some(Outgoing::Call { key, number, exchange, call })
+            }
+            Bulk::Answer { reply, answer } => Some(Outgoing::Answer { reply, answer }),
+            Bulk::Notification(frame) => {
+                if let Some(slot) = frame.owner.and_then(|owner| self.inbound.get_mut(owner.0)) {
+                    slot.remove_frame();
+                }
+                Some(Outgoing::Notification(frame))
+            }
+            Bulk::Dropped => {
+                self.outbox.found_empty();
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What comes in, frame by frame.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::byte_budget::{ByteBudget, MEMORY};
+use crate::clients::Client;
+use crate::dialect::HandshakePart;
+use crate::driver::admission::permits::Whose;
+use crate::driver::calls::entry::Said;
+use crate::driver::connection::ConnectionTask;
+use crate::driver::memory::bytes_of_request;
+use crate::driver::notifications::Notification;
+use crate::driver::notifications::queue::Notice;
+use crate::driver::notifications::subscriptions::{Matcher, Readers};
+use crate::driver::outbox::Control;
+use crate::driver::params::{part_of, unpinned};
+use crate::driver::requests::data::{Arrived, RequestData};
+use crate::driver::requests::slot::InboundSlot;
+use crate::driver::state::{Request, Waiting};
+use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
+use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
+use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
+use crate::registry::SessionId;
+use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
+
+impl ConnectionTask {
+    /// Takes in one frame.
+    pub(crate) fn recv(&mut self, inbound: &Inbound) {
+        let shared = Arc::clone(&self.shared);
+        match shared.dialect.codec().decode(&inbound.body) {
+            Incoming::Request(request) => self.recv_request(inbound, request),
+            Incoming::Notification { method, params } => {
+                self.recv_notification(inbound, &method, params);
+                self.accept(inbound.exchange);
+            }
+            Incoming::Answer { call, body } => {
+                self.recv_answer(&inbound.body, call, body);
+                self.accept(inbound.exchange);
+            }
+            Incoming::Cancel(cancel) => self.recv_cancel(inbound, cancel),
+            Incoming::Ack { cancel, cancelled, reason: _ } => {
+                shared.step(|state, now, _| state.session.recv_ack(now, cancel, cancelled));
+                self.accept(inbound.exchange);
+            }
+            Incoming::PeerError(error) => {
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "the peer could not read a frame");
+                self.accept(inbound.exchange);
+            }
+            Incoming::Batch(members) => {
+                let allowed = shared.traits.batches && shared.lock().session.allows_batches();
+                if allowed && self.pending.is_empty() {
+                    for member in members {
+                        let body = part_of(&inbound.body, member);
+                        // A batch within a batch is none.
+                        if body.first() == Some(&b'[') {
+                            self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
+                        } else {
+                            self.pending.push_back(inbound.member(body));
+                        }
+                    }
+                } else {
+                    self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
+                }
+            }
+            Incoming::BadRequest { id, tag, why } => {
+                let origin = self.origin(inbound);
+                shared.step(|state, _, _| state.session.recv_bad_request(id, tag, why, &origin));
+            }
+            Incoming::Bad(why) => self.recv_bad(why, inbound.exchange),
+        }
+    }
+
+    /// Takes in what is no message.
+    pub(crate) fn recv_event(&mut self, event: TransportEvent) {
+        let shared = &self.shared;
+        match event {
+            TransportEvent::Message(inbound) => self.recv(&inbound),
+            TransportEvent::Rejected { exchange, why } => {
+                tracing::debug!(%why, "a frame was rejected");
+                self.recv_bad(BadMessage::Frame(why), exchange);
+            }
+            TransportEvent::HalfClosed => {
+                shared.step(|state, now, _| state.session.recv_half_close(now));
+            }
+            TransportEvent::ExchangeClosed { exchange } => {
+                shared.step(|state, now, _| state.session.recv_exchange_closed(now, exchange));
+            }
+            TransportEvent::ExchangeResumed { exchange } => {
+                shared.step(|state, now, _| state.session.recv_exchange_resumed(now, exchange));
+            }
+            TransportEvent::ExchangeFailed { exchange, sent, error } => {
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "an exchange failed");
+                let Some(number) = exchange.call() else { return };
+                shared.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
+            }
+        }
+    }
+
+    fn recv_request(&mut self, inbound: &Inbound, request: IncomingRequest<'_>) {
+        let shared = &self.shared;
+        let mount = self.own.router.route(&request.method);
+        let codec = shared.dialect.codec();
+        let said = (shared.dialect.rules().handshake == Some(&*request.method))
+            .then_some(request.params)
+            .flatten()
+            .map(|params| codec.read_handshake(HandshakePart::Params, params));
+        let waiting = Waiting {
+            params: request.params.map(|params| part_of(&inbound.body, params)),
+            handler: mount.handler,
+        };
+        let progress_token = request.usable_token().map(ToOwned::to_owned);
+        let ignores_token = progress_token.is_none() && request.progress_token.is_some();
+        let id = request.id.clone();
+        let client = self.client_of(inbound);
+        let bytes = bytes_of_request(inbound);
+        let budget = client.as_ref().map_or(&shared.budget, |client| client.budget());
+        let admission = if budget.has_room(bytes as usize) {
+            shared.admission.admit(client.as_ref().unwrap_or(&shared.client))
+        } else {
+            Err(MEMORY)
+        };
+        let mut origin = self.origin(inbound);
+        origin.client = client.as_ref().map(|client| ClientNumber(client.number()));
+        let arrival = InboundRequest {
+            id: request.id,
+            cancel_key: request.cancel_key,
+            method: &mount.method,
+            exempt: request.exempt,
+            tag: request.tag,
+            origin,
+            server_cancellable: mount.server_cancellable,
+            work: waiting.handler.as_ref().map_or(Work::Task, |handler| handler.work()),
+            admission,
+        };
+        let is_handshake = shared.dialect.rules().handshake == Some(&*mount.method);
+        let scope = shared
+            .exchange_scoped
+            .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), inbound.exchange.0)));
+        let begun = shared.step(|state, now, effects| {
+            if arrival.admission.is_ok() {
+                state.places.admitted(match &client {
+                    Some(client) => Whose::Own(client),
+                    None => Whose::Connections(&shared.client),
+                });
+            }
+            if ignores_token {
+                state.session.recv_ignored_token();
+            }
+            let Some(key) = state.session.recv_request(now, arrival) else {
+                if let Some(client) = &client {
+                    state.places.arrived(client);
+                }
+                return ExchangeId::NONE;
+            };
+            if let Some(place) = self.own.place.as_ref().filter(|_| !is_handshake) {
+                place.set_used();
+            }
+            if let Some(said) = &said {
+                state.session.handshake(HandshakePart::Params, said);
+            }
+            let exchange = inbound.exchange;
+            let method = Arc::clone(&mount.method);
+            let after = state.notices.last_open();
+            // Of many clients' requests each counts for its own.
+            let counted = if client.is_some() { 0 } else { bytes };
+            let arrived = Arrived {
+                key,
+                id,
+                method,
+                exchange,
+                progress_token,
+                after,
+                client: client.clone(),
+                bytes,
+                scope,
+            };
+            let slot = InboundSlot::new(
+                Arc::new(Request { connection: Arc::clone(shared), data: RequestData::new(arrived) }),
+                counted,
+            );
+            state.memory.request_came(counted);
+            state.inbound.insert(key.0, slot);
+            // Mostly it starts in this very step, and then nothing is kept for its start.
+            state.arriving = Some((key, waiting));
+            state.apply(shared, now, effects);
+            if let (Some((_, mut waiting)), Some(_)) = (state.arriving.take(), state.inbound.get(key.0)) {
+                waiting.params = waiting.params.map(unpinned);
+                state.queued.insert(key.0, waiting);
+            }
+            if let Some(client) = &client {
+                state.places.arrived(client);
+            }
+            std::mem::replace(&mut state.begun, ExchangeId::NONE)
+        });
+        self.begin_exchange(begun);
+    }
+
+    fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
+        let origin = self.origin(inbound);
+        self.shared.step(|state, now, _| {
+            state.session.recv_cancel(now, cancel.key.ok(), cancel.reason.as_deref(), cancel.ack, &origin);
+        });
+    }
+
+    fn recv_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
+        let shared = &self.shared;
+        let codec = shared.dialect.codec();
+        let handshake = shared.dialect.rules().handshake.is_some();
+        let kind = match &body {
+            AnswerBody::Value(_) => AnswerKind::Value,
+            AnswerBody::Cancelled => AnswerKind::Cancelled,
+            AnswerBody::Error(_) | AnswerBody::Malformed(_) => AnswerKind::Error,
+        };
+        let value = match &body {
+            AnswerBody::Value(value) => Some(*value),
+            AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
+        };
+        let said = Said::of_answer(frame, body);
+        let unused = shared.step(|state, now, effects| {
+            state.answer = Some(said);
+            let settled = state.session.recv_answer(now, call, kind);
+            if handshake {
+                let shakes =
+                    settled.and_then(|call| state.entry_of(call)).is_some_and(|(_, call)| call.shakes());
+                if let Some(value) = value.filter(|_| shakes) {
+                    let said = codec.read_handshake(HandshakePart::Result, value);
+                    state.session.handshake(HandshakePart::Result, &said);
+                }
+            }
+            state.apply(shared, now, effects);
+            state.answer.take()
+        });
+        drop(unused);
+    }
+
+    fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {
+        self.shared.step(|state, now, _| state.session.recv_bad(now, why, exchange));
+    }
+
+    /// A notification is heard, unless it came too early; one that cancels by a progress token reaches the request it is about.
+    fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
+        let shared = &self.shared;
+        let has_lifecycle = shared.dialect.rules().lifecycle.is_some();
+        if has_lifecycle && !shared.step(|state, _, _| state.session.hears_notification(method)) {
+            return;
+        }
+        let reached = shared.dialect.codec().cancelled_token(method, params).is_some_and(|token| {
+            let origin = self.origin(inbound);
+            shared.step(|state, now, _| {
+                let Some(request) = state.reported.request(&token) else { return false };
+                state.session.recv_cancel_by_token(now, request, &origin);
+                true
+            })
+        });
+        if !reached {
+            let params = params.map(|params| part_of(&inbound.body, params));
+            self.give_notification(method, params, inbound.exchange);
+        }
+        if has_lifecycle {
+            shared.step(|state, now, _| state.session.recv_notification(now, method));
+        }
+    }
+
+    /// A notification goes to the call whose token, matcher or exchange it fits, else to the router.
+    fn give_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
+        let shared = &self.shared;
+        let (reads_progress, matchers) = {
+            let state = shared.lock();
+            (state.progress_readers > 0, state.matchers.all())
+        };
+        if reads_progress && self.recv_progress(method, params.as_ref()) {
+            return;
+        }
+        if matchers.is_some_and(|readers| read_by(&readers, method, params.as_ref(), &shared.budget)) {
+            return;
+        }
+        if let (true, Some(call)) = (reads_progress, exchange.call()) {
+            // On a call's own exchange all that no token or matcher claims is the call's.
+            if self.recv_for(call, method, params.as_ref()) {
+                return;
+            }
+        }
+        if let Some((method, handler)) = self.own.router.route_notification(method) {
+            shared.notice(Notice::new(handler, method, params));
+        }
+    }
+
+    fn recv_progress(&self, method: &str, params: Option<&Bytes>) -> bool {
+        let raw = params.and_then(|params| serde_json::from_slice(params).ok());
+        let Some(number) = self.shared.dialect.codec().progressed_call(method, raw) else { return false };
+        let is_read = self.recv_for(number, method, params);
+        if is_read {
+            self.shared.step(|state, now, _| {
+                let Some(call) = state.session.call_of(number) else { return };
+                let renewal = state.entry_of(call).and_then(|(_, entry)| entry.extras.as_ref()?.renewal);
+                if let Some(deadline) = renewal.and_then(|renewal| renewal.deadline(now)) {
+                    state.session.local_renew(now, call, deadline);
+                }
+            });
+        }
+        is_read
+    }
+
+    fn recv_for(&self, number: CallNumber, method: &str, params: Option<&Bytes>) -> bool {
+        let inbox = {
+            let mut state = self.shared.lock();
+            let call = state.session.call_of(number).and_then(|call| state.entry_of(call));
+            call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
+        };
+        // The inbox of a call that asked for no progress is its matcher's alone.
+        let Some(inbox) = inbox.filter(|inbox| inbox.reads_progress) else { return false };
+        inbox.push(Notification::new(Arc::from(method), params.cloned()), &self.shared.budget);
+        true
+    }
+
+    /// An exchange the peer opened is owed nothing more.
+    fn accept(&self, exchange: ExchangeId) {
+        if exchange.is_peers() {
+            self.shared.step(|state, _, _| {
+                state.outbox.push_control(Control::ExchangeEnd { exchange, how: ExchangeEnd::Accepted });
+            });
+        }
+    }
+
+    /// Whose a request is, where the connection is many clients'.
+    fn client_of(&self, inbound: &Inbound) -> Option<Arc<Client>> {
+        let clients = &self.shared.admission.clients;
+        self.shared.exchange_scoped.then(|| clients.client(inbound.principal.as_ref(), inbound.address))
+    }
+
+    fn origin(&self, inbound: &Inbound) -> Origin {
+        let scope =
+            if self.shared.exchange_scoped { Scope::Exchange(inbound.exchange) } else { Scope::Session };
+        let principal = inbound.principal.clone().or_else(|| self.shared.meta.principal.clone());
+        Origin { scope, exchange: inbound.exchange, principal, client: None }
+    }
+}
+
+/// Gives a notification to the first reader it belongs to. The readers' own code runs here, without the lock; one that
+/// panics has no part in it.
+fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>, budget: &ByteBudget) -> bool {
+    let notification = Notification::new(Arc::from(method), params.cloned());
+    let belongs = |reader: &&Matcher| {
+        let asked = std::panic::AssertUnwindSafe(|| (reader.belongs)(&notification));
+        std::panic::catch_unwind(asked).unwrap_or(false)
+    };
+    match readers.values().find(belongs) {
+        Some(reader) => {
+            reader.inbox.push(notification, budget);
+            true
+        }
+        None => false,
+    }
+}

@@ -1,0 +1,341 @@
+//! What goes out, frame by frame.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use crate::dialect::{CallFrame, Refusal, ReplyTo};
+use crate::driver::connection::ConnectionTask;
+use crate::driver::connection::outgoing::Outgoing;
+use crate::driver::outbox::{Answer, Control, ROW};
+use crate::driver::state::ConnectionInner;
+use crate::id::{CallNumber, ExchangeId, RequestId};
+use crate::machine::{Reply, ReplyBody};
+use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
+
+/// Over this a frame's buffer is given away and not copied.
+const COPY: usize = 16 * 1024;
+/// What the transport holds unflushed is counted from so many bytes on.
+const COUNTED: usize = 16 * 1024;
+
+impl ConnectionTask {
+    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: there is more to write
+    /// at once. After a row of cancels the others have another round to go on, so that the wire holds few of them: whatever
+    /// else goes by it waits behind those it holds.
+    pub(crate) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, TransportError> {
+        if self.tx.is_none() {
+            return Ok(false);
+        }
+        let mut next = {
+            let mut state = self.shared.lock();
+            state.outbox.blocked = false;
+            // All that happened so far is looked at from here on.
+            state.dirty = false;
+            state.next_lane()
+        };
+        let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
+        while let Some(lane) = next {
+            if cancels == ROW && lane == Lane::Control {
+                cancels_wait = true;
+                break;
+            }
+            if urgent && lane == Lane::Data {
+                // What it overtook would else fill the wire's buffer before any of it is on its way.
+                urgent = false;
+                self.flush(cx)?;
+            }
+            if !self.poll_ready(lane, cx)? {
+                let mut state = self.shared.lock();
+                state.outbox.blocked = true;
+                // In a wire with one order, more cancels ahead of it would have it wait for as long as there are any.
+                let may_pass = lane == Lane::Data && !self.shared.traits.ordered;
+                cancels_wait = may_pass && state.outbox.pass_turn();
+                break;
+            }
+            let (taken, then) =
+                self.shared.step(|state, now, effects| (state.take(lane, now, effects), state.next_lane()));
+            next = then;
+            if let Some(outgoing) = taken {
+                let is_cancel = matches!(outgoing, Outgoing::Cancel { .. });
+                urgent |= is_cancel;
+                cancels += usize::from(is_cancel);
+                self.send(outgoing)?;
+            } else if lane == Lane::Control {
+                // The mark of a cancel that is not wanted any more took its time too.
+                cancels += 1;
+            }
+        }
+        self.flush(cx)?;
+        Ok(cancels_wait)
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
+        match &mut self.tx {
+            Some(tx) if self.unflushed => match tx.as_mut().poll_flush(cx)? {
+                Poll::Ready(()) => self.flushed(),
+                Poll::Pending => {}
+            },
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+
+    /// The transport holds nothing of what it was given.
+    pub(crate) fn flushed(&mut self) {
+        self.unflushed = false;
+        if std::mem::take(&mut self.written) > COUNTED {
+            self.written_held.resize(0);
+        }
+    }
+
+    /// Whether the wire takes a frame of this lane. A full wire is flushed and asked again.
+    fn poll_ready(&mut self, lane: Lane, cx: &mut Context<'_>) -> Result<bool, TransportError> {
+        let Some(tx) = &mut self.tx else { return Ok(false) };
+        if tx.as_mut().poll_ready(lane, cx)?.is_ready() {
+            return Ok(true);
+        }
+        if !self.unflushed || tx.as_mut().poll_flush(cx)?.is_pending() {
+            return Ok(false);
+        }
+        let ready = tx.as_mut().poll_ready(lane, cx)?.is_ready();
+        self.flushed();
+        Ok(ready)
+    }
+
+    fn send(&mut self, outgoing: Outgoing) -> Result<(), TransportError> {
+        let shared = Arc::clone(&self.shared);
+        self.scratch.clear();
+        match outgoing {
+            Outgoing::Call { key, number, exchange, call } => {
+                let mut frame = CallFrame::new(number, shared.seed, &call.method, call.params.as_deref());
+                frame.partial = call.partial;
+                frame.timeout = call.timeout;
+                frame.progress = call.progress;
+                shared.dialect.codec().encode_request(shared.dialect.rules(), &mut self.scratch, &frame);
+                let head = FrameInfo {
+                    kind: FrameKind::Request,
+                    id: id_of(number),
+                    method: Some(Arc::clone(&call.method)),
+                };
+                let sent = self.scratch.len() <= shared.max_frame
+                    && self.start_send(Lane::Data, exchange, head, Last::No)?;
+                if !sent {
+                    shared.step(|state, now, _| state.session.recv_call_failed(now, key, false));
+                }
+                Ok(())
+            }
+            Outgoing::Cancel { key, number, exchange, cancel, cause } => {
+                if self.abort_exchange(exchange) {
+                    // The answer had no other way to come.
+                    shared.step(|state, now, _| state.session.recv_call_failed(now, key, true));
+                    return Ok(());
+                }
+                let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+                codec.encode_cancel(rules, &mut self.scratch, number, cancel, shared.seed, cause.reason());
+                // I12: on the peer's exchange the cancel goes where its request went; our own has carried the
+                // request, and the cancel opens another.
+                let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
+                let head = FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None };
+                self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
+            }
+            Outgoing::Control(control) => self.send_control(&shared, control),
+            Outgoing::Answer { reply, answer } => self.send_answer(&shared, &reply, answer.as_ref()),
+            Outgoing::Notification(frame) => {
+                shared.dialect.codec().encode_notification(
+                    shared.dialect.rules(),
+                    &mut self.scratch,
+                    &frame.method,
+                    frame.params.as_deref(),
+                );
+                let head = FrameInfo { kind: FrameKind::Notification, id: None, method: Some(frame.method) };
+                self.start_send(Lane::Data, frame.exchange, head, Last::No).map(drop)
+            }
+        }
+    }
+
+    /// Gives up the exchange of a call where no message could cancel it, because ids mean nothing beyond their
+    /// exchange. `false`: a message has to.
+    fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
+        let names_nothing = self.shared.exchange_scoped && exchange.call().is_some();
+        let Some(tx) = self.tx.as_mut().filter(|_| names_nothing) else { return false };
+        self.unflushed = true;
+        tx.as_mut().abort_exchange(exchange).is_ok()
+    }
+
+    fn send_control(&mut self, shared: &ConnectionInner, control: Control) -> Result<(), TransportError> {
+        let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+        let out = &mut self.scratch;
+        let mut fault = None;
+        let (written, exchange, id, otherwise) = match control {
+            // Its details were taken with it; a mark without them was disarmed.
+            Control::Cancel(_) => return Ok(()),
+            Control::Refuse { to, exchange, why } => {
+                let to = to.as_ref();
+                fault = Some(fault_of(why));
+                let reply_to = to.map(|(id, tag)| ReplyTo { id, tag: *tag, server_cancellable: false });
+                let written = codec.encode_refusal(rules, out, reply_to.as_ref(), why);
+                (written, exchange, to.map(|(id, _)| id.clone()), ExchangeEnd::Refused)
+            }
+            Control::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                let to = ReplyTo { id: &id, tag, server_cancellable };
+                match graceful {
+                    Some(result) => codec.encode_graceful(rules, out, &to, result),
+                    None => codec.encode_cancelled(rules, out, &to, &cause),
+                }
+                (true, exchange, Some(id), ExchangeEnd::Refused)
+            }
+            Control::Ack { ack, key, exchange, status } => {
+                let written = codec.encode_ack(rules, out, &ack, key.as_ref(), status);
+                (written, exchange, Some(ack), ExchangeEnd::Accepted)
+            }
+            Control::ExchangeEnd { exchange, how } => (false, exchange, None, how),
+            Control::Begin(exchange) => {
+                self.begin_exchange(exchange);
+                return Ok(());
+            }
+        };
+        self.note_rejection(exchange, fault.filter(|_| written));
+        let head = FrameInfo { kind: FrameKind::Answer, id, method: None };
+        if !written || !self.start_send(Lane::Control, exchange, head, Last::Yes)? {
+            self.finish_exchange(exchange, otherwise);
+        }
+        Ok(())
+    }
+
+    fn note_rejection(&mut self, exchange: ExchangeId, fault: Option<RejectReason>) {
+        if let (Some(tx), Some(fault), true) = (&mut self.tx, fault, exchange.is_peers()) {
+            tx.as_mut().note_rejection(exchange, fault);
+        }
+    }
+
+    /// The handler of the request on this exchange runs.
+    pub(crate) fn begin_exchange(&mut self, exchange: ExchangeId) {
+        if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
+            tx.as_mut().begin_exchange(exchange);
+            self.unflushed = true;
+        }
+    }
+
+    /// Ends an exchange of the peer without a frame.
+    fn finish_exchange(&mut self, exchange: ExchangeId, how: ExchangeEnd) {
+        if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
+            tx.as_mut().finish_exchange(exchange, how);
+            self.unflushed = true;
+        }
+    }
+
+    fn send_answer(
+        &mut self,
+        shared: &ConnectionInner,
+        reply: &Reply,
+        answer: Option<&Answer>,
+    ) -> Result<(), TransportError> {
+        let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
+        let out = &mut self.scratch;
+        let to = ReplyTo { id: &reply.id, tag: reply.tag, server_cancellable: reply.server_cancellable };
+        let refuse = |out: &mut Vec<u8>, why| codec.encode_refusal(rules, out, Some(&to), why);
+        let mut fault = match (&reply.body, answer) {
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                Some(fault_of(*why))
+            }
+            (ReplyBody::Handler, None) => Some(RejectReason::Internal),
+            (ReplyBody::Handler, Some(Answer::Value(_) | Answer::Error(_)))
+            | (ReplyBody::Cancelled(_) | ReplyBody::Graceful(_), _) => None,
+        };
+        let mut written = match (&reply.body, answer) {
+            (ReplyBody::Handler, Some(Answer::Value(value))) => {
+                codec.encode_value(rules, out, &to, value);
+                true
+            }
+            (ReplyBody::Handler, Some(Answer::Error(error))) => {
+                codec.encode_error(rules, out, &to, error);
+                true
+            }
+            (ReplyBody::Handler, Some(Answer::Refused(why))) | (ReplyBody::Refused(why), _) => {
+                refuse(out, *why)
+            }
+            (ReplyBody::Handler, None) => refuse(out, Refusal::Internal),
+            (ReplyBody::Cancelled(cause), _) => {
+                codec.encode_cancelled(rules, out, &to, cause);
+                true
+            }
+            (ReplyBody::Graceful(result), _) => {
+                codec.encode_graceful(rules, out, &to, result);
+                true
+            }
+        };
+        if self.scratch.len() > shared.max_frame {
+            self.scratch.clear();
+            written = refuse(&mut self.scratch, Refusal::Internal);
+            fault = Some(RejectReason::Internal);
+        }
+        self.note_rejection(reply.exchange, fault.filter(|_| written));
+        let head = |id: &RequestId| FrameInfo { kind: FrameKind::Answer, id: Some(id.clone()), method: None };
+        if !written || !self.start_send(Lane::Data, reply.exchange, head(&reply.id), Last::Yes)? {
+            self.finish_exchange(reply.exchange, ExchangeEnd::Refused);
+            tracing::warn!(jsonrpc.request.id = %crate::shown::Shown::name(&reply.id), "an answer could not be written");
+        }
+        Ok(())
+    }
+
+    /// Hands the scratch to the wire. `false`: the wire refused this frame alone.
+    fn start_send(
+        &mut self,
+        lane: Lane,
+        exchange: ExchangeId,
+        head: FrameInfo,
+        last: Last,
+    ) -> Result<bool, TransportError> {
+        let Some(tx) = &mut self.tx else { return Ok(false) };
+        let body = if self.scratch.len() <= COPY {
+            Bytes::copy_from_slice(&self.scratch)
+        } else {
+            Bytes::from(std::mem::take(&mut self.scratch))
+        };
+        (self.unflushed, self.moved) = (true, true);
+        self.written += body.len();
+        if self.written > COUNTED {
+            self.written_held.resize(self.written);
+        }
+        // An exchange of ours carries the one message that opened it: an answer to what came on it has to find
+        // another way, and nothing but the peer's answer ends it.
+        let exchange = match head.kind {
+            FrameKind::Request | FrameKind::Cancel => exchange,
+            FrameKind::Answer | FrameKind::Notification => {
+                Some(exchange).filter(|exchange| exchange.is_peers()).unwrap_or(ExchangeId::NONE)
+            }
+        };
+        let last = last == Last::Yes && exchange.is_peers();
+        match tx.as_mut().start_send(Outbound { body, exchange, lane, head, last }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.exchange.is_some() => {
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "a frame was refused by the wire");
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a frame is the last of its exchange.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Yes,
+    No,
+}
+
+const fn fault_of(why: Refusal) -> RejectReason {
+    match why {
+        Refusal::Bad(_) => RejectReason::BadMessage,
+        Refusal::DuplicateId | Refusal::DuplicateKey => RejectReason::DuplicateId,
+        Refusal::Overloaded(_) => RejectReason::Overloaded,
+        Refusal::MethodNotFound => RejectReason::MethodNotFound,
+        Refusal::NotInitialized | Refusal::ShutDown => RejectReason::NotInitialized,
+        Refusal::Internal => RejectReason::Internal,
+    }
+}
+
+fn id_of(number: CallNumber) -> Option<RequestId> {
+    i64::try_from(number.0).ok().map(RequestId::number)
+}

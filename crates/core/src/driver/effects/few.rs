@@ -1,0 +1,56 @@
+//! A list that mostly holds one.
+
+/// The first stands in the list itself, so that one alone needs no memory of its own.
+pub(crate) struct Few<T> {
+    first: Option<T>,
+    rest: Vec<T>,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self { first: None, rest: Vec::new() }
+    }
+}
+
+impl<T> Few<T> {
+    pub(crate) fn push(&mut self, one: T) {
+        match self.first {
+            None => self.first = Some(one),
+            Some(_) => self.rest.push(one),
+        }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+}
+
+impl<T> Extend<T> for Few<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, more: I) {
+        more.into_iter().for_each(|one| self.push(one));
+    }
+}
+
+impl<T> IntoIterator for Few<T> {
+    type Item = T;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_pushed_comes_in_its_order() {
+        let mut few = Few::default();
+        assert!(few.is_empty());
+        few.push(0);
+        assert!(!few.is_empty() && few.rest.capacity() == 0, "one alone takes memory");
+        few.extend(1..4);
+        assert!(few.into_iter().eq(0..4));
+    }
+}

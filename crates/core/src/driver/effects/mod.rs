@@ -1,0 +1,173 @@
+//! What a step leads to beyond its connection's lock (D2, D3).
+
+pub(crate) mod few;
+pub(crate) mod log;
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+
+use tracing::Level;
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+
+use crate::driver::calls::entry::RemoteAction;
+use crate::driver::effects::few::Few;
+use crate::driver::effects::log::Entry;
+use crate::driver::notifications::Inbox;
+use crate::driver::notifications::subscriptions::Matcher;
+use crate::driver::state::{ConnectionInner, Handler, Request};
+use crate::machine::Event;
+use crate::sync::AbortHandle;
+
+/// Filled under the lock, run without it: first signals, then starts, aborts, wakers, and last what is gone.
+///
+/// One is made for each step, so it is small: most steps leave one thing or none.
+#[derive(Default)]
+pub(crate) struct Effects {
+    pub(crate) starts: Few<Start>,
+    pub(crate) wakers: Few<Waker>,
+    pub(crate) driver: Option<Waker>,
+    /// Slots of requests that are gone: the last hold on what their contexts share.
+    pub(crate) gone: Few<Arc<Request>>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few steps lead to. Its fields are run in the order they stand in.
+#[derive(Default)]
+pub(crate) struct Rare {
+    pub(crate) signals: Vec<Arc<Request>>,
+    pub(crate) aborts: Vec<Arc<Request>>,
+    pub(crate) watches: Vec<AbortHandle>,
+    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    pub(crate) matchers: Vec<Matcher>,
+    /// Cancels of children on other connections.
+    pub(crate) child_cancels: Vec<RemoteAction>,
+    /// Parents on other connections whose children have ended.
+    pub(crate) parent_releases: Vec<RemoteAction>,
+    pub(crate) events: Vec<Event>,
+    /// The connection has closed.
+    pub(crate) closed: bool,
+    pub(crate) log: Vec<Entry>,
+}
+
+/// A handler to be started.
+pub(crate) struct Start {
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) request: Arc<Request>,
+    pub(crate) params: Option<bytes::Bytes>,
+}
+
+impl Effects {
+    pub(crate) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Notes an entry for the log, which is made only if somebody may want it. The level alone is looked at here: to ask
+    /// the subscriber whether it does would be to run its code.
+    pub(crate) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
+        if level <= STATIC_MAX_LEVEL && level <= LevelFilter::current() {
+            self.rare().log.push(entry());
+        }
+    }
+
+    pub(crate) fn run(mut self, shared: &Arc<ConnectionInner>) {
+        if let Some(rare) = &mut self.rare {
+            for request in rare.signals.drain(..) {
+                request.data.wake_signalled();
+            }
+        }
+        if !self.starts.is_empty() {
+            start_all(self.starts);
+        }
+        if let Some(rare) = &mut self.rare {
+            for request in rare.aborts.drain(..) {
+                request.data.abort();
+            }
+        }
+        for waker in self.wakers {
+            waker.wake();
+        }
+        if let Some(driver) = self.driver {
+            driver.wake();
+        }
+        if let Some(rare) = self.rare {
+            rare.run(shared);
+        }
+        drop(self.gone);
+    }
+}
+
+impl Rare {
+    /// All that comes after the wakers.
+    fn run(self, shared: &Arc<ConnectionInner>) {
+        for watch in self.watches {
+            watch.abort();
+        }
+        for inbox in self.inboxes {
+            inbox.close();
+        }
+        for matcher in self.matchers {
+            matcher.inbox.close();
+        }
+        for cancel in self.child_cancels {
+            cancel();
+        }
+        for release in self.parent_releases {
+            release();
+        }
+        if let Some(hook) = &shared.on_event {
+            for event in &self.events {
+                // A hook that panics must not take the connection with it.
+                if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
+                    tracing::warn!("the event hook panicked");
+                }
+            }
+        }
+        if self.closed {
+            shared.closed.notify_waiters();
+        }
+        for entry in self.log {
+            entry.tell();
+        }
+    }
+}
+
+thread_local! {
+    /// Handlers to start after the one that is being started on this thread.
+    static STARTING: RefCell<Option<Vec<Start>>> = const { RefCell::new(None) };
+}
+
+/// Starts handlers one after another. A runtime that shuts down drops a task while it is being started, which ends
+/// its request and may start the next one: those are taken in turn, not one within the other.
+fn start_all(starts: Few<Start>) {
+    let first = STARTING.with_borrow_mut(|starting| {
+        if let Some(later) = starting {
+            later.extend(starts);
+            return None;
+        }
+        *starting = Some(Vec::new());
+        Some(starts)
+    });
+    let Some(first) = first else { return };
+    first.into_iter().for_each(start_one);
+    loop {
+        let turn = STARTING.with_borrow_mut(|starting| match starting {
+            Some(later) if !later.is_empty() => std::mem::take(later),
+            _ => {
+                *starting = None;
+                Vec::new()
+            }
+        });
+        if turn.is_empty() {
+            return;
+        }
+        turn.into_iter().for_each(start_one);
+    }
+}
+
+fn start_one(start: Start) {
+    let Start { handler, request, params } = start;
+    let abort = handler.start(Arc::clone(&request), params);
+    request.data.set_abort(abort);
+}

@@ -1,0 +1,91 @@
+//! How a handler ends when it has no value.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::cause::Cause;
+use crate::driver::outbox::Answer;
+use crate::error::CallError;
+use crate::machine::HandlerResult;
+use crate::message::ErrorObject;
+
+/// The request was cancelled and its handler stops. Made by [`CallContext::check`](crate::CallContext::check).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request was cancelled: {0}")]
+pub struct Stopped(pub Cause);
+
+/// Why a handler has no value.
+///
+/// Any error turns into one with `?`. An [`ErrorObject`] is answered as it is; [`Stopped`], and a [`CallError`] that
+/// says a child was cancelled, give the dialect's cancelled answer; what a child's peer answered is passed on; every
+/// other error is answered `INTERNAL_ERROR` without its text, which goes to the trace.
+pub struct HandlerError(Repr);
+
+enum Repr {
+    Stopped(Cause),
+    Answered(ErrorObject),
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl HandlerError {
+    /// The handler stopped because of its cancel.
+    #[must_use]
+    pub const fn stopped(cause: Cause) -> Self {
+        Self(Repr::Stopped(cause))
+    }
+
+    /// An error of any type, in a box.
+    #[must_use]
+    pub fn from_boxed(error: Box<dyn Error + Send + Sync>) -> Self {
+        let error = match error.downcast::<ErrorObject>() {
+            Ok(error) => return Self(Repr::Answered(*error)),
+            Err(error) => error,
+        };
+        let error = match error.downcast::<Stopped>() {
+            Ok(stopped) => return Self(Repr::Stopped(stopped.0)),
+            Err(error) => error,
+        };
+        match error.downcast::<CallError>() {
+            Ok(error) => match *error {
+                CallError::Cancelled(cancelled) => Self(Repr::Stopped(cancelled.cause)),
+                CallError::Failed(error) => Self(Repr::Answered(error)),
+                error => Self(Repr::Other(Box::new(error))),
+            },
+            Err(error) => Self(Repr::Other(error)),
+        }
+    }
+
+    pub(crate) fn into_answer(self) -> (HandlerResult, Answer) {
+        match self.0 {
+            Repr::Stopped(_) => (HandlerResult::Stopped, Answer::Error(ErrorObject::internal())),
+            Repr::Answered(error) => (HandlerResult::Error, Answer::Error(error)),
+            Repr::Other(error) => {
+                tracing::debug!(error = %crate::shown::Shown::text(&error), "a handler failed");
+                (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
+            }
+        }
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
+    fn from(error: E) -> Self {
+        Self::from_boxed(Box::new(error))
+    }
+}
+
+/// For `Err(cause)?`: the handler stopped because of its cancel.
+impl From<Cause> for HandlerError {
+    fn from(cause: Cause) -> Self {
+        Self::stopped(cause)
+    }
+}
+
+impl fmt::Debug for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Repr::Stopped(cause) => f.debug_tuple("Stopped").field(cause).finish(),
+            Repr::Answered(error) => f.debug_tuple("Answered").field(error).finish(),
+            Repr::Other(error) => f.debug_tuple("Other").field(error).finish(),
+        }
+    }
+}

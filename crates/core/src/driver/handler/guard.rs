@@ -1,0 +1,178 @@
+//! The end of a handler's task, told once, however it comes.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::dialect::HandshakePart;
+use crate::driver::admission::permits::Task;
+use crate::driver::context::CallContext;
+use crate::driver::outbox::Answer;
+use crate::driver::state::{ConnectionInner, Request, State};
+use crate::machine::HandlerResult;
+use crate::sync::atomic::Ordering;
+
+/// Reports the end of a handler's task, however it ends: by return, panic, abort, or the end of the runtime (I10).
+pub(crate) struct Guard(Arc<Request>);
+
+impl Guard {
+    pub(crate) const fn new(request: Arc<Request>) -> Self {
+        Self(request)
+    }
+
+    pub(crate) fn context(&self) -> CallContext {
+        CallContext::new(Arc::clone(&self.0))
+    }
+
+    /// Opens the request's span, if anyone wants it.
+    pub(crate) fn open_span(&self) {
+        let request = &self.0.data;
+        let span = tracing::info_span!(
+            "rescind.request",
+            rpc.system.name = self.0.connection.rpc_system(),
+            rpc.method = %crate::shown::Shown::name(&request.method),
+            jsonrpc.request.id = %crate::shown::Shown::name(&request.id),
+            cancel.source = tracing::field::Empty,
+            cancel.outcome = tracing::field::Empty,
+        );
+        if !span.is_disabled() {
+            request.put_span(Some(span));
+        }
+    }
+
+    /// Runs code of the handler in the request's span.
+    pub(crate) fn enter<R>(&self, code: impl FnOnce() -> R) -> R {
+        let span = self.0.data.take_span();
+        let entered = span.as_ref().map(tracing::Span::enter);
+        let result = code();
+        drop(entered);
+        self.0.data.put_span(span);
+        result
+    }
+
+    /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then; and closes it.
+    pub(crate) fn close_span(&self, end: HandlerResult) {
+        let Some(span) = self.0.data.take_span() else { return };
+        let Some(cause) = self.0.data.cause() else { return };
+        span.record("cancel.source", cause.kind().name());
+        let outcome = match end {
+            HandlerResult::Value => "completed",
+            HandlerResult::Error => "failed",
+            HandlerResult::Stopped => "cancelled",
+            HandlerResult::Panicked => "panicked",
+        };
+        span.record("cancel.outcome", outcome);
+    }
+
+    /// The handler has been polled once, or never will be.
+    pub(crate) fn begin(&self) {
+        if self.0.data.set_begun() {
+            self.0.connection.beginning.fetch_sub(1, Ordering::SeqCst);
+            self.0.data.wake_begun();
+        }
+    }
+
+    /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
+    /// becomes an internal error.
+    pub(crate) fn fit(&self, answer: Answer) -> Answer {
+        self.0.connection.fit(&self.0.data.method, answer)
+    }
+
+    /// Offers the handler's end once there is room for it, and reports the task as gone.
+    ///
+    /// Dropped before it is done, the answer is lost and the task counts as gone without one: that is what an abort
+    /// after the grace does, when the machine has answered already.
+    pub(crate) fn poll_offer(
+        &self,
+        end: HandlerResult,
+        answer: &mut Option<Answer>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let offered = self.0.poll_offer(end, answer, cx);
+        if offered.is_ready() {
+            self.0.data.set_told();
+        }
+        offered
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let Request { connection, data: request } = &*self.0;
+        // Of a task that was aborted; contexts may outlive it.
+        drop(request.take_span());
+        if !request.is_told() {
+            self.begin();
+            connection.step(|state, now, _| state.end_task(&self.0, now));
+        }
+    }
+}
+
+impl Request {
+    /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
+    /// permit and can be cancelled.
+    fn poll_offer(&self, end: HandlerResult, answer: &mut Option<Answer>, cx: &mut Context<'_>) -> Poll<()> {
+        let heard = self.connection.dialect.rules().errors_after_cancel;
+        let end = match (end, &*answer) {
+            // What the dialect lets a handler say after its cancel stands as a value would.
+            (HandlerResult::Error, Some(Answer::Error(error))) if heard.contains(&error.code) => {
+                HandlerResult::Value
+            }
+            (end, _) => end,
+        };
+        self.connection.step(|state, now, effects| {
+            let weight = answer.as_ref().map_or(0, Answer::weight);
+            let settled = !state.session.may_notify(self.data.key);
+            let has_room = state.outbox.has_room(state.session.limits(), weight);
+            let Some(slot) = state.inbound.get_mut(self.data.key.0) else { return Poll::Ready(()) };
+            if !settled && !has_room {
+                if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
+                    state.waiting_for_room.push(self.data.key);
+                }
+                state.memory.answer_waits(&mut slot.bytes, weight);
+                return Poll::Pending;
+            }
+            state.offered = answer.take();
+            state.session.local_answer(now, self.data.key, end);
+            state.end_task(self, now);
+            state.apply(&self.connection, now, effects);
+            // What the machine did not take is dropped without the lock.
+            *answer = state.offered.take();
+            Poll::Ready(())
+        })
+    }
+}
+
+impl State {
+    /// The task of a request is gone.
+    fn end_task(&mut self, request: &Request, now: std::time::Instant) {
+        let Request { connection, data } = request;
+        if data.is_cancelled() {
+            connection.registry.clear(request.session(), &data.id);
+        }
+        if let Some(slot) = self.inbound.get_mut(data.key.0) {
+            self.places.ends(&connection.admission, data.whose(&connection.client), slot.task);
+            slot.task = Task::Ended;
+        }
+        self.session.local_ended(now, data.key);
+    }
+}
+
+impl ConnectionInner {
+    fn fit(&self, method: &str, answer: Answer) -> Answer {
+        let Answer::Value(mut value) = answer else { return answer };
+        if self.dialect.rules().handshake == Some(method) {
+            let declared = self.dialect.codec().declare(HandshakePart::Result, &value, self.handles_cancels);
+            value = declared.unwrap_or(value);
+        }
+        if value.get().len() > self.max_frame {
+            tracing::warn!(
+                rpc.method = %crate::shown::Shown::name(method),
+                bytes = value.get().len(),
+                limit = self.max_frame,
+                "an answer is over the frame limit"
+            );
+            return Answer::Refused(crate::dialect::Refusal::Internal);
+        }
+        Answer::Value(value)
+    }
+}

@@ -1,0 +1,245 @@
+//! The task a handler runs as.
+
+pub(crate) mod error;
+pub(crate) mod guard;
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use pin_project_lite::pin_project;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::to_raw_value;
+
+use crate::driver::context::CallContext;
+use crate::driver::handler::error::HandlerError;
+use crate::driver::handler::guard::Guard;
+use crate::driver::outbox::Answer;
+use crate::driver::params::read_params;
+use crate::driver::state::{Handler, Request};
+use crate::machine::{HandlerResult, Work};
+use crate::message::ErrorObject;
+use crate::sync::AbortHandle;
+
+/// A handler that runs as a task.
+pub(crate) struct AsyncHandler<F, P> {
+    function: Arc<F>,
+    params: PhantomData<fn(P)>,
+}
+
+impl<F, P> AsyncHandler<F, P> {
+    pub(crate) fn new(function: F) -> Self {
+        Self { function: Arc::new(function), params: PhantomData }
+    }
+}
+
+impl<F, P, R, Fut> Handler for AsyncHandler<F, P>
+where
+    F: Fn(CallContext, P) -> Fut + Send + Sync + 'static,
+    P: DeserializeOwned + Send + 'static,
+    Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    R: Serialize + Send + 'static,
+{
+    fn work(&self) -> Work {
+        Work::Task
+    }
+
+    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
+        let runtime = request.connection.runtime.clone();
+        let guard = Guard::new(request);
+        let stage = Stage::Begin { function: Arc::clone(&self.function), params };
+        runtime.spawn(Running { stage, guard, params: PhantomData::<fn(P)> }).abort_handle()
+    }
+}
+
+pin_project! {
+    /// The task of a handler. It is written by hand so that a request in flight holds the user's future, what tells its
+    /// end, and no more: an `async` block keeps room for what it has let go of.
+    ///
+    /// The fields are dropped in their order: a permit is not free while the user's future lives.
+    struct Running<F, P, Fut> {
+        #[pin]
+        stage: Stage<F, Fut>,
+        guard: Guard,
+        params: PhantomData<fn(P)>,
+    }
+}
+
+pin_project! {
+    #[project = StageProjection]
+    enum Stage<F, Fut> {
+        Begin { function: Arc<F>, params: Option<Bytes> },
+        User { #[pin] future: Fut },
+        Offer { end: HandlerResult, answer: Option<Answer> },
+        Done,
+    }
+}
+
+impl<F, P, R, Fut> Future for Running<F, P, Fut>
+where
+    F: Fn(CallContext, P) -> Fut,
+    P: DeserializeOwned,
+    Fut: Future<Output = Result<R, HandlerError>>,
+    R: Serialize,
+{
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let guard = &*this.guard;
+        loop {
+            let (end, answer) = match this.stage.as_mut().project() {
+                StageProjection::Begin { function, params } => match read_params::<P>(params.take()) {
+                    Ok(params) => {
+                        guard.open_span();
+                        let context = guard.context();
+                        let enter = AssertUnwindSafe(|| function(context, params));
+                        match guard.enter(|| catch_unwind(enter)) {
+                            Ok(future) => {
+                                this.stage.set(Stage::User { future });
+                                continue;
+                            }
+                            Err(panic) => ended(guard, Err(panic)),
+                        }
+                    }
+                    Err(error) => (HandlerResult::Error, Answer::Error(error)),
+                },
+                StageProjection::User { mut future } => {
+                    let work = AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of));
+                    let polled = guard.enter(|| catch_unwind(work));
+                    guard.begin();
+                    match polled {
+                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Ready(end)) => ended(guard, Ok(end)),
+                        Err(panic) => ended(guard, Err(panic)),
+                    }
+                }
+                StageProjection::Offer { end, answer } => {
+                    ready!(guard.poll_offer(*end, answer, cx));
+                    this.stage.set(Stage::Done);
+                    return Poll::Ready(());
+                }
+                StageProjection::Done => return Poll::Ready(()),
+            };
+            guard.begin();
+            let answer = Some(guard.fit(answer));
+            // The user's future is dropped here, before its end is told.
+            this.stage.set(Stage::Offer { end, answer });
+        }
+    }
+}
+
+fn ended(
+    guard: &Guard,
+    ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>,
+) -> (HandlerResult, Answer) {
+    let ended = end_of(ended);
+    guard.close_span(ended.0);
+    ended
+}
+
+/// A handler that runs on a thread of the blocking pool.
+pub(crate) struct BlockingHandler<F, P> {
+    function: Arc<F>,
+    params: PhantomData<fn(P)>,
+}
+
+impl<F, P> BlockingHandler<F, P> {
+    pub(crate) fn new(function: F) -> Self {
+        Self { function: Arc::new(function), params: PhantomData }
+    }
+}
+
+impl<F, P, R> Handler for BlockingHandler<F, P>
+where
+    F: Fn(CallContext, P) -> Result<R, HandlerError> + Send + Sync + 'static,
+    P: DeserializeOwned + Send + 'static,
+    R: Serialize + Send + 'static,
+{
+    fn work(&self) -> Work {
+        Work::Blocking
+    }
+
+    /// The guard goes with the thread: if the task that waits for it is aborted, the request is gone only when the
+    /// thread has ended (I10).
+    fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
+        let function = Arc::clone(&self.function);
+        let runtime = request.connection.runtime.clone();
+        let inner = runtime.clone();
+        let guard = Guard::new(request);
+        runtime
+            .spawn(async move {
+                // A thread may be long in coming; nobody waits for it.
+                guard.begin();
+                let thread = inner.spawn_blocking(move || {
+                    let end = match read_params::<P>(params) {
+                        Ok(params) => {
+                            guard.open_span();
+                            let context = guard.context();
+                            let work = AssertUnwindSafe(|| answer_of(function(context, params)));
+                            let end = guard.enter(|| catch_unwind(work));
+                            ended(&guard, end)
+                        }
+                        Err(error) => (HandlerResult::Error, Answer::Error(error)),
+                    };
+                    (guard, end)
+                });
+                // An error means that the runtime shuts down; the guard has gone with the closure.
+                if let Ok((guard, (end, answer))) = thread.await {
+                    let mut answer = Some(guard.fit(answer));
+                    poll_fn(|cx| guard.poll_offer(end, &mut answer, cx)).await;
+                }
+            })
+            .abort_handle()
+    }
+}
+
+fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, Answer) {
+    match result {
+        Ok(value) => match to_raw_value(&value) {
+            Ok(value) => (HandlerResult::Value, Answer::Value(value)),
+            Err(error) => {
+                tracing::warn!(error = %crate::shown::Shown::text(&error), "a handler's value cannot be written as JSON");
+                (HandlerResult::Error, Answer::Error(ErrorObject::internal()))
+            }
+        },
+        Err(error) => error.into_answer(),
+    }
+}
+
+fn end_of(ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>) -> (HandlerResult, Answer) {
+    ended.unwrap_or_else(|panic| {
+        // The payload is the user's own value, and dropping it may panic as well.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
+        (HandlerResult::Panicked, Answer::Error(ErrorObject::internal()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    fn beside<F, P, Fut>(_: &F) -> usize
+    where
+        F: Fn(CallContext, P) -> Fut,
+    {
+        size_of::<Running<F, P, Fut>>() - size_of::<Fut>()
+    }
+
+    #[test]
+    fn the_task_of_a_handler_is_the_users_future_and_two_words() {
+        let handler = |context: CallContext, _params: Box<RawValue>| async move {
+            context.cancelled().await;
+            Ok::<_, HandlerError>(())
+        };
+        assert!(beside(&handler) <= 16, "W8: {} bytes beside the user's future", beside(&handler));
+    }
+}

@@ -1,0 +1,242 @@
+//! Notifications of the peer: those a call's handle reads, and those the router handles.
+
+pub(crate) mod arrival_order;
+pub(crate) mod queue;
+pub(crate) mod send;
+pub(crate) mod send_waiters;
+pub(crate) mod subscriptions;
+pub(crate) mod tasks;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::byte_budget::ByteBudget;
+use crate::driver::params::{read_params, unpinned};
+use crate::error::CallError;
+use crate::sync::{Mutex, MutexGuard};
+
+/// Notifications one handle may leave unread; over it the newest are dropped and counted.
+const UNREAD: usize = 1024;
+
+/// A notification of the peer.
+#[derive(Clone)]
+pub struct Notification {
+    method: Arc<str>,
+    params: Option<Bytes>,
+}
+
+impl Notification {
+    pub(crate) const fn new(method: Arc<str>, params: Option<Bytes>) -> Self {
+        Self { method, params }
+    }
+
+    /// The same, with its params held in a budget. `None`: there is no room for them.
+    fn held_in(self, budget: &ByteBudget) -> Option<Self> {
+        let Self { method, params } = self;
+        let params = match params {
+            Some(params) => Some(budget.try_hold(params.len())?.with_frame(unpinned(params))),
+            None => None,
+        };
+        Some(Self { method, params })
+    }
+
+    /// Its method.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// Its params as they stand, in JSON.
+    #[must_use]
+    pub fn raw_params(&self) -> Option<&str> {
+        self.params.as_deref().and_then(|params| std::str::from_utf8(params).ok())
+    }
+
+    /// Its params as a value.
+    ///
+    /// # Errors
+    /// [`CallError::Notification`] if they are not of the type asked for.
+    pub fn params<P: DeserializeOwned>(&self) -> Result<P, CallError> {
+        read_params(self.params.clone())
+            .map_err(|error| CallError::Notification { method: self.method.to_string(), what: error.message })
+    }
+}
+
+impl fmt::Debug for Notification {
+    /// Without the params, which may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notification").field("method", &self.method).finish_non_exhaustive()
+    }
+}
+
+/// What the peer notifies for one call, before its answer.
+///
+/// At most 1024 are kept unread, and no more bytes than the connection may hold; over that the newest are dropped and
+/// [counted](Self::dropped).
+#[must_use = "nothing is read unless it is polled"]
+pub struct Notifications(Arc<Inbox>);
+
+impl Notifications {
+    pub(crate) const fn new(inbox: Arc<Inbox>) -> Self {
+        Self(inbox)
+    }
+
+    /// The next one; `None` once the call has ended and all are read.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Notification> {
+        std::future::poll_fn(|cx| self.0.poll_next(cx)).await
+    }
+
+    /// How many were dropped because they were not read.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.0.lock().dropped
+    }
+}
+
+impl futures_core::Stream for Notifications {
+    type Item = Notification;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Notification>> {
+        self.0.poll_next(cx)
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifications").field("unread", &self.0.lock().unread.len()).finish()
+    }
+}
+
+/// Where a call's notifications wait for its handle. Its lock is taken without the connection's.
+pub(crate) struct Inbox {
+    pub(crate) reads_progress: bool,
+    state: Mutex<InboxState>,
+}
+
+#[derive(Default)]
+struct InboxState {
+    unread: VecDeque<Notification>,
+    reader: Option<Waker>,
+    closed: bool,
+    dropped: u64,
+}
+
+impl Inbox {
+    pub(crate) fn new(reads_progress: bool) -> Arc<Self> {
+        Arc::new(Self { reads_progress, state: Mutex::default() })
+    }
+
+    /// Keeps it until it is read, in the budget of its connection.
+    pub(crate) fn push(&self, notification: Notification, budget: &ByteBudget) {
+        let kept = notification.held_in(budget);
+        let (reader, left) = {
+            let mut state = self.lock();
+            match kept {
+                Some(kept) if state.unread.len() < UNREAD && !state.closed => {
+                    state.unread.push_back(kept);
+                    (state.reader.take(), None)
+                }
+                left => {
+                    state.dropped += 1;
+                    (None, left)
+                }
+            }
+        };
+        drop(left);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let reader = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Notification>> {
+        let mut state = self.lock();
+        match state.unread.pop_front() {
+            Some(notification) => Poll::Ready(Some(notification)),
+            None if state.closed => Poll::Ready(None),
+            None => {
+                state.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_core::Stream;
+
+    use super::*;
+
+    fn tick(n: usize) -> Notification {
+        Notification::new(Arc::from("tick"), Some(Bytes::from(format!("[{n}]"))))
+    }
+
+    /// What a reader gets now; a stream's reader gets the same.
+    fn read(notifications: &mut Notifications) -> Poll<Option<usize>> {
+        let told = Pin::new(notifications).poll_next(&mut Context::from_waker(Waker::noop()));
+        told.map(|told| told.map(|told| told.params::<[usize; 1]>().unwrap()[0]))
+    }
+
+    #[test]
+    fn the_newest_are_dropped_and_counted_when_none_are_read() {
+        let inbox = Inbox::new(false);
+        let mut notifications = Notifications::new(Arc::clone(&inbox));
+        assert_eq!((read(&mut notifications), notifications.dropped()), (Poll::Pending, 0));
+        let budget = ByteBudget::default();
+        (0..UNREAD + 3).for_each(|n| inbox.push(tick(n), &budget));
+        assert_eq!(notifications.dropped(), 3, "I11");
+        assert_eq!(read(&mut notifications), Poll::Ready(Some(0)));
+        inbox.push(tick(UNREAD), &budget);
+        inbox.close();
+        inbox.push(tick(7), &budget);
+        assert_eq!(notifications.dropped(), 4, "after the end of its call none is kept");
+        for n in 1..=UNREAD {
+            assert_eq!(read(&mut notifications), Poll::Ready(Some(n)));
+        }
+        assert_eq!(read(&mut notifications), Poll::Ready(None));
+    }
+
+    #[test]
+    fn unread_notifications_hold_no_more_bytes_than_their_connection_may() {
+        let inbox = Inbox::new(false);
+        let mut notifications = Notifications::new(Arc::clone(&inbox));
+        let budget = ByteBudget::new(7);
+        (0..3).for_each(|n| inbox.push(tick(n), &budget));
+        assert_eq!((notifications.dropped(), budget.used()), (1, 6), "I11: each is [n]");
+        assert_eq!(read(&mut notifications), Poll::Ready(Some(0)));
+        assert_eq!(budget.used(), 3);
+        drop((inbox, notifications));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn params_stand_as_they_came() {
+        let spaced = Notification::new(Arc::from("m"), Some(Bytes::from_static(b"[ 1 ]")));
+        assert_eq!((spaced.method(), spaced.raw_params()), ("m", Some("[ 1 ]")));
+        assert_eq!(Notification::new(Arc::from("m"), None).raw_params(), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! Notifications of ours on their way into the outbox.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::driver::outbox::{Bulk, Notification};
+use crate::driver::requests::data::RequestData;
+use crate::driver::state::{ConnectionInner, State};
+use crate::error::CallError;
+use crate::id::{ExchangeId, InboundKey, RequestId};
+
+/// A method and its params, written as JSON.
+pub(crate) struct Frame {
+    pub(crate) method: Arc<str>,
+    pub(crate) params: Option<Box<RawValue>>,
+}
+
+impl Frame {
+    /// Params that are `null` are left out.
+    pub(crate) fn new<P: Serialize + ?Sized>(
+        shared: &ConnectionInner,
+        method: Arc<str>,
+        params: &P,
+    ) -> Result<Self, CallError> {
+        match to_raw_value(params) {
+            Ok(params) => Self::checked(shared, method, Some(params).filter(|params| params.get() != "null")),
+            Err(error) => Err(CallError::Params { method: method.to_string(), what: error.to_string() }),
+        }
+    }
+
+    /// Refuses what no message or no frame could hold.
+    pub(crate) fn checked(
+        shared: &ConnectionInner,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Self, CallError> {
+        // A peer refuses other params without an id, so that nobody would hear of it.
+        if params.as_ref().is_some_and(|params| !params.get().starts_with(['{', '['])) {
+            let what = "params are an object or an array".to_owned();
+            return Err(CallError::Params { method: method.to_string(), what });
+        }
+        let bytes = method.len() + params.as_ref().map_or(0, |params| params.get().len());
+        if bytes > shared.max_frame {
+            let what = format!("they take {bytes} bytes, and a frame holds {}", shared.max_frame);
+            return Err(CallError::Params { method: method.to_string(), what });
+        }
+        Ok(Self { method, params })
+    }
+}
+
+impl ConnectionInner {
+    /// Queues a notification once there is room for it.
+    pub(crate) async fn notify(
+        self: &Arc<Self>,
+        frame: Frame,
+        owner: Option<&RequestData>,
+    ) -> Result<(), CallError> {
+        let mut frame = Some(frame);
+        let mut waits = Waits { shared: self, place: None };
+        poll_fn(|cx| self.poll_notify(&mut frame, owner, Some((cx, &mut waits.place)))).await
+    }
+
+    /// Queues a notification if there is room for it now.
+    pub(crate) fn try_notify(
+        self: &Arc<Self>,
+        frame: Frame,
+        owner: Option<&RequestData>,
+    ) -> Result<(), CallError> {
+        match self.poll_notify(&mut Some(frame), owner, None) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(CallError::OutboxFull),
+        }
+    }
+
+    fn poll_notify(
+        self: &Arc<Self>,
+        frame: &mut Option<Frame>,
+        owner: Option<&RequestData>,
+        waits: Option<(&mut Context<'_>, &mut Option<u64>)>,
+    ) -> Poll<Result<(), CallError>> {
+        let token = owner
+            .and(frame.as_ref())
+            .and_then(|frame| self.dialect.codec().reported_token(&frame.method, frame.params.as_deref()));
+        let mut replaced = None;
+        let queued = self.step(|state, _, _| {
+            match owner {
+                Some(owner) if !state.session.may_notify(owner.key) => {
+                    return Poll::Ready(Err(CallError::Ended));
+                }
+                None if state.end.is_some() || state.close.is_some() => {
+                    return Poll::Ready(Err(CallError::Disconnected { may_have_run: false }));
+                }
+                Some(_) | None => {}
+            }
+            let Some(Frame { method, params }) = frame.take() else { return Poll::Ready(Ok(())) };
+            let exchange = owner.map_or(ExchangeId::NONE, RequestData::exchange);
+            let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
+            let weight = notification.weight();
+            // Into an empty outbox one always goes: a task that waits is woken by what is written here, not by what others give back.
+            let fits = state.outbox.takes_any() || self.budget.has_room(weight);
+            if !fits || !state.outbox.has_room(state.session.limits(), weight) {
+                *frame = Some(Frame { method: notification.method, params: notification.params });
+                if let Some((cx, place)) = waits {
+                    replaced = state.notifiers.wait(place, owner.map(|owner| owner.key), cx.waker());
+                }
+                return Poll::Pending;
+            }
+            if let (Some(owner), Some(token)) = (owner, token) {
+                state.report_under(owner.key, token);
+            }
+            if let Some(slot) = owner.and_then(|owner| state.inbound.get_mut(owner.key.0)) {
+                slot.add_frame();
+            }
+            state.outbox.push_bulk(Bulk::Notification(notification));
+            Poll::Ready(Ok(()))
+        });
+        drop(replaced);
+        queued
+    }
+}
+
+impl State {
+    /// A handler reports under this token.
+    pub(crate) fn report_under(&mut self, key: InboundKey, token: RequestId) {
+        if let Some(slot) = self.inbound.get_mut(key.0) {
+            self.reported.add(key, &mut slot.extras().tokens, token);
+        }
+    }
+}
+
+/// Gives its place among those who wait for room up, however the waiting ends.
+struct Waits<'a> {
+    shared: &'a ConnectionInner,
+    place: Option<u64>,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        let waker = self.shared.lock().notifiers.leave(place);
+        drop(waker);
+    }
+}

@@ -1,0 +1,94 @@
+//! Notifications of ours that wait for room in the outbox.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use crate::id::InboundKey;
+
+/// Who waits, in the order in which they began to. Each has one place, and leaves it when it gives up (I3).
+#[derive(Default)]
+pub(crate) struct SendWaiters {
+    waiting: BTreeMap<u64, Waiting>,
+    next: u64,
+}
+
+struct Waiting {
+    /// The request the notification belongs to: with its answer the waiting has an end.
+    owner: Option<InboundKey>,
+    waker: Waker,
+}
+
+impl SendWaiters {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Waits at its place, or at a new one. What is returned is to be dropped without the lock (D2).
+    #[must_use]
+    pub(crate) fn wait(
+        &mut self,
+        place: &mut Option<u64>,
+        owner: Option<InboundKey>,
+        waker: &Waker,
+    ) -> Option<Waker> {
+        if let Some(waiting) = place.and_then(|place| self.waiting.get_mut(&place)) {
+            let is_same = waiting.waker.will_wake(waker);
+            return (!is_same).then(|| std::mem::replace(&mut waiting.waker, waker.clone()));
+        }
+        *place = Some(self.next);
+        self.waiting.insert(self.next, Waiting { owner, waker: waker.clone() });
+        self.next += 1;
+        None
+    }
+
+    /// Gives a place up. What is returned is to be dropped without the lock (D2).
+    #[must_use]
+    pub(crate) fn leave(&mut self, place: u64) -> Option<Waker> {
+        self.waiting.remove(&place).map(|waiting| waiting.waker)
+    }
+
+    /// Those who wait for this request, taken.
+    pub(crate) fn take_of(&mut self, owner: InboundKey) -> Vec<Waker> {
+        let of_it = self.waiting.iter().filter(|(_, waiting)| waiting.owner == Some(owner));
+        let places: Vec<_> = of_it.map(|(place, _)| *place).collect();
+        places.into_iter().filter_map(|place| self.leave(place)).collect()
+    }
+
+    /// All who wait, taken.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counts(AtomicUsize);
+
+    impl Wake for Counts {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_who_waits_has_a_place_and_is_woken_by_the_waker_that_came_last() {
+        let counts: [Arc<Counts>; 3] = Default::default();
+        let [first, second, third] = counts.clone().map(Waker::from);
+        let (mut notifiers, mut one, mut other) = (SendWaiters::default(), None, None);
+        assert!(notifiers.wait(&mut one, None, &first).is_none());
+        assert!(notifiers.wait(&mut other, None, &second).is_none());
+        assert!(notifiers.wait(&mut other, None, &second).is_none(), "it is the same waker");
+        assert!(notifiers.wait(&mut one, None, &third).is_some(), "the first waker is of no use any more");
+        assert_eq!(notifiers.waiting.len(), 2);
+        notifiers.take().for_each(Waker::wake);
+        assert!(notifiers.is_empty());
+        assert_eq!(counts.map(|counts| counts.0.load(Ordering::Relaxed)), [0, 1, 1]);
+    }
+}

@@ -1,0 +1,130 @@
+//! The tasks that handle the peer's notifications: one at a time, in arrival order, unless a method is free of the order.
+//!
+//! Handlers of requests are tasks beside them. One that was started before a notification came has been polled once
+//! before the notification's handler runs, so that what it did first is seen: a `session/cancel` finds the prompt the
+//! peer sent just before it. Which of the requests that run came after it, its [`ArrivalOrder`](crate::ArrivalOrder) tells.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tracing::Level;
+
+use crate::byte_budget::MEMORY;
+use crate::driver::admission::permits::Task;
+use crate::driver::effects::log::Entry;
+use crate::driver::notifications::queue::{Admitted, Notice};
+use crate::driver::state::{ConnectionInner, NotificationHandler, Notified};
+use crate::machine::Event;
+use crate::sync::atomic::Ordering;
+
+/// How long a notification waits for the first polls of handlers.
+const BEGIN_LIMIT: Duration = Duration::from_secs(1);
+
+type HandledNotice = Notice<Arc<dyn NotificationHandler>>;
+
+impl ConnectionInner {
+    /// Takes in a notification for the router. Over the limits it is dropped, counted and told (I11).
+    pub(crate) fn notice(self: &Arc<Self>, notice: HandledNotice) {
+        let keeps_order = notice.handler.keeps_order();
+        let admitted = self.step(|state, _, effects| {
+            let weight = notice.weight();
+            let full = if !state.notices.has_room(state.session.limits(), weight) {
+                Some("notifications")
+            } else if !self.budget.has_room(weight) {
+                Some(MEMORY)
+            } else {
+                None
+            };
+            if let Some(limit) = full {
+                state.notices.dropped += 1;
+                effects.rare().events.push(Event::LimitReached(limit));
+                effects.log(Level::DEBUG, || Entry::NotificationDropped(Arc::clone(&notice.method)));
+                return Err(notice);
+            }
+            Ok(if keeps_order { state.notices.push(notice) } else { state.notices.push_concurrent(notice) })
+        });
+        let connection = Arc::clone(self);
+        match admitted {
+            // One that is dropped is dropped here, without the lock (D2).
+            Err(_) | Ok(Admitted::Behind) => {}
+            Ok(Admitted::Concurrent(notice)) => {
+                self.runtime.spawn(async move {
+                    let concurrent = Concurrent { bytes: notice.weight(), connection };
+                    handle(&concurrent.connection, notice).await;
+                });
+            }
+            Ok(Admitted::First) => {
+                self.runtime.spawn(async move {
+                    while let Some(notice) = connection.next_notice() {
+                        connection.let_handlers_begin().await;
+                        handle(&connection, notice).await;
+                    }
+                });
+            }
+        }
+    }
+
+    fn next_notice(&self) -> Option<HandledNotice> {
+        self.lock().notices.pop()
+    }
+
+    /// Waits for handlers that were started and not polled yet; for one that keeps its thread busy, not for long.
+    async fn let_handlers_begin(&self) {
+        if self.beginning.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let beginning: Vec<_> = {
+            let state = self.lock();
+            let requests = state.inbound.values().filter(|slot| slot.task == Task::Running);
+            requests
+                .map(|slot| Arc::clone(&slot.request))
+                .filter(|request| !request.data.has_begun())
+                .collect()
+        };
+        let all = async {
+            for request in beginning {
+                request.data.begun().await;
+            }
+        };
+        let _ = tokio::time::timeout(BEGIN_LIMIT, all).await;
+    }
+}
+
+/// Counts a notification that is handled beside the others, until its handler ends, however it does.
+struct Concurrent {
+    connection: Arc<ConnectionInner>,
+    bytes: usize,
+}
+
+impl Drop for Concurrent {
+    fn drop(&mut self) {
+        self.connection.lock().notices.concurrent_done(self.bytes);
+    }
+}
+
+async fn handle(connection: &Arc<ConnectionInner>, notice: HandledNotice) {
+    let Notice { handler, method, params, number } = notice;
+    let notified = Notified { connection: Arc::clone(connection), method: Arc::clone(&method), number };
+    let work = AssertUnwindSafe(|| handler.handle(notified, params));
+    let panicked = match catch_unwind(work) {
+        Ok(work) => catch(work).await.is_err(),
+        Err(_) => true,
+    };
+    if panicked {
+        tracing::warn!(rpc.method = %crate::shown::Shown::name(&method), "the handler of a notification panicked");
+    }
+}
+
+/// Polls a future to its end and catches its panic.
+async fn catch<F: Future>(future: F) -> Result<F::Output, Box<dyn std::any::Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}

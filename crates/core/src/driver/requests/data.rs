@@ -1,0 +1,266 @@
+//! The data of a request this side serves, as its handler, its context and the driver share it. It knows nothing of its connection.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio_util::sync::CancellationToken;
+
+use crate::byte_budget::HeldBytes;
+use crate::cause::Cause;
+use crate::clients::Client;
+use crate::driver::admission::permits::Whose;
+use crate::id::{ExchangeId, InboundKey, RequestId};
+use crate::registry::SessionId;
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{AbortHandle, Mutex, MutexGuard};
+
+/// What a handler's contexts share. It lives until the last of them is dropped.
+///
+/// One is held for each request in flight, so what few requests need is boxed, and made when it is needed.
+pub(crate) struct RequestData {
+    pub(crate) key: InboundKey,
+    pub(crate) id: RequestId,
+    pub(crate) method: Arc<str>,
+    /// What it came with that most do not.
+    apart: Option<Box<Apart>>,
+    /// What it got on the way.
+    late: OnceLock<Box<Late>>,
+    signal: Notify,
+    abort: OnceLock<AbortHandle>,
+    abort_wanted: AtomicBool,
+    /// Set before anyone is woken; reading it is all that `is_cancelled` does.
+    cancelled: AtomicBool,
+    /// Its handler has been polled once.
+    begun: AtomicBool,
+    begun_awaited: AtomicBool,
+    /// The end of its task was told.
+    told: AtomicBool,
+}
+
+/// What few requests come with.
+struct Apart {
+    exchange: ExchangeId,
+    progress_token: Option<Box<RawValue>>,
+    /// Its own name for the registry, where its exchange is the space of its id.
+    scope: Option<SessionId>,
+    /// The notification it came after, among those that were not done with then; 0: there was none.
+    after: u64,
+    /// Whose it is, where its connection is many clients'.
+    client: Option<Arc<Client>>,
+    /// Its bytes, where they count for its client and not for its connection.
+    _held: Option<HeldBytes>,
+}
+
+/// What few requests get on their way.
+#[derive(Default)]
+struct Late {
+    cause: OnceLock<Cause>,
+    token: OnceLock<CancellationToken>,
+    /// Its span, but while its handler is in it.
+    span: Mutex<Option<tracing::Span>>,
+}
+
+fn lock(span: &Mutex<Option<tracing::Span>>) -> MutexGuard<'_, Option<tracing::Span>> {
+    span.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a request when it arrives.
+pub(crate) struct Arrived {
+    pub(crate) key: InboundKey,
+    pub(crate) id: RequestId,
+    pub(crate) method: Arc<str>,
+    pub(crate) exchange: ExchangeId,
+    pub(crate) progress_token: Option<Box<RawValue>>,
+    /// The last notification that is not done with; 0: there is none.
+    pub(crate) after: u64,
+    /// Whose it is, where its connection is many clients'.
+    pub(crate) client: Option<Arc<Client>>,
+    /// What its frame takes.
+    pub(crate) bytes: u32,
+    /// Its own name for the registry, where its exchange is the space of its id.
+    pub(crate) scope: Option<SessionId>,
+}
+
+impl RequestData {
+    pub(crate) fn new(arrived: Arrived) -> Self {
+        let Arrived { key, id, method, exchange, progress_token, after, client, bytes, scope } = arrived;
+        let is_apart = exchange != ExchangeId::NONE
+            || progress_token.is_some()
+            || scope.is_some()
+            || after > 0
+            || client.is_some();
+        Self {
+            key,
+            id,
+            method,
+            apart: is_apart.then(|| {
+                let held = client.as_ref().map(|client| client.budget().hold(bytes as usize));
+                Box::new(Apart { exchange, progress_token, scope, after, client, _held: held })
+            }),
+            late: OnceLock::new(),
+            signal: Notify::new(),
+            abort: OnceLock::new(),
+            abort_wanted: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
+            begun_awaited: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn exchange(&self) -> ExchangeId {
+        self.apart.as_ref().map_or(ExchangeId::NONE, |apart| apart.exchange)
+    }
+
+    pub(crate) fn progress_token(&self) -> Option<&RawValue> {
+        self.apart.as_ref()?.progress_token.as_deref()
+    }
+
+    /// Whose it is; `connections`: whose its connection is.
+    pub(crate) fn whose<'a>(&'a self, connections: &'a Client) -> Whose<'a> {
+        match self.apart.as_ref().and_then(|apart| apart.client.as_deref()) {
+            Some(client) => Whose::Own(client),
+            None => Whose::Connections(connections),
+        }
+    }
+
+    pub(crate) fn came_after(&self) -> u64 {
+        self.apart.as_ref().map_or(0, |apart| apart.after)
+    }
+
+    /// The session it is registered under; `connections`: that of its connection.
+    pub(crate) fn session<'a>(&'a self, connections: &'a SessionId) -> &'a SessionId {
+        self.apart.as_ref().and_then(|apart| apart.scope.as_ref()).unwrap_or(connections)
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn cause(&self) -> Option<&Cause> {
+        if self.is_cancelled() { self.late.get()?.cause.get() } else { None }
+    }
+
+    /// Records the signal; under the connection's lock, so that a token made at the same time is not missed.
+    pub(crate) fn set_cancelled(&self, cause: Cause) {
+        let _ = self.late().cause.set(cause);
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    /// Wakes those who wait for the signal; without the lock, as it runs their wakers.
+    pub(crate) fn wake_signalled(&self) {
+        self.signal.notify_waiters();
+        if let Some(token) = self.late.get().and_then(|late| late.token.get()) {
+            token.cancel();
+        }
+    }
+
+    pub(crate) fn signalled(&self) -> Signalled<'_> {
+        Signalled { request: self, signal: self.signal.notified() }
+    }
+
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// Its handler has been polled once, or never will be. `true`: it was not known before.
+    pub(crate) fn set_begun(&self) -> bool {
+        !self.begun.load(Ordering::Relaxed) && !self.begun.swap(true, Ordering::SeqCst)
+    }
+
+    /// Wakes those who wait for [`begun`](Self::begun).
+    pub(crate) fn wake_begun(&self) {
+        if self.begun_awaited.load(Ordering::SeqCst) {
+            self.signal.notify_waiters();
+        }
+    }
+
+    pub(crate) async fn begun(&self) {
+        self.begun_awaited.store(true, Ordering::SeqCst);
+        loop {
+            let mut signal = std::pin::pin!(self.signal.notified());
+            signal.as_mut().enable();
+            if self.has_begun() {
+                return;
+            }
+            signal.await;
+        }
+    }
+
+    /// Its token, made under the connection's lock: a cancel that comes meanwhile does not miss it.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.late().token.get_or_init(CancellationToken::new).clone()
+    }
+
+    pub(crate) fn take_span(&self) -> Option<tracing::Span> {
+        self.late.get().and_then(|late| lock(&late.span).take())
+    }
+
+    pub(crate) fn put_span(&self, span: Option<tracing::Span>) {
+        if span.is_some() {
+            *lock(&self.late().span) = span;
+        }
+    }
+
+    fn late(&self) -> &Late {
+        self.late.get_or_init(Box::default)
+    }
+
+    /// Whether the end of its task was told. Its guard alone asks and tells, and it went with the task.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_told(&self) {
+        self.told.store(true, Ordering::Relaxed);
+    }
+
+    /// Keeps what ends the task. An abort asked before that is made up for.
+    pub(crate) fn set_abort(&self, handle: AbortHandle) {
+        let _ = self.abort.set(handle);
+        fence(Ordering::SeqCst);
+        if self.abort_wanted.load(Ordering::Relaxed) {
+            self.abort();
+        }
+    }
+
+    pub(crate) fn abort(&self) {
+        self.abort_wanted.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if let Some(handle) = self.abort.get() {
+            handle.abort();
+        }
+    }
+}
+
+pin_project! {
+    /// Waits for a request's cancel. Most handlers hold one, so it is no `async fn`, which takes half as much again.
+    #[must_use = "futures do nothing unless they are polled"]
+    pub(crate) struct Signalled<'a> {
+        request: &'a RequestData,
+        // It hears what is told from its making on, so that the cause is always looked at after that.
+        #[pin]
+        signal: Notified<'a>,
+    }
+}
+
+impl Future for Signalled<'_> {
+    type Output = Cause;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Cause> {
+        let mut this = self.project();
+        loop {
+            if let Some(cause) = this.request.cause() {
+                return Poll::Ready(cause.clone());
+            }
+            ready!(this.signal.as_mut().poll(cx));
+            this.signal.set(this.request.signal.notified());
+        }
+    }
+}

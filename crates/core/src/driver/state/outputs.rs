@@ -1,0 +1,301 @@
+//! The outputs of the machine, done in order.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::Level;
+
+use crate::cause::Cause;
+use crate::dialect::{HandshakePart, Refusal};
+use crate::driver::admission::permits::{Permits, Task};
+use crate::driver::effects::log::{Entry, name, outcome_of_reply};
+use crate::driver::effects::{Effects, Start};
+use crate::driver::outbox::{Answer, Bulk, Control};
+use crate::driver::requests::slot::Unserved;
+use crate::driver::state::{ConnectionInner, State, Waiting};
+use crate::failpoint::{self, Failpoint};
+use crate::id::{ExchangeId, InboundKey};
+use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
+use crate::sync::atomic::Ordering;
+use crate::transport::ExchangeEnd;
+
+impl State {
+    /// Does what the machine wants, under the lock; what concerns others goes into `effects`.
+    pub(crate) fn apply(&mut self, shared: &Arc<ConnectionInner>, now: Instant, effects: &mut Effects) {
+        while let Some(output) = self.session.poll_output() {
+            self.apply_one(shared, now, output, effects);
+        }
+        if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
+            self.close = Some(CloseCause::PeerNotReading);
+        }
+    }
+
+    fn apply_one(
+        &mut self,
+        shared: &Arc<ConnectionInner>,
+        now: Instant,
+        output: Output,
+        effects: &mut Effects,
+    ) {
+        match output {
+            Output::Start(key) => self.start(shared, now, key, effects),
+            Output::Signal { key, cause } => self.signal(shared, key, cause, effects),
+            Output::Abort(key) => self.abort(shared, key, effects),
+            Output::Reply(reply) => self.reply(shared, reply, effects),
+            Output::Silence { key, exchange } => self.silence(shared, key, exchange, effects),
+            Output::Released(key) => {
+                if let Some(slot) = self.inbound.remove(key.0) {
+                    self.memory.request_gone(slot.bytes);
+                    if let Some(extras) = slot.extras {
+                        self.reported.forget(key, &extras.tokens);
+                        effects.rare().watches.extend(extras.watches);
+                    }
+                    self.queued.remove(key.0);
+                    effects.gone.push(slot.request);
+                }
+            }
+            Output::Refuse { to, exchange, why } => {
+                self.outbox.push_control(Control::Refuse { to, exchange, why });
+            }
+            Output::RefuseCancelled { id, tag, server_cancellable, exchange, graceful, cause } => {
+                self.outbox.push_control(Control::RefuseCancelled {
+                    id,
+                    tag,
+                    server_cancellable,
+                    exchange,
+                    graceful,
+                    cause,
+                });
+            }
+            Output::ExchangeEnd { exchange, silent } => self.finish(exchange, silent),
+            Output::Ack { ack, key, exchange, status } => {
+                self.outbox.push_control(Control::Ack { ack, key, exchange, status });
+            }
+            Output::SendCancel { call, number, cancel, cause } => {
+                if let Some((ticket, entry)) = self.entry_of(call) {
+                    let source = cause.kind();
+                    entry.extras().cancel = Some((cancel, cause));
+                    let span = entry.span();
+                    effects.log(Level::DEBUG, || Entry::CallCancelled { call: number, span, source });
+                    self.outbox.push_control(Control::Cancel(ticket));
+                }
+            }
+            Output::TakeBack(call) => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    entry.frame = None;
+                    let calls = &self.calls;
+                    self.outbox
+                        .took_back(|ticket| calls.get(ticket).is_some_and(|call| call.frame.is_some()));
+                }
+            }
+            Output::Acked { call, cancelled } => {
+                if let Some((_, entry)) = self.entry_of(call) {
+                    let extras = entry.extras();
+                    extras.acknowledged = Some(cancelled);
+                    effects.wakers.extend(extras.ack_waker.take());
+                }
+            }
+            Output::Settle { call, settlement } => self.settle_call(call, settlement, effects),
+            Output::CancelForeign(child) => {
+                // One that is not placed yet will find itself gone.
+                effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
+            }
+            Output::Event(event) => self.tell(shared, event, effects),
+            Output::Close(cause) => {
+                self.close.get_or_insert(cause);
+            }
+        }
+    }
+
+    fn start(&mut self, shared: &Arc<ConnectionInner>, now: Instant, key: InboundKey, effects: &mut Effects) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        let (waiting, arrives) = match self.arriving.take() {
+            Some((arriving, waiting)) if arriving == key => (Some(waiting), true),
+            other => {
+                self.arriving = other;
+                (self.queued.remove(key.0), false)
+            }
+        };
+        if let Some(Waiting { handler: Some(handler), params }) = waiting {
+            self.places.starts(&shared.admission, slot.request.data.whose(&shared.client), arrives);
+            slot.task = Task::Running;
+            shared.beginning.fetch_add(1, Ordering::SeqCst);
+            let exchange = slot.request.data.exchange();
+            if arrives {
+                self.begun = exchange;
+            } else if exchange.is_peers() {
+                self.outbox.push_control(Control::Begin(exchange));
+            }
+            effects.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
+        } else {
+            // Nobody serves the method: it is answered here, and no task is made.
+            let lifecycle = shared.dialect.rules().lifecycle;
+            let shuts_down =
+                lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.data.method);
+            slot.unserved = if shuts_down { Unserved::Shutdown } else { Unserved::NotFound };
+            self.session.local_answer(now, key, HandlerResult::Error);
+            self.session.local_ended(now, key);
+        }
+    }
+
+    fn signal(&mut self, shared: &ConnectionInner, key: InboundKey, cause: Cause, effects: &mut Effects) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if failpoint::active(Failpoint::LateRegistration) && !slot.request.data.has_begun() {
+            return;
+        }
+        let (request, logged) = (&slot.request, &cause);
+        effects.log(Level::DEBUG, || Entry::RequestCancelled {
+            request: Arc::clone(request),
+            cause: logged.clone(),
+        });
+        slot.request.data.set_cancelled(cause);
+        shared.registry.record(slot.request.session(), &slot.request.data.id);
+        effects.rare().signals.push(Arc::clone(&slot.request));
+    }
+
+    fn abort(&mut self, shared: &ConnectionInner, key: InboundKey, effects: &mut Effects) {
+        let Some(slot) = self.inbound.get_mut(key.0) else { return };
+        if slot.task == Task::Running {
+            Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+            slot.task = Task::Draining;
+        }
+        effects.rare().aborts.push(Arc::clone(&slot.request));
+    }
+
+    fn reply(&mut self, shared: &ConnectionInner, mut reply: Reply, effects: &mut Effects) {
+        let mut answer = None;
+        if let Some(slot) = self.inbound.get_mut(reply.key.0) {
+            answer = match slot.unserved {
+                Unserved::NotFound => Some(Answer::Refused(Refusal::MethodNotFound)),
+                Unserved::Shutdown => {
+                    let result = shared.dialect.rules().lifecycle.map(|lifecycle| lifecycle.shutdown_result);
+                    if let (ReplyBody::Handler, Some(result)) = (&reply.body, result) {
+                        reply.body = ReplyBody::Graceful(result);
+                    }
+                    None
+                }
+                Unserved::No if reply.body == ReplyBody::Handler => self.offered.take(),
+                Unserved::No => None,
+            };
+            if slot.task == Task::Running {
+                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+                slot.task = Task::Draining;
+            }
+            let (request, outcome) = (&slot.request, outcome_of_reply(&reply.body));
+            effects.log(Level::TRACE, || Entry::RequestAnswered { request: Arc::clone(request), outcome });
+            let rules = shared.dialect.rules();
+            if let (Some(Answer::Value(value)), ReplyBody::Handler, Some(handshake)) =
+                (&answer, &reply.body, rules.handshake)
+            {
+                if handshake == &*slot.request.data.method {
+                    let said = shared.dialect.codec().read_handshake(HandshakePart::Result, value);
+                    self.session.handshake(HandshakePart::Result, &said);
+                }
+            }
+        }
+        self.end_waits_for_room(reply.key, effects);
+        let answer = answer.filter(|_| reply.body == ReplyBody::Handler);
+        self.outbox.push_bulk(Bulk::Answer { reply, answer });
+    }
+
+    fn silence(
+        &mut self,
+        shared: &ConnectionInner,
+        key: InboundKey,
+        exchange: ExchangeId,
+        effects: &mut Effects,
+    ) {
+        if let Some(slot) = self.inbound.get_mut(key.0) {
+            if slot.task == Task::Running {
+                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+                slot.task = Task::Draining;
+            }
+            if slot.take_frames() {
+                self.outbox.silence(key);
+                self.give_room(effects);
+            }
+        }
+        self.end_waits_for_room(key, effects);
+        self.finish(exchange, true);
+    }
+
+    fn finish(&mut self, exchange: ExchangeId, silent: bool) {
+        if exchange.is_peers() {
+            let how = if silent { ExchangeEnd::Silent } else { ExchangeEnd::Accepted };
+            self.outbox.push_control(Control::ExchangeEnd { exchange, how });
+        }
+    }
+
+    fn tell(&mut self, shared: &ConnectionInner, event: Event, effects: &mut Effects) {
+        match &event {
+            Event::LimitReached(limit) => effects.log(Level::DEBUG, || Entry::LimitReached(limit)),
+            Event::HandlerPanicked(key) | Event::ErrorAfterCancel(key) | Event::Aborted(key) => {
+                if let Some(slot) = self.inbound.get(key.0) {
+                    let (request, event) = (&slot.request, name(&event));
+                    let request = || Arc::clone(request);
+                    effects.log(Level::DEBUG, || Entry::HandlerEndedBadly { request: request(), event });
+                }
+            }
+            Event::Unresponsive(_) => effects.log(Level::DEBUG, || Entry::Unresponsive),
+            Event::UnknownCancel
+            | Event::MalformedCancel
+            | Event::IgnoredCancel
+            | Event::EarlyNotification
+            | Event::ParkedCancel
+            | Event::LateAnswer
+            | Event::UnknownAnswer
+            | Event::DuplicateId
+            | Event::BadFrame
+            | Event::IgnoredToken => effects.log(Level::TRACE, || Entry::NoEffect(name(&event))),
+        }
+        if shared.on_event.is_some() {
+            effects.rare().events.push(event);
+        }
+    }
+
+    /// From now on every handler that still runs is draining: nothing can answer for it.
+    pub(crate) fn lose_wire(
+        &mut self,
+        shared: &ConnectionInner,
+        effects: &mut Effects,
+    ) -> impl Sized + use<> {
+        for slot in self.inbound.values_mut() {
+            if slot.task == Task::Running {
+                Permits::drains(&shared.admission, slot.request.data.whose(&shared.client));
+                slot.task = Task::Draining;
+            }
+        }
+        let frames = self.outbox.clear();
+        self.give_room_to_all(effects);
+        (frames, self.notices.clear())
+    }
+
+    /// Wakes those who wait for room, once a fair part of it is free again.
+    pub(crate) fn give_room(&mut self, effects: &mut Effects) {
+        if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
+            return;
+        }
+        if self.outbox.has_room_again(self.session.limits()) {
+            self.give_room_to_all(effects);
+        }
+    }
+
+    pub(crate) fn give_room_to_all(&mut self, effects: &mut Effects) {
+        for key in self.waiting_for_room.drain(..) {
+            let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+            let waker = extras.and_then(|extras| extras.waits_for_room.take());
+            effects.wakers.extend(waker);
+        }
+        effects.wakers.extend(self.notifiers.take());
+    }
+
+    /// A request is answered or silenced: nothing of it waits for room any more.
+    pub(crate) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
+        effects.wakers.extend(self.notifiers.take_of(key));
+        let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());
+        if let Some(waker) = extras.and_then(|extras| extras.waits_for_room.take()) {
+            effects.wakers.push(waker);
+            self.waiting_for_room.retain(|waiting| *waiting != key);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! One step of a connection: an input of the machine under the lock, its outputs in order, and then, without the lock, what concerns
+//! others.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::driver::effects::Effects;
+use crate::driver::state::{ConnectionInner, State, now};
+use crate::sync::atomic::Ordering;
+
+impl ConnectionInner {
+    /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
+    /// concerns others.
+    pub(crate) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
+        let now = now();
+        let mut effects = Effects::default();
+        let (result, given_back) = {
+            let mut state = self.lock();
+            let result = act(&mut state, now, &mut effects);
+            state.apply(self, now, &mut effects);
+            state.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
+            let held = state.bytes_held();
+            let given_back = state.memory.count(held);
+            state.call_driver(self, &mut effects);
+            (result, given_back)
+        };
+        self.budget.remove(given_back);
+        effects.run(self);
+        result
+    }
+}
+
+impl State {
+    /// Wakes the driver if what happened needs it.
+    fn call_driver(&mut self, shared: &ConnectionInner, effects: &mut Effects) {
+        let earlier = match (self.session.next_timeout(), self.armed) {
+            (Some(next), Some(armed)) => next < armed,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let (closing, walking) = (self.close.is_some(), self.session.has_work());
+        if closing {
+            shared.closing.store(true, Ordering::Relaxed);
+        }
+        if walking != shared.walking.load(Ordering::Relaxed) {
+            shared.walking.store(walking, Ordering::Relaxed);
+        }
+        let over = self.end.is_some() && self.session.is_finished();
+        if self.outbox.take_news() || earlier || closing || walking || over {
+            self.dirty = true;
+            effects.driver = self.driver.take();
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Names of methods this side calls, kept once, so that calls in flight to one method share its name.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// So many names are kept; a program that makes names up has no use for them.
+const MOST: usize = 256;
+/// The most bytes of a name that is kept.
+const LONGEST: usize = 256;
+
+#[derive(Default)]
+pub(crate) struct Interner(HashSet<Arc<str>>);
+
+impl Interner {
+    /// The name as it is kept already, or this one.
+    pub(crate) fn share(&mut self, name: Arc<str>) -> Arc<str> {
+        if let Some(known) = self.0.get(&name) {
+            return Arc::clone(known);
+        }
+        if self.0.len() < MOST && name.len() <= LONGEST {
+            self.0.insert(Arc::clone(&name));
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_kept_once_and_names_without_end_are_not() {
+        let mut methods = Interner::default();
+        let first = methods.share(Arc::from("work"));
+        assert!(Arc::ptr_eq(&first, &methods.share(Arc::from("work"))));
+        for made_up in 0..10_000 {
+            methods.share(Arc::from(format!("made/up/{made_up}")));
+        }
+        methods.share(Arc::from("x".repeat(LONGEST + 1)));
+        assert_eq!(methods.0.len(), MOST, "I11: names are not bounded");
+        assert!(Arc::ptr_eq(&first, &methods.share(Arc::from("work"))));
+    }
+}

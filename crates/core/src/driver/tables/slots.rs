@@ -1,0 +1,145 @@
+//! Tables of the driver, beside the machine's own.
+
+use crate::chunked_vec::ChunkedVec;
+use crate::id::CallKey;
+
+/// What the driver keeps for the machine's slots, by the machine's keys. An old key finds nothing (I14).
+#[derive(Debug)]
+pub(crate) struct SideTable<T> {
+    places: ChunkedVec<Option<(u32, T)>>,
+}
+
+impl<T> SideTable<T> {
+    pub(crate) const fn new() -> Self {
+        Self { places: ChunkedVec::new() }
+    }
+
+    pub(crate) fn insert(&mut self, key: CallKey, value: T) {
+        let place = key.slot as usize;
+        while place >= self.places.len() {
+            self.places.push(None);
+        }
+        if let Some(place) = self.places.get_mut(place) {
+            *place = Some((key.generation, value));
+        }
+    }
+
+    pub(crate) fn get(&self, key: CallKey) -> Option<&T> {
+        match self.places.get(key.slot as usize)? {
+            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some(_) | None => None,
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut T> {
+        match self.places.get_mut(key.slot as usize)? {
+            Some((generation, value)) if *generation == key.generation => Some(value),
+            Some(_) | None => None,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: CallKey) -> Option<T> {
+        self.get(key)?;
+        self.places.get_mut(key.slot as usize)?.take().map(|(_, value)| value)
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten().map(|(_, value)| value)
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.places.iter_mut().flatten().map(|(_, value)| value)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        (0..self.places.len()).filter(|place| matches!(self.places.get(*place), Some(Some(_)))).count()
+    }
+}
+
+/// A place in [`Slots`] and how often it was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SlotKey {
+    place: u32,
+    generation: u32,
+}
+
+/// What outlives the machine's slots: a call's handle may be read long after the machine has forgotten the call.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    places: ChunkedVec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    pub(crate) const fn new() -> Self {
+        Self { places: ChunkedVec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> SlotKey {
+        if let Some(place) = self.free.pop() {
+            if let Some((generation, content)) = self.places.get_mut(place as usize) {
+                *content = Some(value);
+                return SlotKey { place, generation: *generation };
+            }
+        }
+        // Bounded by the limit on calls and the handles a program keeps.
+        let place = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
+        self.places.push((0, Some(value)));
+        SlotKey { place, generation: 0 }
+    }
+
+    pub(crate) fn get(&self, ticket: SlotKey) -> Option<&T> {
+        let (generation, content) = self.places.get(ticket.place as usize)?;
+        content.as_ref().filter(|_| *generation == ticket.generation)
+    }
+
+    pub(crate) fn get_mut(&mut self, ticket: SlotKey) -> Option<&mut T> {
+        let (generation, content) = self.places.get_mut(ticket.place as usize)?;
+        content.as_mut().filter(|_| *generation == ticket.generation)
+    }
+
+    pub(crate) fn remove(&mut self, ticket: SlotKey) -> Option<T> {
+        self.get(ticket)?;
+        let (generation, content) = self.places.get_mut(ticket.place as usize)?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(ticket.place);
+        content.take()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn taken(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_ticket_finds_nothing_after_its_place_is_used_again() {
+        let mut slots = Slots::new();
+        let old = slots.insert('a');
+        assert_eq!(slots.remove(old), Some('a'));
+        let new = slots.insert('b');
+        assert_eq!(old.place, new.place);
+        assert_eq!((slots.get(old), slots.get(new)), (None, Some(&'b')), "I14");
+        assert_eq!(slots.remove(old), None);
+    }
+
+    #[test]
+    fn a_side_table_follows_the_generation_of_the_machine() {
+        let key = |generation| CallKey { slot: 3, generation };
+        let mut table = SideTable::new();
+        table.insert(key(0), 'a');
+        assert_eq!(table.get(key(0)), Some(&'a'));
+        assert_eq!(table.get_mut(key(0)), Some(&mut 'a'));
+        table.insert(key(1), 'b');
+        assert_eq!(table.get(key(0)), None, "I14");
+        assert_eq!(table.get_mut(key(0)), None, "I14");
+        assert_eq!(table.remove(key(0)), None, "I14");
+        assert_eq!((table.values().count(), table.values_mut().count()), (1, 1));
+        assert_eq!((table.remove(key(1)), table.taken()), (Some('b'), 0));
+    }
+}

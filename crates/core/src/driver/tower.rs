@@ -1,0 +1,129 @@
+//! Handlers as tower services, and a peer as one (feature `tower`).
+//!
+//! Cancels never pass through a tower stack: a service sees its request's cancel by the context in the request, and a
+//! call made through a service is cancelled by dropping its future.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, Error as _};
+use serde_json::value::RawValue;
+use tower_service::Service;
+
+use crate::driver::call::builder::{CallBuilder, Starting};
+use crate::driver::context::CallContext;
+use crate::driver::handler::AsyncHandler;
+use crate::driver::handler::error::HandlerError;
+use crate::driver::notifications::send::Frame;
+use crate::driver::params::read_params;
+use crate::driver::peer::Peer;
+use crate::driver::router::Router;
+use crate::error::CallError;
+
+/// A request of the peer, as a tower service takes it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ServiceRequest {
+    /// The request's context: its cancel, its ids, its children.
+    pub context: CallContext,
+    /// Its params.
+    pub params: RawParams,
+}
+
+/// Params as they stand, in JSON.
+#[derive(Clone)]
+pub struct RawParams(Option<Bytes>);
+
+impl RawParams {
+    /// The JSON; empty if the request has no params.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// The params as a value.
+    ///
+    /// # Errors
+    /// An `INVALID_PARAMS` error to answer with.
+    pub fn read<P: DeserializeOwned>(&self) -> Result<P, HandlerError> {
+        Ok(read_params(self.0.clone())?)
+    }
+}
+
+impl std::fmt::Debug for RawParams {
+    /// Without the params, which may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RawParams").field("bytes", &self.as_bytes().len()).finish()
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for RawParams {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer).map_err(D::Error::custom)?;
+        Ok(Self(Some(Bytes::from(String::from(Box::<str>::from(raw)))).filter(|raw| &**raw != b"null")))
+    }
+}
+
+impl Router {
+    /// Serves a method with a tower service, layers and all. The service is cloned for each request and asked whether
+    /// it is ready within that request's task, so one that is not holds up nobody else.
+    #[must_use]
+    pub fn service<S, R>(self, name: impl AsRef<str>, service: S) -> Self
+    where
+        S: Service<ServiceRequest, Response = R> + Clone + Send + Sync + 'static,
+        S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        S::Future: Send + 'static,
+        R: Serialize + Send + 'static,
+    {
+        let handler = move |context: CallContext, params: RawParams| {
+            let mut service = service.clone();
+            async move {
+                let boxed = |error: S::Error| HandlerError::from_boxed(error.into());
+                poll_fn(|cx| service.poll_ready(cx)).await.map_err(boxed)?;
+                service.call(ServiceRequest { context, params }).await.map_err(boxed)
+            }
+        };
+        self.handler(Arc::from(name.as_ref()), Arc::new(AsyncHandler::new(handler)))
+    }
+}
+
+/// A call to a peer, as a tower service takes it.
+#[derive(Debug)]
+pub struct CallRequest {
+    method: Arc<str>,
+    params: Option<Box<RawValue>>,
+}
+
+impl CallRequest {
+    /// A call of this method.
+    ///
+    /// # Errors
+    /// [`CallError::Params`] if the params cannot be written as JSON.
+    pub fn new<P: Serialize + ?Sized>(method: impl Into<Arc<str>>, params: &P) -> Result<Self, CallError> {
+        let method = method.into();
+        match serde_json::value::to_raw_value(params) {
+            Ok(params) => Ok(Self { params: Some(params).filter(|params| params.get() != "null"), method }),
+            Err(error) => Err(CallError::Params { method: method.to_string(), what: error.to_string() }),
+        }
+    }
+}
+
+/// Always ready: a call waits in order, and too many in flight are told so. Dropping the future cancels the call.
+impl Service<CallRequest> for Peer {
+    type Response = Box<RawValue>;
+    type Error = CallError;
+    type Future = Starting<Box<RawValue>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: CallRequest) -> Self::Future {
+        let CallRequest { method, params } = request;
+        let frame = Frame::checked(self.shared(), method, params);
+        Starting::new(CallBuilder::of_frame(self.shared(), frame).start())
+    }
+}
