@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cause::{Cause, CauseKind};
 use crate::driver::handler::error::{HandlerError, Stopped};
-use crate::driver::notifications::send::Frame;
+use crate::driver::params::Frame;
 use crate::driver::requests::data::RequestData;
 use crate::driver::state::{ConnectionInner, Request};
 use crate::error::CallError;
@@ -112,7 +112,7 @@ impl CallContext {
         method: impl Into<Arc<str>>,
         params: &P,
     ) -> Result<(), CallError> {
-        let frame = Frame::new(&self.0.connection, method.into(), params)?;
+        let frame = Frame::new(self.0.connection.max_frame, method.into(), params)?;
         self.0.connection.try_notify(frame, Some(&self.0.data))
     }
 
@@ -128,7 +128,7 @@ impl CallContext {
         method: impl Into<Arc<str>>,
         params: &P,
     ) -> Result<(), CallError> {
-        let frame = Frame::new(&self.0.connection, method.into(), params)?;
+        let frame = Frame::new(self.0.connection.max_frame, method.into(), params)?;
         self.0.connection.notify(frame, Some(&self.0.data)).await
     }
 

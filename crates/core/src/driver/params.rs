@@ -1,13 +1,58 @@
-//! The params of a message: found in its frame, kept beside it, and read as a value.
+//! The params of a message: written for a message of ours; found in a frame of the peer, kept beside it, and read as a value.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
+use crate::error::CallError;
 use crate::message::ErrorObject;
 
 /// What waits is copied out of its read buffer up to this size, in bytes.
 const COPIED: usize = 4 * 1024;
+
+/// A method and its params, written as JSON.
+pub(crate) struct Frame {
+    pub(crate) method: Arc<str>,
+    pub(crate) params: Option<Box<RawValue>>,
+}
+
+impl Frame {
+    /// Params that are `null` are left out.
+    pub(crate) fn new<P: Serialize + ?Sized>(
+        max_frame: usize,
+        method: Arc<str>,
+        params: &P,
+    ) -> Result<Self, CallError> {
+        match to_raw_value(params) {
+            Ok(params) => {
+                Self::checked(max_frame, method, Some(params).filter(|params| params.get() != "null"))
+            }
+            Err(error) => Err(CallError::Params { method: method.to_string(), what: error.to_string() }),
+        }
+    }
+
+    /// Refuses what no message or no frame could hold.
+    pub(crate) fn checked(
+        max_frame: usize,
+        method: Arc<str>,
+        params: Option<Box<RawValue>>,
+    ) -> Result<Self, CallError> {
+        // A peer refuses other params without an id, so that nobody would hear of it.
+        if params.as_ref().is_some_and(|params| !params.get().starts_with(['{', '['])) {
+            let what = "params are an object or an array".to_owned();
+            return Err(CallError::Params { method: method.to_string(), what });
+        }
+        let bytes = method.len() + params.as_ref().map_or(0, |params| params.get().len());
+        if bytes > max_frame {
+            let what = format!("they take {bytes} bytes, and a frame holds {max_frame}");
+            return Err(CallError::Params { method: method.to_string(), what });
+        }
+        Ok(Self { method, params })
+    }
+}
 
 /// Reads the params of a request or a notification. None at all may stand for an empty object or for `null`.
 pub(crate) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {

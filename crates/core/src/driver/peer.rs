@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::dialect::Dialect;
 use crate::driver::call::builder::CallBuilder;
-use crate::driver::notifications::send::Frame;
+use crate::driver::params::Frame;
 use crate::driver::state::ConnectionInner;
 use crate::error::{CallError, ConnectionError};
 use crate::machine::Stats;
@@ -62,7 +62,7 @@ impl Peer {
         method: impl Into<Arc<str>>,
         params: &P,
     ) -> Result<(), CallError> {
-        let frame = Frame::new(&self.0, method.into(), params)?;
+        let frame = Frame::new(self.0.max_frame, method.into(), params)?;
         self.0.try_notify(frame, None)
     }
 
@@ -78,7 +78,7 @@ impl Peer {
         method: impl Into<Arc<str>>,
         params: &P,
     ) -> Result<(), CallError> {
-        let frame = Frame::new(&self.0, method.into(), params)?;
+        let frame = Frame::new(self.0.max_frame, method.into(), params)?;
         self.0.notify(frame, None).await
     }
 

@@ -17,7 +17,7 @@ use crate::driver::call::builder::{CallBuilder, Starting};
 use crate::driver::context::CallContext;
 use crate::driver::handler::AsyncHandler;
 use crate::driver::handler::error::HandlerError;
-use crate::driver::notifications::send::Frame;
+use crate::driver::params::Frame;
 use crate::driver::params::read_params;
 use crate::driver::peer::Peer;
 use crate::driver::router::Router;
@@ -123,7 +123,7 @@ impl Service<CallRequest> for Peer {
 
     fn call(&mut self, request: CallRequest) -> Self::Future {
         let CallRequest { method, params } = request;
-        let frame = Frame::checked(self.shared(), method, params);
+        let frame = Frame::checked(self.shared().max_frame, method, params);
         Starting::new(CallBuilder::of_frame(self.shared(), frame).start())
     }
 }

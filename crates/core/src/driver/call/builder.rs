@@ -21,9 +21,9 @@ use crate::driver::call::Call;
 use crate::driver::calls::cross_connection::{ForeignParent, place_child};
 use crate::driver::calls::entry::{CallSpan, Extras, Settled, StagedCall, Started};
 use crate::driver::context::CallContext;
-use crate::driver::notifications::send::Frame;
 use crate::driver::notifications::subscriptions::{Belongs, Matcher};
 use crate::driver::notifications::{Inbox, Notification};
+use crate::driver::params::Frame;
 use crate::driver::state::{ConnectionInner, now};
 use crate::driver::timeouts::{CallTime, Setting};
 use crate::error::CallError;
@@ -52,7 +52,7 @@ impl<R> CallBuilder<R> {
         method: Arc<str>,
         params: &P,
     ) -> Self {
-        Self::of_frame(shared, Frame::new(shared, method, params))
+        Self::of_frame(shared, Frame::new(shared.max_frame, method, params))
     }
 
     pub(crate) fn of_frame(shared: &Arc<ConnectionInner>, frame: Result<Frame, CallError>) -> Self {

@@ -173,17 +173,7 @@ impl<R: DeserializeOwned> Call<R> {
     /// # Cancel safety
     /// Dropping the future drops the call, which cancels it.
     pub async fn outcome(mut self) -> Outcome<R> {
-        match poll_fn(|cx| self.poll_settled(cx)).await {
-            Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
-                Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
-                Ok(value) => Outcome::Completed(value),
-                Err(error) => Outcome::Unreadable { what: not_of_the_type(&error) },
-            },
-            Settled::Error(error) => Outcome::Failed(error),
-            Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },
-            Settled::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
-            Settled::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
-        }
+        outcome_of(poll_fn(|cx| self.poll_settled(cx)).await)
     }
 }
 
@@ -191,16 +181,12 @@ impl<R: DeserializeOwned> Future for Call<R> {
     type Output = Result<R, CallError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_settled(cx).map(|settled| match settled {
-            Settled::Value { value, .. } => serde_json::from_slice(&value).map_err(|error| {
-                CallError::Answer { method: self.method.to_string(), what: not_of_the_type(&error) }
-            }),
-            Settled::Error(error) => Err(CallError::Failed(error)),
-            Settled::Malformed(what) => {
-                Err(CallError::Answer { method: self.method.to_string(), what: what.to_owned() })
-            }
-            Settled::Cancelled(cancelled) => Err(CallError::Cancelled(cancelled)),
-            Settled::Disconnected { may_have_run } => Err(CallError::Disconnected { may_have_run }),
+        self.poll_settled(cx).map(|settled| match outcome_of(settled) {
+            Outcome::Completed(value) | Outcome::CompletedAfterCancel(value) => Ok(value),
+            Outcome::Unreadable { what } => Err(CallError::Answer { method: self.method.to_string(), what }),
+            Outcome::Failed(error) => Err(CallError::Failed(error)),
+            Outcome::Cancelled(cancelled) => Err(CallError::Cancelled(cancelled)),
+            Outcome::Disconnected { may_have_run } => Err(CallError::Disconnected { may_have_run }),
         })
     }
 }
@@ -220,8 +206,19 @@ impl<R> fmt::Debug for Call<R> {
     }
 }
 
-fn not_of_the_type(error: &serde_json::Error) -> String {
-    format!("it is not of the type asked for: {error}")
+/// Reads how a call ended as its caller sees it.
+fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
+    match settled {
+        Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {
+            Ok(value) if after_cancel => Outcome::CompletedAfterCancel(value),
+            Ok(value) => Outcome::Completed(value),
+            Err(error) => Outcome::Unreadable { what: format!("it is not of the type asked for: {error}") },
+        },
+        Settled::Error(error) => Outcome::Failed(error),
+        Settled::Malformed(what) => Outcome::Unreadable { what: what.to_owned() },
+        Settled::Cancelled(cancelled) => Outcome::Cancelled(cancelled),
+        Settled::Disconnected { may_have_run } => Outcome::Disconnected { may_have_run },
+    }
 }
 
 fn closed_inbox() -> Arc<Inbox> {

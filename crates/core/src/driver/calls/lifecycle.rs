@@ -11,7 +11,7 @@ use crate::driver::effects::Effects;
 use crate::driver::effects::log::{Entry, end_of_call};
 use crate::driver::notifications::subscriptions::Matcher;
 use crate::driver::outbox::Bulk;
-use crate::driver::state::{ConnectionInner, State};
+use crate::driver::state::{ConnectionInner, Payload, State};
 use crate::driver::tables::slots::SlotKey;
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallNumber, ExchangeId, OutboundKey};
@@ -107,10 +107,17 @@ impl State {
     }
 
     /// The machine has settled a call.
-    pub(crate) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement, effects: &mut Effects) {
-        let said = match &settlement {
-            Settlement::Answered { .. } => self.answer.take(),
-            Settlement::Cancelled { .. } | Settlement::Disconnected { .. } => None,
+    pub(crate) fn settle_call(
+        &mut self,
+        call: OutboundKey,
+        settlement: Settlement,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
+        let said = match (&settlement, payload) {
+            (Settlement::Answered { .. }, Payload::Said(said)) => said.take(),
+            (Settlement::Answered { .. }, Payload::None | Payload::Request(_) | Payload::Offer(_))
+            | (Settlement::Cancelled { .. } | Settlement::Disconnected { .. }, _) => None,
         };
         let Some((ticket, entry)) = self.entry_of(call) else { return };
         let is_error = matches!(said, Some(Said::Error(_) | Said::Malformed(_)));

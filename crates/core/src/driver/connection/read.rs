@@ -1,6 +1,7 @@
 //! What comes in, frame by frame.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -11,6 +12,7 @@ use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::Whose;
 use crate::driver::calls::entry::Said;
 use crate::driver::connection::ConnectionTask;
+use crate::driver::effects::Effects;
 use crate::driver::memory::bytes_of_request;
 use crate::driver::notifications::Notification;
 use crate::driver::notifications::queue::Notice;
@@ -19,7 +21,7 @@ use crate::driver::outbox::Control;
 use crate::driver::params::{part_of, unpinned};
 use crate::driver::requests::data::{Arrived, RequestData};
 use crate::driver::requests::slot::InboundSlot;
-use crate::driver::state::{Request, Waiting};
+use crate::driver::state::{Arriving, Payload, Request, State, Waiting};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::message::{AnswerBody, BadMessage, Incoming, IncomingCancel, IncomingRequest};
@@ -139,7 +141,8 @@ impl ConnectionTask {
         let scope = shared
             .exchange_scoped
             .then(|| SessionId::from(format!("{}/{}", shared.session_id.as_str(), inbound.exchange.0)));
-        let begun = shared.step(|state, now, effects| {
+        let mut arriving = Arriving { key: None, waiting: Some(waiting), started: ExchangeId::NONE };
+        let act = |state: &mut State, now: Instant, _: &mut Effects, payload: &mut Payload<'_>| {
             if arrival.admission.is_ok() {
                 state.places.admitted(match &client {
                     Some(client) => Whose::Own(client),
@@ -150,10 +153,7 @@ impl ConnectionTask {
                 state.session.recv_ignored_token();
             }
             let Some(key) = state.session.recv_request(now, arrival) else {
-                if let Some(client) = &client {
-                    state.places.arrived(client);
-                }
-                return ExchangeId::NONE;
+                return;
             };
             if let Some(place) = self.own.place.as_ref().filter(|_| !is_handshake) {
                 place.set_used();
@@ -183,19 +183,23 @@ impl ConnectionTask {
             );
             state.memory.request_came(counted);
             state.inbound.insert(key.0, slot);
-            // Mostly it starts in this very step, and then nothing is kept for its start.
-            state.arriving = Some((key, waiting));
-            state.apply(shared, now, effects);
-            if let (Some((_, mut waiting)), Some(_)) = (state.arriving.take(), state.inbound.get(key.0)) {
-                waiting.params = waiting.params.map(unpinned);
-                state.queued.insert(key.0, waiting);
+            if let Payload::Request(arriving) = payload {
+                arriving.key = Some(key);
+            }
+        };
+        // Mostly it starts in this very step, and then nothing is kept for its start.
+        shared.step_with(Payload::Request(&mut arriving), act, |state, payload, ()| {
+            if let Payload::Request(Arriving { key: Some(key), waiting, .. }) = payload {
+                if let (Some(mut waiting), Some(_)) = (waiting.take(), state.inbound.get(key.0)) {
+                    waiting.params = waiting.params.map(unpinned);
+                    state.queued.insert(key.0, waiting);
+                }
             }
             if let Some(client) = &client {
                 state.places.arrived(client);
             }
-            std::mem::replace(&mut state.begun, ExchangeId::NONE)
         });
-        self.begin_exchange(begun);
+        self.begin_exchange(arriving.started);
     }
 
     fn recv_cancel(&self, inbound: &Inbound, cancel: IncomingCancel) {
@@ -218,22 +222,24 @@ impl ConnectionTask {
             AnswerBody::Value(value) => Some(*value),
             AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
         };
-        let said = Said::of_answer(frame, body);
-        let unused = shared.step(|state, now, effects| {
-            state.answer = Some(said);
-            let settled = state.session.recv_answer(now, call, kind);
-            if handshake {
+        let mut said = Some(Said::of_answer(frame, body));
+        // What the machine does not take is dropped without the lock.
+        shared.step_with(
+            Payload::Said(&mut said),
+            |state, now, _, _| {
+                let settled = state.session.recv_answer(now, call, kind);
+                if !handshake {
+                    return;
+                }
                 let shakes =
                     settled.and_then(|call| state.entry_of(call)).is_some_and(|(_, call)| call.shakes());
                 if let Some(value) = value.filter(|_| shakes) {
                     let said = codec.read_handshake(HandshakePart::Result, value);
                     state.session.handshake(HandshakePart::Result, &said);
                 }
-            }
-            state.apply(shared, now, effects);
-            state.answer.take()
-        });
-        drop(unused);
+            },
+            |_, _, ()| (),
+        );
     }
 
     fn recv_bad(&self, why: BadMessage, exchange: ExchangeId) {

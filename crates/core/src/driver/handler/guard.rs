@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::Task;
 use crate::driver::context::CallContext;
 use crate::driver::outbox::Answer;
-use crate::driver::state::{ConnectionInner, Request, State};
+use crate::driver::state::{ConnectionInner, Payload, Request, State};
 use crate::machine::HandlerResult;
 use crate::sync::atomic::Ordering;
 
@@ -119,32 +120,34 @@ impl Request {
             }
             (end, _) => end,
         };
-        self.connection.step(|state, now, effects| {
-            let weight = answer.as_ref().map_or(0, Answer::weight);
-            let settled = !state.session.may_notify(self.data.key);
-            let has_room = state.outbox.has_room(state.session.limits(), weight);
-            let Some(slot) = state.inbound.get_mut(self.data.key.0) else { return Poll::Ready(()) };
-            if !settled && !has_room {
-                if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
-                    state.waiting_for_room.push(self.data.key);
+        let connection = &self.connection;
+        let weight = answer.as_ref().map_or(0, Answer::weight);
+        // What the machine does not take stays in `answer`, and is dropped without the lock.
+        connection.step_with(
+            Payload::Offer(answer),
+            |state, now, _, _| {
+                let settled = !state.session.may_notify(self.data.key);
+                let has_room = state.outbox.has_room(state.session.limits(), weight);
+                let Some(slot) = state.inbound.get_mut(self.data.key.0) else { return Poll::Ready(()) };
+                if !settled && !has_room {
+                    if slot.extras().waits_for_room.replace(cx.waker().clone()).is_none() {
+                        state.waiting_for_room.push(self.data.key);
+                    }
+                    state.memory.answer_waits(&mut slot.bytes, weight);
+                    return Poll::Pending;
                 }
-                state.memory.answer_waits(&mut slot.bytes, weight);
-                return Poll::Pending;
-            }
-            state.offered = answer.take();
-            state.session.local_answer(now, self.data.key, end);
-            state.end_task(self, now);
-            state.apply(&self.connection, now, effects);
-            // What the machine did not take is dropped without the lock.
-            *answer = state.offered.take();
-            Poll::Ready(())
-        })
+                state.session.local_answer(now, self.data.key, end);
+                state.end_task(self, now);
+                Poll::Ready(())
+            },
+            |_, _, offered| offered,
+        )
     }
 }
 
 impl State {
     /// The task of a request is gone.
-    fn end_task(&mut self, request: &Request, now: std::time::Instant) {
+    fn end_task(&mut self, request: &Request, now: Instant) {
         let Request { connection, data } = request;
         if data.is_cancelled() {
             connection.registry.clear(request.session(), &data.id);

@@ -4,53 +4,12 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use serde::Serialize;
-use serde_json::value::{RawValue, to_raw_value};
-
 use crate::driver::outbox::{Bulk, Notification};
+use crate::driver::params::Frame;
 use crate::driver::requests::data::RequestData;
 use crate::driver::state::{ConnectionInner, State};
 use crate::error::CallError;
 use crate::id::{ExchangeId, InboundKey, RequestId};
-
-/// A method and its params, written as JSON.
-pub(crate) struct Frame {
-    pub(crate) method: Arc<str>,
-    pub(crate) params: Option<Box<RawValue>>,
-}
-
-impl Frame {
-    /// Params that are `null` are left out.
-    pub(crate) fn new<P: Serialize + ?Sized>(
-        shared: &ConnectionInner,
-        method: Arc<str>,
-        params: &P,
-    ) -> Result<Self, CallError> {
-        match to_raw_value(params) {
-            Ok(params) => Self::checked(shared, method, Some(params).filter(|params| params.get() != "null")),
-            Err(error) => Err(CallError::Params { method: method.to_string(), what: error.to_string() }),
-        }
-    }
-
-    /// Refuses what no message or no frame could hold.
-    pub(crate) fn checked(
-        shared: &ConnectionInner,
-        method: Arc<str>,
-        params: Option<Box<RawValue>>,
-    ) -> Result<Self, CallError> {
-        // A peer refuses other params without an id, so that nobody would hear of it.
-        if params.as_ref().is_some_and(|params| !params.get().starts_with(['{', '['])) {
-            let what = "params are an object or an array".to_owned();
-            return Err(CallError::Params { method: method.to_string(), what });
-        }
-        let bytes = method.len() + params.as_ref().map_or(0, |params| params.get().len());
-        if bytes > shared.max_frame {
-            let what = format!("they take {bytes} bytes, and a frame holds {}", shared.max_frame);
-            return Err(CallError::Params { method: method.to_string(), what });
-        }
-        Ok(Self { method, params })
-    }
-}
 
 impl ConnectionInner {
     /// Queues a notification once there is room for it.

@@ -150,6 +150,27 @@ pub(crate) struct Waiting {
     pub(crate) params: Option<Bytes>,
 }
 
+/// What the input of a step comes with. The outputs of the step take it; what none takes stays with who made the input.
+pub(crate) enum Payload<'a> {
+    None,
+    /// What starts the request that is taken in.
+    Request(&'a mut Arriving),
+    /// What a handler offers.
+    Offer(&'a mut Option<Answer>),
+    /// The peer's answer to a call.
+    Said(&'a mut Option<Said>),
+}
+
+/// A request that is taken in.
+pub(crate) struct Arriving {
+    /// `None` until the machine has taken it in.
+    pub(crate) key: Option<InboundKey>,
+    pub(crate) waiting: Option<Waiting>,
+    /// The exchange on which it has started in this step: the driver tells the transport at once, where any other start has to be
+    /// queued for it.
+    pub(crate) started: ExchangeId,
+}
+
 /// What the one mutex guards (D1).
 pub(crate) struct State {
     pub(crate) session: Session,
@@ -165,15 +186,6 @@ pub(crate) struct State {
     pub(crate) outbound: SideTable<SlotKey>,
     /// Requests that wait for a permit, each with what starts it.
     pub(crate) queued: SideTable<Waiting>,
-    /// The request that is being taken in in this step, and what starts it.
-    pub(crate) arriving: Option<(InboundKey, Waiting)>,
-    /// The exchange of the request that is taken in in this step, if its handler starts in it: the driver tells the wire
-    /// at once, where any other start has to be queued for it.
-    pub(crate) begun: ExchangeId,
-    /// What a handler offers, in the step that offers it.
-    pub(crate) offered: Option<Answer>,
-    /// The answer that is being read in this step.
-    pub(crate) answer: Option<Said>,
     pub(crate) matchers: Subscriptions,
     pub(crate) places: Permits,
     /// Calls whose progress somebody reads.
@@ -208,10 +220,6 @@ impl ConnectionInner {
                 calls: Slots::new(),
                 methods: Interner::default(),
                 outbound: SideTable::new(),
-                arriving: None,
-                begun: ExchangeId::NONE,
-                offered: None,
-                answer: None,
                 matchers: Subscriptions::default(),
                 places: Permits::default(),
                 progress_readers: 0,

@@ -12,7 +12,7 @@ use crate::driver::effects::log::{Entry, name, outcome_of_reply};
 use crate::driver::effects::{Effects, Start};
 use crate::driver::outbox::{Answer, Bulk, Control};
 use crate::driver::requests::slot::Unserved;
-use crate::driver::state::{ConnectionInner, State, Waiting};
+use crate::driver::state::{ConnectionInner, Payload, State, Waiting};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{ExchangeId, InboundKey};
 use crate::machine::{CloseCause, Event, HandlerResult, Output, Reply, ReplyBody};
@@ -21,9 +21,15 @@ use crate::transport::ExchangeEnd;
 
 impl State {
     /// Does what the machine wants, under the lock; what concerns others goes into `effects`.
-    pub(crate) fn apply(&mut self, shared: &Arc<ConnectionInner>, now: Instant, effects: &mut Effects) {
+    pub(crate) fn apply(
+        &mut self,
+        shared: &Arc<ConnectionInner>,
+        now: Instant,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
         while let Some(output) = self.session.poll_output() {
-            self.apply_one(shared, now, output, effects);
+            self.apply_one(shared, now, output, payload, effects);
         }
         if self.close.is_none() && self.outbox.reserve_is_spent(self.session.limits()) {
             self.close = Some(CloseCause::PeerNotReading);
@@ -35,13 +41,14 @@ impl State {
         shared: &Arc<ConnectionInner>,
         now: Instant,
         output: Output,
+        payload: &mut Payload<'_>,
         effects: &mut Effects,
     ) {
         match output {
-            Output::Start(key) => self.start(shared, now, key, effects),
+            Output::Start(key) => self.start(shared, now, key, payload, effects),
             Output::Signal { key, cause } => self.signal(shared, key, cause, effects),
             Output::Abort(key) => self.abort(shared, key, effects),
-            Output::Reply(reply) => self.reply(shared, reply, effects),
+            Output::Reply(reply) => self.reply(shared, reply, payload, effects),
             Output::Silence { key, exchange } => self.silence(shared, key, exchange, effects),
             Output::Released(key) => {
                 if let Some(slot) = self.inbound.remove(key.0) {
@@ -95,7 +102,7 @@ impl State {
                     effects.wakers.extend(extras.ack_waker.take());
                 }
             }
-            Output::Settle { call, settlement } => self.settle_call(call, settlement, effects),
+            Output::Settle { call, settlement } => self.settle_call(call, settlement, payload, effects),
             Output::CancelForeign(child) => {
                 // One that is not placed yet will find itself gone.
                 effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
@@ -107,22 +114,34 @@ impl State {
         }
     }
 
-    fn start(&mut self, shared: &Arc<ConnectionInner>, now: Instant, key: InboundKey, effects: &mut Effects) {
+    fn start(
+        &mut self,
+        shared: &Arc<ConnectionInner>,
+        now: Instant,
+        key: InboundKey,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
         let Some(slot) = self.inbound.get_mut(key.0) else { return };
-        let (waiting, arrives) = match self.arriving.take() {
-            Some((arriving, waiting)) if arriving == key => (Some(waiting), true),
-            other => {
-                self.arriving = other;
-                (self.queued.remove(key.0), false)
-            }
+        let mut arriving = match payload {
+            Payload::Request(arriving) => Some(&mut **arriving).filter(|arriving| arriving.key == Some(key)),
+            Payload::None | Payload::Offer(_) | Payload::Said(_) => None,
+        };
+        let waiting = match &mut arriving {
+            Some(arriving) => arriving.waiting.take(),
+            None => self.queued.remove(key.0),
         };
         if let Some(Waiting { handler: Some(handler), params }) = waiting {
-            self.places.starts(&shared.admission, slot.request.data.whose(&shared.client), arrives);
+            self.places.starts(
+                &shared.admission,
+                slot.request.data.whose(&shared.client),
+                arriving.is_some(),
+            );
             slot.task = Task::Running;
             shared.beginning.fetch_add(1, Ordering::SeqCst);
             let exchange = slot.request.data.exchange();
-            if arrives {
-                self.begun = exchange;
+            if let Some(arriving) = arriving {
+                arriving.started = exchange;
             } else if exchange.is_peers() {
                 self.outbox.push_control(Control::Begin(exchange));
             }
@@ -162,7 +181,13 @@ impl State {
         effects.rare().aborts.push(Arc::clone(&slot.request));
     }
 
-    fn reply(&mut self, shared: &ConnectionInner, mut reply: Reply, effects: &mut Effects) {
+    fn reply(
+        &mut self,
+        shared: &ConnectionInner,
+        mut reply: Reply,
+        payload: &mut Payload<'_>,
+        effects: &mut Effects,
+    ) {
         let mut answer = None;
         if let Some(slot) = self.inbound.get_mut(reply.key.0) {
             answer = match slot.unserved {
@@ -174,7 +199,10 @@ impl State {
                     }
                     None
                 }
-                Unserved::No if reply.body == ReplyBody::Handler => self.offered.take(),
+                Unserved::No if reply.body == ReplyBody::Handler => match payload {
+                    Payload::Offer(answer) => answer.take(),
+                    Payload::None | Payload::Request(_) | Payload::Said(_) => None,
+                },
                 Unserved::No => None,
             };
             if slot.task == Task::Running {

@@ -5,19 +5,34 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::driver::effects::Effects;
-use crate::driver::state::{ConnectionInner, State, now};
+use crate::driver::state::{ConnectionInner, Payload, State, now};
 use crate::sync::atomic::Ordering;
 
 impl ConnectionInner {
     /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
     /// concerns others.
     pub(crate) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
+        self.step_with(
+            Payload::None,
+            |state, now, effects, _| act(state, now, effects),
+            |_, _, result| result,
+        )
+    }
+
+    /// A step whose input comes with a payload. `then` sees under the lock what the outputs left of it.
+    pub(crate) fn step_with<T, R>(
+        self: &Arc<Self>,
+        mut payload: Payload<'_>,
+        act: impl FnOnce(&mut State, Instant, &mut Effects, &mut Payload<'_>) -> T,
+        then: impl FnOnce(&mut State, Payload<'_>, T) -> R,
+    ) -> R {
         let now = now();
         let mut effects = Effects::default();
         let (result, given_back) = {
             let mut state = self.lock();
-            let result = act(&mut state, now, &mut effects);
-            state.apply(self, now, &mut effects);
+            let acted = act(&mut state, now, &mut effects, &mut payload);
+            state.apply(self, now, &mut payload, &mut effects);
+            let result = then(&mut state, payload, acted);
             state.places.give_back(&self.admission, (!self.exchange_scoped).then_some(&*self.client));
             let held = state.bytes_held();
             let given_back = state.memory.count(held);
