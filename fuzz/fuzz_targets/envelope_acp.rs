@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| rescind_testkit::fuzz::check("envelope_acp", data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| rescind_verification::fuzz::check("envelope_acp", data));

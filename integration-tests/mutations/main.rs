@@ -6,15 +6,15 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
 mod cells;
-#[path = "../verify/corpus.rs"]
+#[path = "../../verification/tests/corpus.rs"]
 mod corpus;
 mod driver;
 mod engines;
-#[path = "../verify/reference.rs"]
+#[path = "../../verification/tests/reference.rs"]
 mod reference;
-#[path = "../verify/search.rs"]
+#[path = "../../verification/tests/search.rs"]
 mod search;
-#[path = "../verify/sim.rs"]
+#[path = "../../verification/tests/sim.rs"]
 mod sim;
 mod table;
 mod websocket;

@@ -49,7 +49,7 @@ fn gone(built: &Built) -> Result<(), Failed> {
         ("integration-tests/threats/ids.rs", "one_id"),
         ("integration-tests/threats/ids.rs", "ids::no_such_trial::"),
         ("integration-tests/threats/table.rs", "ids::no_such_trial::"),
-        ("integration-tests/verify/search.rs", "on_a_core"),
+        ("verification/tests/search.rs", "on_a_core"),
         ("crates/testkit/src/conformance/polls.rs", "no_such_rule"),
     ] {
         if is_there(file, &read(file)?, test, built) {

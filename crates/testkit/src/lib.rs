@@ -8,8 +8,6 @@ mod dialect_overrides;
 pub mod exchanges;
 mod files;
 pub mod fixture;
-#[cfg(feature = "fuzz")]
-pub mod fuzz;
 mod meta;
 mod options;
 pub mod pattern;
@@ -21,9 +19,9 @@ pub mod runner;
 mod sessions;
 mod step;
 mod vector;
-#[cfg(feature = "verify")]
-pub mod verify;
-mod wire_format;
+// For the engines of verification; no part of the stable API.
+#[doc(hidden)]
+pub mod wire_format;
 #[cfg(feature = "wires")]
 pub mod wires;
 

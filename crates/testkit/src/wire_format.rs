@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// How a dialect's frames look, as far as the runner must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Speech {
+pub struct Speech {
     envelope: Envelope,
     opening: OpeningStyle,
 }
@@ -31,7 +31,8 @@ enum OpeningStyle {
 }
 
 /// What an ABP call is cancelled by; either place names it.
-pub(crate) fn call_name(frame: &Value) -> Option<&Value> {
+#[must_use]
+pub fn call_name(frame: &Value) -> Option<&Value> {
     if frame.get("type")? != "capabilities/call" {
         return None;
     }
@@ -40,7 +41,7 @@ pub(crate) fn call_name(frame: &Value) -> Option<&Value> {
 
 /// What a frame is.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Shape {
+pub enum Shape {
     Request {
         id: Value,
         method: String,
@@ -59,7 +60,8 @@ pub(crate) enum Shape {
 }
 
 impl Speech {
-    pub(crate) fn of(dialect: &str) -> Option<Self> {
+    #[must_use]
+    pub fn of(dialect: &str) -> Option<Self> {
         let (envelope, opening) = match dialect {
             "acp" => (Envelope::JsonRpc, OpeningStyle::Acp),
             "acp-v2" => (Envelope::JsonRpc, OpeningStyle::AcpV2),
@@ -74,7 +76,8 @@ impl Speech {
     }
 
     /// A request. ABP's handshake is a message of its own; all else is a call of a capability.
-    pub(crate) fn request(self, id: &str, method: &str, params: Value) -> Value {
+    #[must_use]
+    pub fn request(self, id: &str, method: &str, params: Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc => json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
             Envelope::JsonRpcWithMeta => {
@@ -91,14 +94,16 @@ impl Speech {
     }
 
     /// Params with what every request of the dialect must carry.
-    pub(crate) fn params(self, params: Value) -> Value {
+    #[must_use]
+    pub fn params(self, params: Value) -> Value {
         match self.envelope {
             Envelope::JsonRpcWithMeta => with_meta(params),
             Envelope::JsonRpc | Envelope::Abp => params,
         }
     }
 
-    pub(crate) fn notification(self, method: &str, params: Value) -> Value {
+    #[must_use]
+    pub fn notification(self, method: &str, params: Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc => json!({"jsonrpc": "2.0", "method": method, "params": params}),
             Envelope::JsonRpcWithMeta => {
@@ -111,7 +116,8 @@ impl Speech {
     }
 
     /// An answer with a value, to a request with this method.
-    pub(crate) fn answer(self, id: &Value, method: &str, value: &Value) -> Value {
+    #[must_use]
+    pub fn answer(self, id: &Value, method: &str, value: &Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "id": id, "result": value})
@@ -127,7 +133,8 @@ impl Speech {
     }
 
     /// The cancel of a request, without a reason.
-    pub(crate) fn cancel(self, id: &Value) -> Value {
+    #[must_use]
+    pub fn cancel(self, id: &Value) -> Value {
         let (method, key) = match (self.envelope, self.opening) {
             (Envelope::Abp, _) => {
                 return json!({"type": "capabilities/cancel", "id": "c", "timestamp": 0, "payload": {"callId": id}});
@@ -142,7 +149,8 @@ impl Speech {
     }
 
     /// "Nobody serves that", said to a foreign peer that asks something of the runner.
-    pub(crate) fn refusal(self, id: &Value) -> Value {
+    #[must_use]
+    pub fn refusal(self, id: &Value) -> Value {
         match self.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => {
                 json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "Method not found"}})
@@ -155,7 +163,8 @@ impl Speech {
     }
 
     /// Whether an answer to the opening says no.
-    pub(crate) fn is_refusal(self, answer: &Value) -> bool {
+    #[must_use]
+    pub fn is_refusal(self, answer: &Value) -> bool {
         let error = match self.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => answer.get("error"),
             Envelope::Abp => answer.pointer("/payload/error"),
@@ -165,17 +174,20 @@ impl Speech {
     }
 
     /// Whether a request that its peer cancelled is owed silence in place of an answer.
-    pub(crate) const fn owes_silence(self) -> bool {
+    #[must_use]
+    pub const fn owes_silence(self) -> bool {
         matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
     }
 
     /// What a request that every peer must answer is answered with.
-    pub(crate) fn answer_to_any(self, method: &str) -> Option<Value> {
+    #[must_use]
+    pub fn answer_to_any(self, method: &str) -> Option<Value> {
         (self.opening == OpeningStyle::Mcp && method == "ping").then(|| json!({}))
     }
 
     /// Whether an answer to `initialize` leaves out a declaration without which no cancel may be sent.
-    pub(crate) fn declares_no_cancels(self, answer: &Value) -> bool {
+    #[must_use]
+    pub fn declares_no_cancels(self, answer: &Value) -> bool {
         // In either of its two names, in the order of their places (000-14 to 000-16, 000-63).
         let places = [
             "/result/agentCapabilities/cancellation/request",
@@ -189,7 +201,8 @@ impl Speech {
     }
 
     /// The request that opens a session and its params.
-    pub(crate) fn opening(self) -> Option<(&'static str, Value)> {
+    #[must_use]
+    pub fn opening(self) -> Option<(&'static str, Value)> {
         let client = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
         let params = match self.opening {
             OpeningStyle::AcpV2 => json!({"protocolVersion": 2, "capabilities": {}, "info": client}),
@@ -208,7 +221,8 @@ impl Speech {
     }
 
     /// What a server answers to [`opening`](Self::opening).
-    pub(crate) fn opening_result(self) -> Value {
+    #[must_use]
+    pub fn opening_result(self) -> Value {
         let server = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
         match self.opening {
             OpeningStyle::AcpV2 => json!({"protocolVersion": 2, "capabilities": {}, "info": server}),
@@ -227,7 +241,8 @@ impl Speech {
     }
 
     /// The notification that ends the opening.
-    pub(crate) fn opened(self) -> Option<&'static str> {
+    #[must_use]
+    pub fn opened(self) -> Option<&'static str> {
         match self.opening {
             OpeningStyle::Lsp => Some("initialized"),
             OpeningStyle::Mcp => Some("notifications/initialized"),
@@ -240,7 +255,8 @@ impl Speech {
     }
 
     /// What a frame is.
-    pub(crate) fn shape(self, frame: &Value) -> Shape {
+    #[must_use]
+    pub fn shape(self, frame: &Value) -> Shape {
         let text = |name: &str| frame.get(name).and_then(Value::as_str).map(str::to_owned);
         let id = frame.get("id").cloned();
         if self.envelope == Envelope::Abp {
@@ -273,7 +289,8 @@ impl Speech {
     }
 
     /// The value an answer carries.
-    pub(crate) fn value(self, answer: &Value) -> Option<&Value> {
+    #[must_use]
+    pub fn value(self, answer: &Value) -> Option<&Value> {
         match self.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => answer.get("result"),
             Envelope::Abp => answer.pointer("/payload/data"),
@@ -281,7 +298,8 @@ impl Speech {
     }
 
     /// The same request with another method and other params.
-    pub(crate) fn with_method(self, request: &Value, method: &str, params: &Value) -> Value {
+    #[must_use]
+    pub fn with_method(self, request: &Value, method: &str, params: &Value) -> Value {
         let mut request = request.clone();
         let (home, name) = match self.envelope {
             Envelope::JsonRpc | Envelope::JsonRpcWithMeta => (Some(&mut request), "method"),

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rescind_core::dialect::{CancelFrom, CapabilityGate, EarlyCancel, LostStream, Role};
-use rescind_testkit::verify::coverage::ENGINES;
-use rescind_testkit::verify::search::{BEGINNING, Searched, replay, search};
-use rescind_testkit::verify::{Class, Input, MachineState, Order, Tally, Trace, page, trace};
+use rescind_verification::coverage::ENGINES;
+use rescind_verification::search::{BEGINNING, Searched, replay, search};
+use rescind_verification::{Class, Input, MachineState, Order, Tally, Trace, page, trace};
 
 /// States asked of each search, unless the environment says how many: in release what the design asks for, else what fits into a test
 /// run, which is as many as each planted bug needs.

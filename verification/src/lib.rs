@@ -1,4 +1,4 @@
-//! Engines that prove things about the machine, and the invariants they share. Behind the feature `verify`.
+//! Engines that prove things about the machine, the invariants they share, and what the fuzz targets assert. Not published.
 
 mod admission_oracle;
 mod apply;
@@ -6,6 +6,7 @@ mod calls;
 mod class;
 pub mod coverage;
 mod expected;
+pub mod fuzz;
 mod input;
 mod invariants;
 mod isolation;

@@ -13,8 +13,8 @@ use super::both::{Both, Side};
 use super::plan::Work;
 use super::seen::{CallSeen, WorkEnd, WorkSeen, Written};
 use super::tally::Tally;
-use crate::verify::{Broken, tally};
-use crate::wire_format::Speech;
+use crate::{Broken, tally};
+use rescind_testkit::wire_format::Speech;
 
 /// How late a timer may be, in milliseconds: the clock's step, and a turn of each task on the way.
 pub(super) const LATE: u64 = 20;
@@ -126,17 +126,14 @@ impl Judge {
         self.state().broken.clone()
     }
 
-    #[cfg(feature = "wires")]
     pub(super) fn may_repeat(&self) {
         self.state().repeats = true;
     }
 
-    #[cfg(feature = "wires")]
     pub(super) fn unordered(&self) {
         self.state().ordered = false;
     }
 
-    #[cfg(feature = "wires")]
     pub(super) fn may_be_away(&self) {
         self.state().away = true;
     }

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::pieces;
-use crate::verify::search::Found;
-use crate::verify::{Class, MachineState, Order, Trace};
+use crate::search::Found;
+use crate::{Class, MachineState, Order, Trace};
 
 /// So many things happen at most.
 const INPUTS: usize = 200;

@@ -71,7 +71,6 @@ impl PeerOpened {
 pub(super) struct Serving(AbortHandle);
 
 impl Serving {
-    #[cfg_attr(not(feature = "wires"), expect(dead_code, reason = "only wires with a listener serve"))]
     pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(task).abort_handle())
     }
@@ -109,17 +108,12 @@ impl Setting<'_> {
     ///
     /// # Errors
     /// What could not be opened; the network may have been cut by then.
-    #[cfg_attr(not(feature = "wires"), expect(clippy::unused_async, reason = "only real wires wait"))]
     pub(super) async fn open(&self, rng: &mut Rng) -> Result<Opened, String> {
         match self.case.wire {
             Wire::Memory => self.memory(rng),
-            #[cfg(feature = "wires")]
             Wire::WebSocket => self.websocket().await,
-            #[cfg(feature = "wires")]
             Wire::HttpStreamable => self.streamable(rng).await,
-            #[cfg(feature = "wires")]
             Wire::HttpStateless => self.stateless(rng).await,
-            #[cfg(feature = "wires")]
             Wire::HttpAcp => self.acp().await,
         }
     }

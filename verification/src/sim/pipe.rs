@@ -59,10 +59,6 @@ const WHOLE: usize = 1 << 20;
 pub(super) enum Splits {
     AsDrawn,
     /// What is written at once arrives at once.
-    #[cfg_attr(
-        not(feature = "wires"),
-        expect(dead_code, reason = "only real wires have a handshake of their own")
-    )]
     Never,
 }
 

@@ -10,7 +10,7 @@ use rescind_core::{
     Event as Noted, InboundKey, InboundRequest, Origin, OutboundKey, Output, ReplyBody, RequestId, Session,
     SessionConfig, Settlement, Work,
 };
-use rescind_testkit::verify::{self, Kind, Ledger};
+use rescind_verification::{Kind, Ledger, holds as claim_holds};
 
 use super::caller::{CancelFrame, Own, Told};
 use super::model::{BY_US, Case, Event, Reference, Seen, in_no_order};
@@ -279,7 +279,7 @@ impl Machine {
 
 /// Counts what was compared, and fails by the invariant's number.
 fn judge(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) {
-    if let Err(broken) = verify::holds(holds, invariant, what) {
+    if let Err(broken) = claim_holds(holds, invariant, what) {
         panic!("{broken}");
     }
 }

@@ -25,8 +25,8 @@ use proptest::test_runner::{FileFailurePersistence, RngSeed};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use rescind_core::dialect::{CancelFrom, Role};
 use rescind_core::{AfterCancel, AnswerKind, HandlerResult};
-use rescind_testkit::verify::coverage::ENGINES;
-use rescind_testkit::verify::{Tally, page};
+use rescind_verification::coverage::ENGINES;
+use rescind_verification::{Tally, page};
 
 use self::caller::{CancelFrame, Own};
 use self::machine::Machine;

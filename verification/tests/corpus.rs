@@ -6,9 +6,9 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
-use rescind_testkit::fuzz::TARGETS;
-use rescind_testkit::verify::coverage::ENGINES;
-use rescind_testkit::verify::{Tally, page};
+use rescind_verification::coverage::ENGINES;
+use rescind_verification::fuzz::TARGETS;
+use rescind_verification::{Tally, page};
 
 /// Files of a target, and their bytes.
 const MOST: (usize, u64) = (60, 200 * 1024);
@@ -81,5 +81,5 @@ fn every_target_has_a_program_and_a_folder_and_there_are_no_others() {
 
 #[test]
 fn a_target_that_is_not_there_is_refused() {
-    assert!(catch_unwind(|| rescind_testkit::fuzz::check("nothing", b"")).is_err());
+    assert!(catch_unwind(|| rescind_verification::fuzz::check("nothing", b"")).is_err());
 }

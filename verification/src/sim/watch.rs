@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Case;
 use super::judge::Judge;
-use crate::verify::Broken;
+use crate::Broken;
 
 /// Real time for one seed; a slow machine takes a second.
 const LONGEST: Duration = Duration::from_secs(120);
@@ -39,7 +39,7 @@ impl Watch {
             let what =
                 format!("seed {seed} on {wire:?} in {dialect} does not end; nothing lets the clock go on");
             eprintln!("{}", Broken { invariant: "L4", what });
-            eprintln!("to play it again: RESCIND_SEED={seed} cargo test -p rescind-integration-tests sim");
+            eprintln!("to play it again: RESCIND_SEED={seed} cargo test -p rescind-verification sim");
             std::process::exit(101);
         });
         Self { told: Some(told), thread: Some(thread) }

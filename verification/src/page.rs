@@ -44,7 +44,7 @@ pub fn renewed(page: &str, planted: &str) -> String {
     let mut out = String::from(
         "# Verification\n\n\
          Printed by the tests: `RESCIND_PRINT=$PWD/docs/verification.md` before the command of an engine or before\n\
-         `cargo test -p rescind-integration-tests --test page` brings this page up to date. A test holds all but the last table against the code.\n\n\
+         `cargo test -p rescind-verification --test page` brings this page up to date. A test holds all but the last table against the code.\n\n\
          The depths are those of `.ci/nightly`. `.ci/run` holds each change to as many cases and seeds as the planted bugs are looked for in\n\
          (4,000 cases a dialect; 20,000 seeds in memory, 2,000 on each other wire), 300,000 states a class where they need 4,000, and a tenth of\n\
          each flood; fuzz has 20 s a target there and ten minutes by night. The matrix and the threads are played whole.\n\n\

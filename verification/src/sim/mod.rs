@@ -24,7 +24,6 @@ mod seen;
 mod tally;
 mod tap;
 mod watch;
-#[cfg(feature = "wires")]
 mod wires;
 mod work;
 
@@ -36,7 +35,7 @@ use rescind_core::dialect::Dialect;
 pub use tally::{Happening, Tally};
 
 use super::{Broken, tally as invariants};
-use crate::wire_format::Speech;
+use rescind_testkit::wire_format::Speech;
 
 /// A wire of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,16 +44,12 @@ pub enum Wire {
     /// A stream of bytes in either framing, as stdio, pipes and sockets are.
     Memory,
     /// WebSocket, handshake included.
-    #[cfg(feature = "wires")]
     WebSocket,
     /// HTTP's binding `streamable`, over HTTP/1.1 and HTTP/2.
-    #[cfg(feature = "wires")]
     HttpStreamable,
     /// HTTP's binding `stateless`, over HTTP/1.1 and HTTP/2.
-    #[cfg(feature = "wires")]
     HttpStateless,
     /// HTTP's binding `acp`.
-    #[cfg(feature = "wires")]
     HttpAcp,
 }
 
@@ -62,10 +57,7 @@ impl Wire {
     /// The server's side is one for all clients, and does not end with any.
     const fn serves_all_by_one(self) -> bool {
         match self {
-            Self::Memory => false,
-            #[cfg(feature = "wires")]
-            Self::WebSocket | Self::HttpStreamable | Self::HttpAcp => false,
-            #[cfg(feature = "wires")]
+            Self::Memory | Self::WebSocket | Self::HttpStreamable | Self::HttpAcp => false,
             Self::HttpStateless => true,
         }
     }
@@ -73,10 +65,7 @@ impl Wire {
     /// A client that lost its connection may come back to its requests.
     const fn resumes(self) -> bool {
         match self {
-            Self::Memory => false,
-            #[cfg(feature = "wires")]
-            Self::WebSocket | Self::HttpStateless => false,
-            #[cfg(feature = "wires")]
+            Self::Memory | Self::WebSocket | Self::HttpStateless => false,
             Self::HttpStreamable | Self::HttpAcp => true,
         }
     }
@@ -84,21 +73,15 @@ impl Wire {
     /// Its ends tell a peer that is gone for good from one that is slow.
     const fn pings(self) -> bool {
         match self {
-            Self::Memory => false,
-            #[cfg(feature = "wires")]
             Self::WebSocket => true,
-            #[cfg(feature = "wires")]
-            Self::HttpStreamable | Self::HttpStateless | Self::HttpAcp => false,
+            Self::Memory | Self::HttpStreamable | Self::HttpStateless | Self::HttpAcp => false,
         }
     }
 
     /// One talk takes many connections.
     const fn has_connections(self) -> bool {
         match self {
-            Self::Memory => false,
-            #[cfg(feature = "wires")]
-            Self::WebSocket => false,
-            #[cfg(feature = "wires")]
+            Self::Memory | Self::WebSocket => false,
             Self::HttpStreamable | Self::HttpStateless | Self::HttpAcp => true,
         }
     }
@@ -213,7 +196,7 @@ impl Failure {
         let Self { seed, broken, .. } = self;
         format!(
             "{broken}\nseed {seed}; what happened, in milliseconds:\n{trace}\n\
-             {broken}\nto play it again: RESCIND_SEED={seed} cargo test -p rescind-integration-tests {test}"
+             {broken}\nto play it again: RESCIND_SEED={seed} cargo test -p rescind-verification {test}"
         )
     }
 }

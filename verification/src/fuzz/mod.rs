@@ -1,5 +1,5 @@
 //! What the fuzz targets assert, as plain functions: the fuzzer calls them with bytes of its own making, and a test of the
-//! workspace with every file of the corpus. Behind the feature `fuzz`.
+//! workspace with every file of the corpus.
 //!
 //! A target panics where something does not hold. Each looks at its input in several ways that must agree: cut differently,
 //! read by a naive reference, written and read again.

@@ -4,8 +4,8 @@
 //! each other wire.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "what the tests share is part of them")]
 
-use rescind_testkit::verify::page;
-use rescind_testkit::verify::sim::{Case, Wire};
+use rescind_verification::page;
+use rescind_verification::sim::{Case, Wire};
 
 /// Seeds in memory, over all protocols, unless the environment says how many.
 const SEEDS: u64 = if cfg!(debug_assertions) { 1_400 } else { 100_000 };

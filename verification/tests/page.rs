@@ -1,6 +1,6 @@
 //! `docs/verification.md` says what the code says. With `RESCIND_PRINT` set to its path the page is renewed instead.
 
-#[path = "../mutations/table.rs"]
+#[path = "../../integration-tests/mutations/table.rs"]
 mod table;
 
 use std::collections::BTreeSet;
@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use rescind_core::dialect::Role;
-use rescind_testkit::verify::coverage::{Depth, ENGINES, INVARIANTS};
-use rescind_testkit::verify::search::{BEGINNING, search};
-use rescind_testkit::verify::{Class, page};
 use rescind_testkit::wires::{WIRES, not_asked};
 use rescind_testkit::{Scenario, scenarios};
+use rescind_verification::coverage::{Depth, ENGINES, INVARIANTS};
+use rescind_verification::search::{BEGINNING, search};
+use rescind_verification::{Class, page};
 
 fn planted() -> String {
     let head = "\n## Planted bugs, and who catches each\n\n| bug | what it is | caught by | as |\n|---|---|---|---|\n";
@@ -34,7 +34,7 @@ fn the_page_is_up_to_date() {
     }
     assert!(
         page == renewed,
-        "renew it: RESCIND_PRINT=$PWD/docs/verification.md cargo test -p rescind-integration-tests --test page"
+        "renew it: RESCIND_PRINT=$PWD/docs/verification.md cargo test -p rescind-verification --test page"
     );
 }
 
@@ -81,15 +81,22 @@ fn the_engines_that_hold_no_session_name_what_they_check() {
     let words = |paths: &[&str]| -> BTreeSet<String> {
         code(paths).split(|c: char| !c.is_ascii_alphanumeric()).map(ToOwned::to_owned).collect()
     };
-    let judged = code(&["../crates/testkit/src/verify/sim"]);
+    let judged = code(&["src/sim"]);
     let mut played = words(&["../crates/testkit/src/runner/outcomes.rs"]);
     let is_played =
         |scenario: &&Scenario| WIRES.into_iter().any(|wire| not_asked(wire, scenario) == Ok(None));
     played.extend(scenarios().iter().filter(is_played).flat_map(|scenario| scenario.vector.covers.clone()));
     for (name, named) in [
-        ("threads", words(&["threads/tests", "threads/tests/site", "threads/tests/far"])),
-        ("soak", words(&["soak"])),
-        ("threats", words(&["threats", "threats/floods"])),
+        (
+            "threads",
+            words(&[
+                "../integration-tests/threads/tests",
+                "../integration-tests/threads/tests/site",
+                "../integration-tests/threads/tests/far",
+            ]),
+        ),
+        ("soak", words(&["../integration-tests/soak"])),
+        ("threats", words(&["../integration-tests/threats", "../integration-tests/threats/floods"])),
         ("simulation", judged.split('"').map(ToOwned::to_owned).collect()),
         ("matrix", played),
     ] {
@@ -167,9 +174,9 @@ fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
         digits.parse().unwrap_or_else(|_| panic!("{name} has no number"))
     };
     let (search, reference, sim) = (
-        read("integration-tests/verify/search.rs"),
-        read("integration-tests/verify/reference.rs"),
-        read("integration-tests/verify/sim.rs"),
+        read("verification/tests/search.rs"),
+        read("verification/tests/reference.rs"),
+        read("verification/tests/sim.rs"),
     );
     let verify = read(".ci/verify");
     let row = |of: &str| verify.lines().find(|row| row.trim_start().starts_with(of)).unwrap_or_default();

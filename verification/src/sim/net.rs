@@ -67,14 +67,12 @@ impl Net {
     }
 
     /// Whether connections split and narrow what goes over them, those there are and those to come.
-    #[cfg(feature = "wires")]
     pub(super) fn splits(&self, splits: Splits) {
         self.lock().splits = splits;
         self.pipes().iter().for_each(|pipe| pipe.splits(splits));
     }
 
     /// What the client sends may come to this server twice from now on.
-    #[cfg(feature = "wires")]
     pub(super) fn repeat_to(&self, server: impl Fn(PipeEnd) + Send + Sync + 'static) {
         self.lock().server = Some(Server(Arc::new(server)));
     }

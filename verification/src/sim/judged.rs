@@ -1,7 +1,7 @@
 //! What is judged on each wire, and how often at least: an invariant whose subject never is there holds too.
 
 use super::{Case, Played, Wire};
-use crate::verify::coverage::ENGINES;
+use crate::coverage::ENGINES;
 
 /// Of a thousand runs of any protocol on this wire, how often this invariant is judged at least: a quarter of what was counted, of the
 /// protocol that has the fewest.

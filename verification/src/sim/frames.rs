@@ -9,7 +9,7 @@ use super::judge::{Judge, State};
 use super::plan::Work;
 use super::seen::{Frame, Kind, RequestSeen};
 use super::tally::Happening;
-use crate::wire_format::{Shape, call_name};
+use rescind_testkit::wire_format::{Shape, call_name};
 
 impl Judge {
     /// This side is about to hand a frame to the wire.
