@@ -1,7 +1,7 @@
-//! How many bytes are held for a server, for one of its clients, or for one connection.
+//! Budgets of bytes: of a server, of each client, of each connection.
 //!
-//! Budgets form a tree: what a connection holds counts for its client and for its server too. Where a budget is full, new work is
-//! refused or waits. What was accepted is never dropped: its answer is counted even if that exceeds the limit.
+//! Budgets form a tree: the bytes of a connection count for its client and for its server too. If a budget is full, new work is refused or
+//! waits. Accepted work is never dropped: its answer is counted even if that exceeds the limit.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The name of the limit in refusals and events.
 pub const MEMORY: &str = "memory";
 
-/// A bound of bytes, and how many of them are in use. Clones share one count.
+/// A limit of bytes, and how many are in use. Clones share one count.
 ///
 /// ```
 /// use rescind_core::ByteBudget;
@@ -35,22 +35,22 @@ pub struct ByteBudget(Arc<Node>);
 struct Node {
     limit: AtomicUsize,
     used: AtomicUsize,
-    /// What this one counts for too. Set once.
+    /// The budget for which this one counts too. Set once.
     parent: OnceLock<ByteBudget>,
     waiting: Mutex<Vec<Waker>>,
-    /// Somebody may be in `waiting`.
+    /// A task may be in `waiting`.
     is_awaited: AtomicBool,
 }
 
 impl Default for ByteBudget {
-    /// One without a bound.
+    /// A budget without a limit.
     fn default() -> Self {
         Self::new(usize::MAX)
     }
 }
 
 impl ByteBudget {
-    /// A budget of `limit` bytes that belongs to no other.
+    /// A budget of `limit` bytes without a parent.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Node {
@@ -62,7 +62,7 @@ impl ByteBudget {
         }))
     }
 
-    /// A budget of `limit` bytes whose use counts for this one too.
+    /// A budget of `limit` bytes that counts for this one too.
     #[must_use]
     pub fn child(&self, limit: usize) -> Self {
         let child = Self::new(limit);
@@ -70,26 +70,26 @@ impl ByteBudget {
         child
     }
 
-    /// Lets the use of this budget, also what is in use already, count for `parent` too. A budget that has a parent keeps it. Nothing
-    /// may be added to or taken from it meanwhile.
+    /// Sets the parent, for which the bytes of this budget count too, also those in use already. A budget that has a parent keeps it. Call it
+    /// while no other thread uses this budget.
     pub fn set_parent(&self, parent: &Self) {
         if self.0.parent.set(parent.clone()).is_ok() {
             parent.add(self.used());
         }
     }
 
-    /// What this budget counts for too.
+    /// The budget for which this one counts too.
     #[must_use]
     pub fn parent(&self) -> Option<&Self> {
         self.0.parent.get()
     }
 
-    /// Changes the bound, in bytes. What is in use stays so.
+    /// Changes the limit, in bytes. Bytes in use stay in use.
     pub fn set_limit(&self, limit: usize) {
         self.0.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// The bound, in bytes.
+    /// The limit, in bytes.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.0.limit.load(Ordering::Relaxed)
@@ -101,42 +101,42 @@ impl ByteBudget {
         self.0.used.load(Ordering::SeqCst)
     }
 
-    /// Whether so many bytes fit here and in all it counts for.
+    /// Whether this many bytes fit, here and in all parents.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
         self.full_at(bytes).is_none()
     }
 
-    /// Holds so many bytes if they fit. `None`: they do not.
+    /// Takes this many bytes if they fit. `None`: they do not fit.
     #[must_use]
     pub fn try_hold(&self, bytes: usize) -> Option<HeldBytes> {
-        // What is added and taken back wakes whoever waits: two that wait would wake each other for ever.
+        // Bytes that are added and removed again would wake the tasks that wait, and two of them would wake each other for ever.
         if bytes > 0 && !self.has_room(bytes) {
             return None;
         }
         let held = self.hold(bytes);
-        // Added first and looked at then: of two that come at once for the same room not both get it.
+        // Added first and compared then: so two threads cannot both get the same room.
         if bytes > 0 && !self.has_room(0) { None } else { Some(held) }
     }
 
-    /// Holds so many bytes, whether they fit or not: for what was accepted already.
+    /// Takes this many bytes, also if they do not fit: for work that was accepted already.
     pub fn hold(&self, bytes: usize) -> HeldBytes {
         self.add(bytes);
         HeldBytes { budget: self.clone(), bytes }
     }
 
-    /// The same bytes, which count here until the last handle to them is dropped.
+    /// The same bytes. They count here until the last handle to them is dropped.
     #[must_use]
     pub fn hold_frame(&self, frame: Bytes) -> Bytes {
         let held = self.hold(frame.len());
         held.with_frame(frame)
     }
 
-    /// Ready once so many bytes fit. Registers the task to be woken when there may be room.
+    /// Ready once this many bytes fit. Until then the task is woken when there may be room.
     pub fn poll_room(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(full) = self.full_at(bytes) {
             full.await_change(cx.waker());
-            // Something may have been given back just before the waker was there.
+            // Bytes may have been given back just before the waker was stored.
             if full.fits(bytes) {
                 continue;
             }
@@ -145,7 +145,7 @@ impl ByteBudget {
         Poll::Ready(())
     }
 
-    /// The first budget, from here upwards, that has no room for so many bytes.
+    /// The first budget, from here upwards, without room for this many bytes.
     fn full_at(&self, bytes: usize) -> Option<&Self> {
         let mut budget = self;
         loop {
@@ -160,7 +160,7 @@ impl ByteBudget {
         self.used().saturating_add(bytes) <= self.limit()
     }
 
-    /// Counts so many more. Wakes nobody.
+    /// Adds bytes in use. Wakes no task.
     pub(crate) fn add(&self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -172,7 +172,7 @@ impl ByteBudget {
         }
     }
 
-    /// Counts so many less, and wakes who waits for them.
+    /// Removes bytes in use, and wakes the tasks that wait for room.
     pub(crate) fn remove(&self, bytes: usize) {
         if bytes == 0 {
             return;
@@ -226,13 +226,13 @@ pub struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// How many.
+    /// How many bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds so many instead, whether they fit or not.
+    /// Changes the number of bytes, also if they do not fit.
     pub fn resize(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.budget.add(bytes - self.bytes);
@@ -242,11 +242,11 @@ impl HeldBytes {
         self.bytes = bytes;
     }
 
-    /// Holds so many instead if they fit; fewer always do. `false`: they do not, and nothing changes.
+    /// Changes the number of bytes if they fit; fewer bytes always fit. Returns `false` if they do not fit, and nothing changes.
     #[must_use]
     pub fn try_resize(&mut self, bytes: usize) -> bool {
         let before = self.bytes;
-        // As in `try_hold`: a try that fails wakes nobody.
+        // As in `try_hold`: an attempt that fails wakes no task.
         if bytes > before && !self.budget.has_room(bytes - before) {
             return false;
         }
@@ -258,7 +258,7 @@ impl HeldBytes {
         true
     }
 
-    /// The same frame, for which these bytes are held until the last handle to it is dropped.
+    /// The same frame. These bytes are in use until the last handle to the frame is dropped.
     #[must_use]
     pub fn with_frame(self, frame: Bytes) -> Bytes {
         if frame.is_empty() { frame } else { Bytes::from_owner(HeldFrame { frame, _held: self }) }
@@ -318,7 +318,7 @@ mod tests {
         assert!(budget.try_hold(1).is_none() && !held.try_resize(11));
         assert_eq!((held.bytes(), budget.used()), (10, 10));
         assert!(held.try_resize(4) && budget.try_hold(6).is_some());
-        // What was accepted is held over the limit, and then nothing new fits.
+        // Accepted work exceeds the limit, and then nothing new fits.
         held.resize(20);
         assert_eq!(budget.used(), 20);
         assert!(budget.try_hold(1).is_none());

@@ -1,4 +1,4 @@
-//! Why a request ended, and what its caller sees.
+//! The cause of a cancel, and how a call ended.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::message::ErrorObject;
 /// The most bytes of a reason that are kept.
 pub const MAX_REASON_BYTES: usize = 256;
 
-/// What asked for a request to stop. The first cause of a request wins and is kept.
+/// Why a request was cancelled. The first cause of a request is kept; later ones are ignored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cause {
     kind: CauseKind,
@@ -19,9 +19,9 @@ pub struct Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CauseKind {
-    /// The caller asked, through a canceller or a token.
+    /// The caller cancelled it, with a canceller or a token.
     Caller,
-    /// The peer asked.
+    /// The peer cancelled it.
     Peer,
     /// The caller's future was dropped.
     Dropped,
@@ -31,11 +31,11 @@ pub enum CauseKind {
     Parent,
     /// The connection was lost.
     Disconnected,
-    /// This side shuts down.
+    /// This side is shutting down.
     Shutdown,
     /// A limit was reached.
     Limit,
-    /// This side's own code asked.
+    /// Code of this side cancelled it.
     Local,
 }
 
@@ -63,7 +63,7 @@ impl Cause {
         self.kind
     }
 
-    /// The reason, if one was given. It may come from a stranger: escape it before it is shown.
+    /// The reason, if one was given. The peer may have written it: escape it before it is shown.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
@@ -130,10 +130,10 @@ impl fmt::Debug for Cause {
     }
 }
 
-/// The most bytes that are shown of a stranger's text: an escape takes up to six times what it stands for.
+/// The most bytes that are shown of a text of the peer. An escape is up to six times as long as the character it replaces.
 const MAX_SHOWN_BYTES: usize = 768;
 
-/// Shows a stranger's text on one short line: everything but printable characters is escaped, and what is too long cut.
+/// Shows a text of the peer on one short line: characters that are not printable are escaped, and a long text is cut.
 #[derive(Clone, Copy)]
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
@@ -155,27 +155,27 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// How a call ended, as its caller sees it. That a cancel was asked and that it took effect are two facts.
+/// How a call ended. It tells apart a cancel that was requested from a cancel that took effect.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[must_use]
 pub enum Outcome<T> {
-    /// The peer answered with a value and nobody had asked to cancel.
+    /// The peer answered with a value, and no cancel was requested.
     Completed(T),
-    /// A cancel was asked, and the peer answered with a value all the same, whole or partial.
+    /// A cancel was requested, and the peer answered with a value nevertheless, complete or partial.
     CompletedAfterCancel(T),
     /// The call was cancelled.
     Cancelled(Cancelled),
     /// The peer answered with an error that does not say "cancelled".
     Failed(ErrorObject),
-    /// The peer answered, and this side cannot read the answer: it is not of the type asked for, or not of the shape its dialect asks for.
+    /// The peer answered, and this side cannot read the answer: it does not have the requested type, or the shape that the dialect requires.
     Unreadable {
         /// What is wrong with it.
         what: String,
     },
     /// The connection was lost before an answer came.
     Disconnected {
-        /// The request had been handed to the wire, so the peer may have run it.
+        /// The request had been handed to the transport, so the peer may have run it.
         may_have_run: bool,
     },
 }
@@ -184,9 +184,9 @@ pub enum Outcome<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cancelled {
-    /// Why.
+    /// Why it was cancelled.
     pub cause: Cause,
-    /// The peer confirmed it, or the request never reached the wire. `false`: the peer may still be at work.
+    /// The peer confirmed the cancel, or the request never reached the transport. `false`: the peer may still be running it.
     pub confirmed: bool,
 }
 

@@ -1,11 +1,11 @@
-//! The clients of a server, and what each of them holds, so that no client takes everything.
+//! The clients of a server, and what each of them uses, so that no client can use everything.
 //!
-//! - K1 A client is identified by its principal; without one by its address; without an address by its connection. What several
-//!   connections of one client hold is counted together.
-//! - K2 No client holds more than its [`Share`] of a limit. The share holds also while nobody else is there: work that runs cannot be
-//!   taken away when somebody comes.
-//! - K3 The table holds no client alive. A client is in it for as long as something of it is: a connection, a session, a request.
-//! - K4 The lock of the table is a leaf: nothing is called and no client is dropped under it.
+//! - K1 A client is identified by its principal; without one by its address; without an address by its connection. Several connections of
+//!   one client are counted together.
+//! - K2 No client uses more than its [`Share`] of a limit, also while it is the only client: work that runs cannot be taken back when another
+//!   client connects.
+//! - K3 The table does not keep a client alive. A client is in the table while it has a connection, a session or a request.
+//! - K4 The lock of the table is a leaf: no function is called and no client is dropped while it is held.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,17 +18,17 @@ use crate::id::Principal;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// The part of a limit that one client may hold. Default: one half.
+/// The part of a limit that one client may use. Default: one half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(u8);
 
 impl Share {
     /// One half.
     pub const HALF: Self = Self(50);
-    /// All of it: one client may take everything.
+    /// All of it: one client may use the whole limit.
     pub const ALL: Self = Self(100);
 
-    /// So many hundredths, at least 1 and at most 100.
+    /// A percentage, at least 1 and at most 100.
     #[must_use]
     pub const fn percent(percent: u8) -> Self {
         match percent {
@@ -38,19 +38,19 @@ impl Share {
         }
     }
 
-    /// This part of a limit, rounded down, and at least 1: a client that can hold nothing is not served.
+    /// This part of a limit, rounded down, and at least 1.
     #[must_use]
     pub const fn of(self, limit: usize) -> usize {
         if self.0 >= Self::ALL.0 {
             return limit;
         }
         let part = self.0 as usize;
-        // In two steps, as a limit may be as large as a number can be.
+        // In two steps: a limit may be as large as `usize::MAX`.
         let of = limit / 100 * part + limit % 100 * part / 100;
         if of == 0 { 1 } else { of }
     }
 
-    /// Whether one client may take everything.
+    /// Whether one client may use the whole limit.
     #[must_use]
     pub const fn is_all(self) -> bool {
         self.0 >= Self::ALL.0
@@ -63,8 +63,8 @@ impl Default for Share {
     }
 }
 
-/// Where a request over HTTP came from: an extension of the request, for a service that is mounted in a server of yours. A listener
-/// of this workspace adds it by itself.
+/// The address from which an HTTP request was sent. It is an extension of the request, for a service that is mounted in a server of your
+/// own. The listeners of this workspace add it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
@@ -72,14 +72,14 @@ pub struct PeerAddress(pub IpAddr);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ClientKey {
-    /// Whom the auth hook named.
+    /// The principal that the auth hook returned.
     Principal(Principal),
-    /// The address the connection came from; of IPv6 the network, its other bits are zero.
+    /// The address of the connection. Of an IPv6 address only the network; the other bits are zero.
     Address(IpAddr),
 }
 
 impl ClientKey {
-    /// The key of who has this principal, or else came from this address. `None`: neither is known.
+    /// The key for this principal, or else for this address. `None`: neither is known.
     #[must_use]
     pub fn of(principal: Option<&Principal>, address: Option<IpAddr>, ipv6_prefix: u8) -> Option<Self> {
         match (principal, address) {
@@ -90,7 +90,7 @@ impl ClientKey {
     }
 }
 
-/// IPv4 whole, also where it is written as IPv6; of IPv6 so many leading bits.
+/// An IPv4 address as a whole, also if it is mapped to IPv6. Of an IPv6 address the leading bits.
 fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -102,28 +102,28 @@ fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
     }
 }
 
-/// What a client may hold.
+/// The resources of which a client may use its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Resource {
-    /// Connections of the wire below sessions: the sockets of an HTTP server.
+    /// Connections below sessions: the sockets of an HTTP server.
     Sockets,
-    /// Handshakes under way, of a wire that has some.
+    /// Handshakes in progress (WebSocket).
     Handshakes,
-    /// Sessions that a wire keeps apart from its sockets (HTTP).
+    /// Sessions that are independent of sockets (HTTP).
     WireSessions,
     /// Connections of a [`Server`](crate::Server).
     Sessions,
-    /// Handlers that run, draining ones included, and requests about to start.
+    /// Handlers that run, handlers that drain included, and requests about to start.
     Running,
-    /// Handlers whose request is settled and that still run.
+    /// Handlers that still run after their request is settled.
     Draining,
 }
 
-/// How many kinds there are.
+/// The number of resources.
 const KINDS: usize = Resource::Draining as usize + 1;
 
-/// The clients of one server. Its clones are the same table.
+/// The clients of one server. A clone is the same table.
 #[derive(Clone)]
 pub struct Clients(Arc<Table>);
 
@@ -137,13 +137,13 @@ struct Table {
 }
 
 impl Clients {
-    /// A table without clients. `ipv6_prefix`: the leading bits of an IPv6 address that make a client, at most 128.
+    /// An empty table. `ipv6_prefix`: the number of leading bits of an IPv6 address that identify a client, at most 128.
     #[must_use]
     pub fn new(share: Share, ipv6_prefix: u8) -> Self {
         Self::with_budget(share, ipv6_prefix, ByteBudget::default())
     }
 
-    /// The same, for a server that may hold so many bytes.
+    /// An empty table for a server with this budget.
     #[must_use]
     pub fn with_budget(share: Share, ipv6_prefix: u8, budget: ByteBudget) -> Self {
         let (known, next) = (Mutex::new(HashMap::new()), AtomicUsize::new(1));
@@ -156,14 +156,13 @@ impl Clients {
         &self.0.budget
     }
 
-    /// The client that has this principal, or else came from this address. Without either it is a client of its own, which the
-    /// table does not know.
+    /// The client with this principal, or else with this address. Without both it is a client of its own, which is not in the table.
     #[must_use]
     pub fn client(&self, principal: Option<&Principal>, address: Option<IpAddr>) -> Arc<Client> {
         let Some(key) = ClientKey::of(principal, address, self.0.ipv6_prefix) else {
             return self.made(None);
         };
-        // Let go without the lock (K4).
+        // Dropped without the lock (K4).
         let mut stale = None;
         let client = match self.0.known().entry(key) {
             Entry::Occupied(mut known) => known.get().upgrade().unwrap_or_else(|| {
@@ -185,7 +184,7 @@ impl Clients {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let table = key.is_some().then(|| Arc::downgrade(&self.0));
         let all = &self.0.budget;
-        // A client identified by its connection is bounded by the connection's own budget.
+        // The connection's own budget bounds a client that is identified by its connection.
         let budget = if key.is_some() { all.child(self.0.share.of(all.limit())) } else { all.clone() };
         Arc::new(Client {
             number,
@@ -198,19 +197,19 @@ impl Clients {
         })
     }
 
-    /// What one client may hold of a limit.
+    /// The share of a limit that one client may use.
     #[must_use]
     pub fn share(&self) -> Share {
         self.0.share
     }
 
-    /// Clients with a key of which something is held. Zero when nobody is connected.
+    /// The number of clients in the table.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.known().len()
     }
 
-    /// Whether nobody with a key is connected.
+    /// Whether the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -223,10 +222,10 @@ impl Default for Clients {
     }
 }
 
-/// Bytes that each client may hold beside its budget.
+/// Bytes that each client may use in addition to its budget.
 const RESERVE: usize = 1024 * 1024;
 
-/// The leading bits of an IPv6 address that are given to one subscriber.
+/// The number of leading bits of an IPv6 address that a provider gives to one subscriber.
 pub const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 impl Table {
@@ -245,7 +244,7 @@ impl fmt::Debug for Clients {
     }
 }
 
-/// One client of a server, and what it holds.
+/// One client of a server, and what it uses.
 pub struct Client {
     number: usize,
     key: Option<ClientKey>,
@@ -258,37 +257,38 @@ pub struct Client {
 }
 
 impl Client {
-    /// A number no other client of its table has or had.
+    /// A number that no other client of its table has or had.
     #[must_use]
     pub const fn number(&self) -> usize {
         self.number
     }
 
-    /// What identifies it. `None`: its connection.
+    /// The key that identifies it. `None`: its connection identifies it.
     #[must_use]
     pub const fn key(&self) -> Option<&ClientKey> {
         self.key.as_ref()
     }
 
-    /// The bytes that are held for it: at most its share of its server's.
+    /// The budget of its bytes: at most its share of the server's budget.
     #[must_use]
     pub const fn budget(&self) -> &ByteBudget {
         &self.budget
     }
 
-    /// How much it holds.
+    /// How much of a resource it uses.
     #[must_use]
     pub fn held(&self, what: Resource) -> usize {
         self.count(what).load(Ordering::Relaxed)
     }
 
-    /// Bytes it may hold beside its [`budget`](Self::budget), 1 MiB: for small requests that pass although that is full, such as cancels.
+    /// Bytes that it may use in addition to its [`budget`](Self::budget): 1 MiB, for small requests such as cancels, which are accepted also when
+    /// the budget is full.
     #[must_use]
     pub const fn reserve(&self) -> &ByteBudget {
         &self.reserve
     }
 
-    /// Takes one more, if that is within its share of this limit.
+    /// Uses one more, if its share of this limit allows it.
     #[must_use]
     pub fn take(&self, what: Resource, limit: usize) -> bool {
         let most = self.share.of(limit);
@@ -296,24 +296,24 @@ impl Client {
         self.count(what).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
-    /// The same, as a place that is given back when it is dropped.
+    /// Uses one more, if its share of this limit allows it. Dropping the permit gives it back.
     #[must_use]
     pub fn place(self: &Arc<Self>, what: Resource, limit: usize) -> Option<ClientPermit> {
         self.take(what, limit).then(|| ClientPermit { client: Arc::clone(self), what })
     }
 
-    /// A place whatever its share is, for a wire that looks at [`held`](Self::held) itself.
+    /// Uses one more, regardless of its share. Dropping the permit gives it back. For a transport that checks [`held`](Self::held) itself.
     pub fn place_anyway(self: &Arc<Self>, what: Resource) -> ClientPermit {
         self.take_anyway(what);
         ClientPermit { client: Arc::clone(self), what }
     }
 
-    /// Takes one more whatever its share is, and says how much it held before.
+    /// Uses one more, regardless of its share, and returns how many it used before.
     pub fn take_anyway(&self, what: Resource) -> usize {
         self.count(what).fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Gives so many back, and says how much it held before.
+    /// Gives some back, and returns how many it used before.
     pub fn give_back(&self, what: Resource, places: usize) -> usize {
         self.count(what).fetch_sub(places, Ordering::Relaxed)
     }
@@ -336,7 +336,7 @@ impl Drop for Client {
         let Some(table) = self.table.take().and_then(|table| table.upgrade()) else { return };
         let Some(key) = self.key.take() else { return };
         let stale = match table.known().entry(key) {
-            // Another of the same key may have come meanwhile.
+            // Another client with the same key may have been added meanwhile.
             Entry::Occupied(known) if std::ptr::eq(known.get().as_ptr(), self) => Some(known.remove()),
             Entry::Occupied(_) | Entry::Vacant(_) => None,
         };
@@ -350,7 +350,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// One place that a client holds, given back when it is dropped.
+/// One unit of a resource that a client uses. Dropping it gives it back.
 #[derive(Debug)]
 #[must_use = "a place that is dropped is given back"]
 pub struct ClientPermit {
@@ -359,7 +359,7 @@ pub struct ClientPermit {
 }
 
 impl ClientPermit {
-    /// Whose it is.
+    /// The client.
     #[must_use]
     pub const fn client(&self) -> &Arc<Client> {
         &self.client

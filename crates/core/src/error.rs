@@ -1,10 +1,10 @@
-//! Errors by whose fault they are.
+//! Errors, grouped by who caused them: the transport, the peer, or the caller.
 
 use crate::cause::Cancelled;
 use crate::message::ErrorObject;
 use crate::transport::TransportError;
 
-/// Why a call has no value, for callers who want a `Result`.
+/// Why a call returned no value.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -17,7 +17,7 @@ pub enum CallError {
     /// The connection was lost.
     #[error("the connection was lost before the answer{}", if *.may_have_run { "; the peer may have run the request" } else { "" })]
     Disconnected {
-        /// The request had been handed to the wire.
+        /// The request had been handed to the transport.
         may_have_run: bool,
     },
     /// Too many calls are in flight on this connection. Wait for some to end.
@@ -34,7 +34,7 @@ pub enum CallError {
         /// What serde says.
         what: String,
     },
-    /// The peer answered, and this side cannot read the answer: it is not of the type asked for, or not of the shape its dialect asks for.
+    /// The peer answered, and this side cannot read the answer: it does not have the requested type, or the shape that the dialect requires.
     #[error("the answer to `{method}` cannot be read: {what}")]
     Answer {
         /// The method called.
@@ -42,7 +42,7 @@ pub enum CallError {
         /// What is wrong with it.
         what: String,
     },
-    /// The params of a notification are not of the type asked for.
+    /// The params of a notification do not have the requested type.
     #[error("the params of the notification `{method}` are not of the type asked for: {what}")]
     Notification {
         /// The method of the notification.
@@ -50,30 +50,30 @@ pub enum CallError {
         /// What serde says.
         what: String,
     },
-    /// The request had been answered already, so it makes no more calls.
+    /// The request is answered already, so no call or notification can belong to it.
     #[error("the request this call belongs to has ended")]
     Ended,
-    /// The peer reads slower than this side writes. Wait, or drop what can be dropped.
+    /// The outbox is full: the peer reads slower than this side writes.
     #[error("the outbox is full: the peer reads slower than this side writes")]
     OutboxFull,
 }
 
-/// Why a connection ended or could not be made.
+/// Why a connection ended or could not be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// The wire failed.
+    /// The transport failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The peer broke the protocol in a way the connection cannot go on after.
+    /// The peer violated the protocol, and the connection cannot continue.
     #[error(transparent)]
     Protocol(#[from] ProtocolViolation),
-    /// This side used the library in a way it cannot honour.
+    /// The library was used in a way that cannot work.
     #[error(transparent)]
     Misuse(#[from] ApiMisuse),
 }
 
-/// What the peer did.
+/// How the peer violated the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolViolation {
@@ -83,12 +83,12 @@ pub enum ProtocolViolation {
         /// Frames waiting.
         waiting: usize,
     },
-    /// None of its first messages belongs to a dialect offered here.
+    /// None of its first messages belongs to a dialect that this side offers.
     #[error("none of the peer's first messages belongs to a dialect offered here")]
     UnknownDialect,
 }
 
-/// What the user did.
+/// How the library was misused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApiMisuse {
@@ -98,7 +98,7 @@ pub enum ApiMisuse {
     /// No dialect was given.
     #[error("give at least one dialect")]
     NoDialect,
-    /// Several dialects were given where one must be known.
+    /// Several dialects were given where exactly one is needed.
     #[error("with several dialects the peer's first message decides: await `negotiate` or `connect`")]
     SeveralDialects,
 }

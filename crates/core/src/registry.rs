@@ -1,4 +1,4 @@
-//! Whether a request is cancelled, for code that has only its session and its id.
+//! Answers whether a request is cancelled, for code that knows only its session and its id.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -14,10 +14,10 @@ const SHARDS: usize = 16;
 /// Places a shard keeps when it is empty.
 const KEPT: usize = 1024;
 
-/// Names a session among all that share a [`Registry`].
+/// The name of a session in a [`Registry`].
 ///
-/// Where the space of ids is one exchange and not the session (stateless HTTP), each exchange is named apart, so
-/// that a session and a request id together always name one request.
+/// A session and a request id together always identify one request. Where an id is unique only within an exchange (stateless HTTP), each
+/// exchange has a session name of its own.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
 
@@ -53,13 +53,13 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// The cancelled requests of any number of sessions that have not ended yet. Cheap to clone; clones are one registry.
+/// The cancelled requests whose handlers still run, of any number of sessions. A clone is the same registry, and cheap.
 ///
-/// A request stands here from its cancel signal to the end of its handler, whatever that end is (002-17), so an id
-/// used again is never found cancelled for its predecessor's sake. A request nobody cancels costs nothing.
+/// A request is listed from its cancel signal until its handler ends, however it ends (002-17). So a new request with a reused id is never
+/// reported as cancelled because of an earlier one. A request that is not cancelled costs nothing.
 ///
-/// [`is_cancelled`](Self::is_cancelled) is one hash and one look-up (002-14), under the read lock of one shard of
-/// sixteen. No code but the look-up itself runs under that lock.
+/// [`is_cancelled`](Self::is_cancelled) computes one hash and does one look-up (002-14) under the read lock of one of sixteen shards. No
+/// other code runs under that lock.
 ///
 /// ```
 /// use rescind_core::{Registry, RequestId, SessionId};
@@ -70,7 +70,7 @@ impl fmt::Debug for SessionId {
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Shards>);
 
-/// Ids come from strangers, so the hash is the standard library's, keyed for each registry.
+/// The peer chooses the ids, so the hash is the standard library's, with a random key for each registry.
 #[derive(Default)]
 struct Shards {
     hasher: RandomState,
@@ -94,14 +94,14 @@ impl Registry {
         shard.find(hash, is(session, request)).is_some()
     }
 
-    /// How many cancelled requests have not ended.
+    /// The number of cancelled requests whose handlers still run.
     #[must_use]
     pub fn len(&self) -> usize {
         let count = |shard: &RwLock<Shard>| shard.read().unwrap_or_else(PoisonError::into_inner).len();
         self.0.shards.iter().map(count).sum()
     }
 
-    /// No cancelled request is left.
+    /// Whether no cancelled request has a handler that still runs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

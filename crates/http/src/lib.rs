@@ -1,4 +1,4 @@
-//! HTTP as a wire: a module a binding, each with its client and its server.
+//! HTTP as a transport. Each binding has a module with its client and its server.
 //!
 //! ```
 //! use rescind_core::{CallContext, HandlerError, Peer, Router, Server, dialect, Listener};
@@ -7,7 +7,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A server on a port of its own. `mount` makes a tower service for a server of yours instead.
+//! // A server on a port of its own. `mount` makes a tower service for an existing server instead.
 //! let listener = HttpServer::new(Streamable::new()).path("/agent").bind("127.0.0.1:0").await?;
 //! let url = listener.endpoint().to_string();
 //! let router = Router::new()
@@ -30,27 +30,25 @@
 //! ```
 //!
 //! # The binding `streamable`
-//! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each
-//! message. A notification or an answer gets 202. A request gets its answer as JSON if that is soon ready (10 ms), else an
-//! event stream, which carries whatever belongs to the request and ends behind its answer, or without one where silence is
-//! owed to a cancelled request. What belongs to no request goes on the stream that a GET opens. DELETE ends the session.
+//! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each message. A
+//! notification or an answer gets 202. A request gets its answer as JSON if the answer is ready within 10 ms. Otherwise it gets an event
+//! stream with the messages that belong to the request. The stream ends after the answer, or without one if the request was cancelled and
+//! must not be answered. Messages that belong to no request are sent on the stream that a GET opens. DELETE ends the session.
 //!
-//! What a lost stream means, the protocol says. In MCP it is no cancel: the request goes on until it ends or its session does,
-//! unless [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP it is cancelled after
-//! [`Limits::detach_grace`](rescind_core::Limits::detach_grace). The client may come back with `Last-Event-ID`. With
-//! clients of 2025-11-25 each stream begins with an event that has nothing but an id, so that it can be taken up from its
-//! beginning.
+//! The protocol decides what a lost stream means. In MCP it is not a cancel: the request runs on until it ends or its session ends, unless
+//! [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP it is cancelled after
+//! [`Limits::detach_grace`](rescind_core::Limits::detach_grace). The client may resume with `Last-Event-ID`. For clients of 2025-11-25 each
+//! stream starts with an event that has only an id, so that the stream can be resumed from its start.
 //!
-//! POSTs have no order: a cancel may come before its request, and then waits for it. Our client sends a cancel only once
-//! its request has arrived, or 250 ms after, and keeps the order of notifications. What must all keep its order needs
-//! [`StreamableTransport::in_order`].
+//! POSTs have no order: a cancel may arrive before its request, and then waits for it. The client of this crate sends a cancel when its
+//! request has arrived, or after 250 ms, and keeps the order of notifications. [`StreamableTransport::in_order`] keeps the order of all
+//! messages.
 //!
 //! # Bounds
-//! A session reads what its client sends at once, and holds at most 32 KiB that its client does not read: beyond that its
-//! senders wait, and after 30 s the stream that is not read is cut. For streams that nobody has opened the oldest
-//! notifications are given up beyond 1024 messages or 1 MiB, and our own requests fail, unsent. Up to 256 events and
-//! 64 KiB of each stream are kept for a client that comes back. All are settings of [`HttpServer`].
-//! What is given up is counted: [`HttpListener::counts`].
+//! A session reads without delay what its client sends. It holds at most 32 KiB that its client does not read; above that its senders wait,
+//! and after 30 s the stream that is not read is cut. For a stream that the client has not opened at most 1024 messages and 1 MiB are held;
+//! above that the oldest notifications are dropped, and requests of this side fail without being sent. Up to 256 events and 64 KiB of each
+//! stream are kept for a client that resumes. All these are settings of [`HttpServer`]. [`HttpListener::counts`] counts what is dropped.
 #![doc = include_str!("refusals.md")]
 
 mod acp;

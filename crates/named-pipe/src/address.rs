@@ -4,11 +4,11 @@ use std::str::FromStr;
 
 use crate::{PipeError, system};
 
-/// Where a pipe is: a path, or a name whose place is chosen here.
+/// The address of a pipe: a path, or a name.
 ///
-/// A name stands for a file in the directory `rescind` of the user's runtime directory (`XDG_RUNTIME_DIR`), or where
-/// there is none in the directory `rescind-UID` of the one for temporary files. A listener makes it. On Windows a name
-/// stands for `\\.\pipe\NAME`, and a path must begin so.
+/// A name is a file in the directory `rescind` of the user's runtime directory (`XDG_RUNTIME_DIR`). Without a runtime directory it is a file in
+/// the directory `rescind-UID` of the directory for temporary files. A listener creates the directory. On Windows a name is
+/// `\\.\pipe\NAME`, and a path must begin with `\\.\pipe\`.
 ///
 /// ```
 /// # use rescind_named_pipe::PipeAddress;
@@ -28,15 +28,15 @@ enum Repr {
 }
 
 impl PipeAddress {
-    /// The pipe at this path.
+    /// The pipe with this path.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         Self(Repr::Path(path.into()))
     }
 
-    /// The pipe of this name.
+    /// The pipe with this name.
     ///
     /// # Errors
-    /// [`PipeError::Address`] if it is empty, `.` or `..`, or holds a separator or a control character.
+    /// [`PipeError::Address`] if it is empty, `.` or `..`, or contains a separator or a control character.
     pub fn name(name: &str) -> Result<Self, PipeError> {
         let why = match name {
             "" | "." | ".." => "a name is a file's, such as `my-agent`",
@@ -47,7 +47,7 @@ impl PipeAddress {
         Err(PipeError::Address { text: name.to_owned(), why })
     }
 
-    /// The file of the pipe. Nothing is made.
+    /// The file of the pipe. Nothing is created.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         match &self.0 {

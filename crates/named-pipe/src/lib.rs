@@ -1,4 +1,4 @@
-//! Named pipes as a wire: Unix domain sockets, and the named pipes of Windows.
+//! Named pipes as a transport: Unix domain sockets, and the named pipes of Windows.
 //!
 //! ```
 //! # #[cfg(unix)]
@@ -19,25 +19,21 @@
 //! ```
 //!
 //! # Who may connect
-//! On Unix a pipe is a socket file. It must lie in a directory that belongs to us and has mode 0700; the file has mode
-//! 0600; and either side refuses a peer of another user id ([`PipeError::ForeignPeer`]). The abstract namespace, where
-//! anyone may connect, is never used. On Windows the pipe's security descriptor admits its owner and SYSTEM and nobody
-//! over the network.
+//! On Unix a pipe is a socket file with mode 0600. Its directory must belong to the user and have mode 0700. Each side refuses a peer of another
+//! user id ([`PipeError::ForeignPeer`]). The abstract namespace, where any process may connect, is never used. On Windows the security
+//! descriptor of the pipe admits only its owner and SYSTEM, and no one over the network.
 //!
 //! # A file that is left behind
-//! A listener holds a lock file beside its socket (`NAME.lock`) for as long as it lives, and removes both when it is
-//! dropped, the socket only if it is still its own. A socket left behind by a process that died is taken over by the
-//! next listener once it has the lock and a connection to the socket was refused. A listener that lives is never
-//! displaced: the second one is told [`PipeError::InUse`].
+//! A listener holds a lock file beside its socket (`NAME.lock`) while it lives. It removes both when it is dropped; the socket only if it is
+//! still its own. If a process died and left a socket, the next listener replaces it, once it has the lock and a connection to the socket was
+//! refused. A second listener cannot replace one that lives: it gets [`PipeError::InUse`].
 //!
 //! # How connections end
-//! A peer that ended its output is still answered; one that is gone, which the socket tells, is gone at once, and what
-//! it had asked for is cancelled.
+//! A peer that closed its output is still answered. A peer that disconnected is noticed at once, and its requests are cancelled.
 //!
 //! # What was run where
-//! The tests ran on Linux. What is there for Windows was compiled for `x86_64-pc-windows-gnu` and not run. There,
-//! output cannot be ended alone, as shutting a pipe down does nothing: closing drops the whole stream, and what the
-//! peer still sends is lost.
+//! The tests ran on Linux. The code for Windows was compiled for `x86_64-pc-windows-gnu` and not run. On Windows the output cannot be closed
+//! alone: closing drops the whole stream, and what the peer still sends is lost.
 
 mod address;
 mod error;

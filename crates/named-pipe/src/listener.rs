@@ -18,7 +18,7 @@ use crate::{PipeAddress, PipeError};
 /// After the system could not accept, as when the process has no file descriptor left: to ask again at once would spin.
 const REST: Duration = Duration::from_millis(100);
 
-/// Accepts connections on a pipe, for as long as it lives; dropping it removes the pipe.
+/// Accepts connections on a pipe. Dropping it removes the pipe.
 #[must_use = "a listener does nothing until it is polled"]
 pub struct NamedPipeListener {
     next: Next,
@@ -35,14 +35,13 @@ enum Next {
 }
 
 impl NamedPipeListener {
-    /// Listens there, framed as the dialect has it unless [`framing`](Self::framing) says otherwise.
+    /// Listens on this address.
     ///
     /// # Errors
-    /// Each [`PipeError`] but `ForeignPeer`: the directory is not ours alone, another listener lives there, the system
-    /// refused.
+    /// Each [`PipeError`] except `ForeignPeer`: other users can access the directory, another listener has the address, or the system refuses.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future abandons the attempt; nothing remains.
     ///
     /// # Panics
     /// Outside a tokio runtime whose I/O driver is enabled.
@@ -53,7 +52,7 @@ impl NamedPipeListener {
         Ok(Self { next, socket, file: address.file(), settings: Settings::default(), _claim: claim })
     }
 
-    /// How frames are delimited. Default: as the dialect demands.
+    /// How frames are delimited. Default: the framing of the dialect.
     pub fn framing(mut self, framing: Framing) -> Self {
         self.settings.framing = Some(framing);
         self
@@ -65,7 +64,7 @@ impl NamedPipeListener {
         self
     }
 
-    /// The file of the pipe, for peers that are told a path.
+    /// The file of the pipe, for peers that take a path.
     #[must_use]
     pub fn file(&self) -> &std::path::Path {
         &self.file

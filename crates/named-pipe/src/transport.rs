@@ -12,12 +12,12 @@ pub struct NamedPipeTransport {
 }
 
 impl NamedPipeTransport {
-    /// The pipe at this address, framed as the dialect has it unless [`framing`](Self::framing) says otherwise.
+    /// A connection to the pipe at this address.
     pub const fn new(address: PipeAddress) -> Self {
         Self { address, settings: Settings { framing: None, max_frame: None } }
     }
 
-    /// How frames are delimited. Default: as the dialect demands.
+    /// How frames are delimited. Default: the framing of the dialect.
     pub const fn framing(mut self, framing: Framing) -> Self {
         self.settings.framing = Some(framing);
         self
@@ -35,7 +35,7 @@ impl Transport for NamedPipeTransport {
         NAME
     }
 
-    /// A listener whose queue is full is asked again for up to 5 s.
+    /// If the queue of the listener is full, the attempt is repeated for up to 5 s.
     ///
     /// # Panics
     /// Outside a tokio runtime whose I/O and time drivers are enabled.

@@ -11,18 +11,17 @@ use rescind_core::{
 
 use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 
-/// Starts a child process whose stdin and stdout are the wire. No shell is involved.
+/// A transport that starts a child process and uses its stdin and stdout. No shell is involved.
 ///
-/// On Unix the child leads a process group of its own. Its stderr is always drained, and its last 8 KiB appear in the
-/// error when the child ends in bad order ([`ChildError`]).
+/// On Unix the child leads a process group of its own. Its stderr is always read, and the last 8 KiB of it are part of the error when the child
+/// fails ([`ChildError`]).
 ///
-/// Closing the connection ends the child's input and waits: one grace later the group gets SIGTERM, another one later
-/// SIGKILL. Dropping the connection without closing it kills the group at once. Either way the child is waited for,
-/// also when the runtime is gone, and what it leaves behind in its group is killed with it. A descendant that makes a session of its own
-/// (`setsid`, as daemons do, and shells with job control make groups) is out of the group and outlives it: nothing here ends it.
+/// Closing the connection closes the child's stdin and waits. After one grace the process group gets SIGTERM, after another one SIGKILL.
+/// Dropping the connection without closing it kills the group at once. In both cases the child is waited for, also after the runtime has ended,
+/// and processes that remain in its group are killed. A descendant that left the group (`setsid`, or a shell with job control) is not ended.
 ///
-/// A child that ends its output but runs on is told as half closed. One that exits with success, after it had sent a
-/// message, ends the connection in good order; any other exit before closing is an error.
+/// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it has sent a message, the
+/// connection ends normally. Any other exit before closing is an error.
 #[derive(Debug)]
 #[must_use = "nothing is started until it is opened"]
 pub struct Command {
@@ -33,7 +32,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Will start `program`, found as [`std::process::Command`] finds it.
+    /// Starts `program`, which is found as [`std::process::Command`] finds it.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: std::process::Command::new(program),
@@ -43,7 +42,7 @@ impl Command {
         }
     }
 
-    /// Adds one argument.
+    /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.program.arg(argument);
         self
@@ -55,32 +54,32 @@ impl Command {
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable of the child.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.program.env(name, value);
         self
     }
 
-    /// Gives it nothing of our environment, nor what was set before: what it needs is set afterwards by [`env`](Self::env). On Windows
-    /// most programs need `SystemRoot` at least.
+    /// Clears the child's environment, also variables that were set before. Set the needed ones afterwards with [`env`](Self::env). On Windows most
+    /// programs need at least `SystemRoot`.
     pub fn env_clear(mut self) -> Self {
         self.program.env_clear();
         self
     }
 
-    /// Keeps a variable of our environment from it.
+    /// Removes an environment variable.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
         self.program.env_remove(name);
         self
     }
 
-    /// Starts it there.
+    /// The working directory of the child.
     pub fn current_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.program.current_dir(directory);
         self
     }
 
-    /// How frames are delimited. Default: as the dialect demands.
+    /// How frames are delimited. Default: the framing of the dialect.
     pub fn framing(mut self, framing: Framing) -> Self {
         self.framing = Some(framing);
         self
@@ -92,16 +91,16 @@ impl Command {
         self
     }
 
-    /// How long it gets between one step of ending it and the next. Default: 2 s.
+    /// The grace between two steps of ending the child. Default: 2 s.
     pub fn child_kill_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Starts it, and gives a handle beside the connection.
+    /// Starts the child, and returns the link and a handle of the process.
     ///
     /// # Errors
-    /// It could not be started, or there is no tokio runtime; the source is a [`ChildError`] that names it.
+    /// The child could not be started, or there is no tokio runtime. The source is a [`ChildError`] that names the program.
     ///
     /// # Panics
     /// Within a tokio runtime whose I/O driver is not enabled.

@@ -4,19 +4,18 @@
 //! # async fn example() -> Result<(), rescind_core::TransportError> {
 //! use rescind_core::Transport;
 //!
-//! // An agent: frames come in by our stdin and go out by our stdout.
+//! // An agent: it receives frames on its stdin and sends frames on its stdout.
 //! let ours = Box::new(rescind_stdio::this_process()).open().await?;
-//! // A client: it starts the agent and is told how it ends.
+//! // A client: it starts the agent.
 //! let (link, child) = rescind_stdio::Command::new("agent").arg("--stdio").start()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # What was run where
-//! The tests ran on Linux. The paths for other Unix systems differ only in that our own descriptors are served by
-//! threads and that a child's exit is found by asking every 20 ms. Those for Windows, where there are no process
-//! groups (a child is ended by `TerminateProcess` and its own children are not) and a stray `println!` cannot be led
-//! to stderr, were written and not run.
+//! The tests ran on Linux. On other Unix systems two things differ: threads read and write this process's stdin and stdout, and the exit of a
+//! child is polled every 20 ms. The code for Windows was written and not run. There are no process groups on Windows, so a child is ended by
+//! `TerminateProcess` and its own children are not, and a stray `println!` cannot be redirected to stderr.
 
 mod child;
 mod command;

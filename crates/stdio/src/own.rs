@@ -6,15 +6,15 @@ use rescind_core::{BoxFuture, Framing, Link, Transport, TransportError, Transpor
 /// There is one stdin and one stdout.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// This process's own stdin and stdout as a wire. Nothing is touched until it is opened.
+/// A transport on this process's stdin and stdout. Nothing changes until it is opened.
 ///
-/// Opening moves the protocol's descriptors away: from then on stdin is empty and whatever else the process prints to
-/// stdout, such as a stray `println!`, lands on stderr (not on Windows). They are not moved back.
+/// Opening it moves the descriptors. Afterwards stdin is empty, and what other code of the process prints to stdout, such as a stray `println!`,
+/// goes to stderr (not on Windows). The descriptors are not moved back.
 pub fn this_process() -> ThisProcess {
     ThisProcess { framing: None, max_frame: None }
 }
 
-/// What [`this_process`] gives.
+/// The transport of [`this_process`].
 #[derive(Debug)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct ThisProcess {
@@ -23,7 +23,7 @@ pub struct ThisProcess {
 }
 
 impl ThisProcess {
-    /// How frames are delimited. Default: as the dialect demands.
+    /// How frames are delimited. Default: the framing of the dialect.
     pub fn framing(mut self, framing: Framing) -> Self {
         self.framing = Some(framing);
         self

@@ -21,7 +21,7 @@ pub fn connect(url: &str) -> WebSocketTransport {
     WebSocketTransport::new(url)
 }
 
-/// Opens a WebSocket as a client.
+/// The client of a WebSocket.
 #[derive(Clone)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct WebSocketTransport {
@@ -37,18 +37,18 @@ pub struct WebSocketTransport {
 
 type AnswerHook = Arc<dyn Fn(&Answer<'_>) + Send + Sync>;
 
-/// A server's answer to the handshake, for a hook to look at.
+/// A server's answer to the handshake, for a hook.
 #[derive(Clone, Copy)]
 pub struct Answer<'a>(&'a HeaderMap);
 
 impl<'a> Answer<'a> {
-    /// The first header of this name, in any case, if it is text.
+    /// The first header with this name, ignoring case, if it is text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.0.get(name)?.to_str().ok()
     }
 
-    /// The subprotocol both sides speak.
+    /// The negotiated subprotocol.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&'a str> {
         self.header(SEC_WEBSOCKET_PROTOCOL.as_str())
@@ -62,7 +62,7 @@ impl fmt::Debug for Answer<'_> {
 }
 
 impl WebSocketTransport {
-    /// A connection to this URL. What is wrong with it is told when it is opened.
+    /// A connection to this URL. An invalid URL is an error when the connection opens.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -82,32 +82,32 @@ impl WebSocketTransport {
         self
     }
 
-    /// Offers this subprotocol, after those offered before. A server that takes none is then an error.
+    /// Offers this subprotocol, after those offered before. If the server selects none, opening fails.
     pub fn subprotocol(mut self, name: &str) -> Self {
         self.subprotocols.push(name.to_owned());
         self
     }
 
-    /// How long opening may take, from the look-up of the name to the open connection. Default: 10 s.
+    /// The time in which the connection must open, including name resolution. Default: 10 s.
     pub fn handshake_timeout(mut self, limit: Duration) -> Self {
         self.timeout = limit;
         self
     }
 
-    /// What the connection is like.
+    /// The options of the connection.
     pub fn options(mut self, options: LinkOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// The certificate authorities to trust. Default: those of this system.
+    /// The trusted certificate authorities. Default: those that the system trusts.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, tls: crate::ClientTls) -> Self {
         self.tls = Some(tls);
         self
     }
 
-    /// Is called with the server's answer before the connection is used. It must not block.
+    /// Calls this function with the server's answer before the connection is used. It must not block.
     pub fn on_answer(mut self, hook: impl Fn(&Answer<'_>) + Send + Sync + 'static) -> Self {
         self.on_answer = Some(Arc::new(hook));
         self

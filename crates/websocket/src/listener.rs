@@ -20,7 +20,7 @@ use crate::handshake::UpgradeOptions;
 /// How long nothing is accepted after the system had no room for one more socket.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Listens on this address, such as `127.0.0.1:0`, with the defaults.
+/// Listens on this address, such as `127.0.0.1:0`, with default options.
 ///
 /// # Errors
 /// The address cannot be listened on.
@@ -34,12 +34,11 @@ pub async fn bind(address: &str) -> Result<WebSocketListener, TransportError> {
     WebSocketListener::builder().bind(address).await
 }
 
-/// Accepts WebSocket connections on an address of its own.
+/// A listener that accepts WebSocket connections on its own address.
 ///
-/// Handshakes run side by side while it is polled, so a slow one holds up no other. Over the
-/// [limit](UpgradeOptions::handshakes) a client is answered with 503; at twice the limit it waits to be accepted. One address has the
-/// server's share of either; over its share of the second it is cut off.
-/// Dropping it ends the handshakes under way; connections that are open stay so.
+/// Handshakes run concurrently while it is polled, so a slow handshake delays no other. Above the [limit](UpgradeOptions::handshakes) a client
+/// is answered with 503; at twice the limit it waits to be accepted. One address may use the server's share of both limits; above its share of
+/// the second its connections are closed. Dropping the listener ends handshakes in progress; open connections stay open.
 pub struct WebSocketListener {
     tcp: TcpListener,
     address: SocketAddr,
@@ -53,12 +52,12 @@ pub struct WebSocketListener {
 }
 
 impl WebSocketListener {
-    /// A listener that is yet to be told how and where.
+    /// A builder of a listener.
     pub fn builder() -> ListenerBuilder {
         ListenerBuilder { options: UpgradeOptions::new(), tls: None }
     }
 
-    /// The address it listens on, with the real port.
+    /// The address on which it listens, with the actual port.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -162,7 +161,7 @@ pub struct ListenerBuilder {
 }
 
 impl ListenerBuilder {
-    /// What is asked of a request, and what each connection is like.
+    /// The options of handshakes and connections.
     pub fn options(mut self, options: UpgradeOptions) -> Self {
         self.options = options;
         self
@@ -175,7 +174,7 @@ impl ListenerBuilder {
         self
     }
 
-    /// Listens on this address; port 0 picks a free one.
+    /// Listens on this address. Port 0 selects a free port.
     ///
     /// # Errors
     /// The address cannot be listened on.
@@ -195,7 +194,7 @@ impl ListenerBuilder {
         }
     }
 
-    /// Listens on a socket that is bound already, as one that was handed over by a supervisor.
+    /// Listens on a socket that is bound already, for example one that a supervisor passed.
     ///
     /// # Errors
     /// The socket cannot be used.

@@ -1,4 +1,4 @@
-//! Connections that come by somebody else's HTTP server.
+//! WebSocket connections through an existing HTTP server.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 
 use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
 
-/// What takes the requests of an HTTP server, and the listener its connections come out of.
+/// A handler for upgrade requests of an HTTP server, and the listener that yields their connections.
 ///
 /// ```no_run
 /// # #[cfg(feature = "axum")]
@@ -35,9 +35,9 @@ pub fn mount(options: UpgradeOptions) -> (Upgrades, MountedListener) {
     (upgrades, MountedListener { receiver, limit, opening: FuturesUnordered::new(), endpoint })
 }
 
-/// Takes the requests of an HTTP server. With the feature `axum` it is a handler for a route.
+/// Handles the upgrade requests of an HTTP server. With the feature `axum` it is a handler for a route.
 ///
-/// Its clones feed one listener. The listener ends once all are dropped.
+/// Clones belong to one listener. The listener ends when all are dropped.
 #[derive(Clone)]
 pub struct Upgrades {
     options: Arc<UpgradeOptions>,
@@ -45,9 +45,9 @@ pub struct Upgrades {
 }
 
 impl Upgrades {
-    /// The answer to a request. Where it is an upgrade the connection comes out of the listener.
+    /// Answers a request. If it is a valid upgrade, the listener yields the connection.
     ///
-    /// The request must come from a hyper server that allows upgrades, as axum's does. The auth hook is told the
+    /// The request must come from a hyper server that allows upgrades, as axum's does. The auth hook gets the
     /// [`PeerAddress`](rescind_core::PeerAddress) and the [`PeerCertificates`](rescind_core::PeerCertificates) among its extensions.
     ///
     /// # Cancel safety
@@ -56,8 +56,8 @@ impl Upgrades {
         self.answer_for(request, &Credential::anonymous()).await
     }
 
-    /// The same, where the HTTP server has found out who asks: the principal of the connection's messages, unless the
-    /// auth hook of [`UpgradeOptions`] names another. The connection ends when either credential expires.
+    /// Answers a request that the HTTP server has authenticated. Its principal is the principal of the connection, unless the auth hook of
+    /// [`UpgradeOptions`] returns another. The connection ends when either credential expires.
     ///
     /// # Cancel safety
     /// Dropping the future gives the connection up.
@@ -92,7 +92,7 @@ impl fmt::Debug for Upgrades {
     }
 }
 
-/// Accepts the connections that an HTTP server was asked for.
+/// A listener that yields the connections of upgrade requests.
 pub struct MountedListener {
     receiver: Receiver<Upgrading>,
     limit: usize,
@@ -101,7 +101,7 @@ pub struct MountedListener {
 }
 
 impl MountedListener {
-    /// Says where the route can be reached, such as `ws://127.0.0.1:8080/agent`.
+    /// Sets the URL of the route, such as `ws://127.0.0.1:8080/agent`.
     #[must_use]
     pub fn at(mut self, endpoint: &str) -> Self {
         endpoint.clone_into(&mut self.endpoint.0);

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The bounds and habits of one connection, the same for both sides.
+/// The options of a connection, for both sides.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LinkOptions {
@@ -12,7 +12,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// The defaults: messages of at most 16 MiB, a ping every 20 s, binary messages refused.
+    /// The defaults: messages of at most 16 MiB, a ping every 20 s, binary messages are refused.
     pub fn new() -> Self {
         Self {
             max_frame: 16 * 1024 * 1024,
@@ -21,26 +21,26 @@ impl LinkOptions {
         }
     }
 
-    /// The largest message taken in either direction, in bytes, all its fragments together. A larger one is refused
-    /// with an error, and then the connection closes with code 1009: the library under this one cannot skip it.
+    /// The largest message in both directions, in bytes, with all its fragments. A larger message is refused with an error, and the connection
+    /// closes with code 1009: the WebSocket library cannot skip a message.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
     }
 
-    /// How often the peer is pinged. It counts as gone when two pings in a row brought no sign of life.
+    /// The interval of pings. The peer is considered lost if nothing arrives after two pings in a row.
     pub fn ping_every(mut self, every: Duration) -> Self {
         self.ping_every = Some(every.max(Duration::from_millis(1)));
         self
     }
 
-    /// Sends no pings. A peer that vanishes without a word is then noticed only when a write fails.
+    /// Disables pings. A lost peer is then noticed only when a write fails.
     pub fn no_pings(mut self) -> Self {
         self.ping_every = None;
         self
     }
 
-    /// What is done with binary messages.
+    /// What happens with binary messages.
     pub fn binary(mut self, binary: BinaryMessages) -> Self {
         self.binary = binary;
         self
@@ -53,29 +53,29 @@ impl Default for LinkOptions {
     }
 }
 
-/// What is done with a binary message; every frame here is a text message.
+/// What happens with a binary message. All frames of this library are text messages.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum BinaryMessages {
     /// It is refused with an error, and the connection closes with code 1003.
     #[default]
     Refuse,
-    /// It is dropped and counted, as ACP's draft of its HTTP binding asks.
+    /// It is dropped and counted, as ACP's draft of its HTTP binding requires.
     Ignore(IgnoredCounter),
 }
 
-/// Counts what was ignored. Its clones count together.
+/// A counter of ignored messages. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct IgnoredCounter(Arc<AtomicU64>);
 
 impl IgnoredCounter {
-    /// Nothing was ignored yet.
+    /// A counter at zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many messages were ignored so far.
+    /// The number of ignored messages.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

@@ -1,8 +1,8 @@
-//! A dialect as a value: an envelope codec, and the rules the machine reads.
+//! Dialects: for each protocol an envelope codec and the rules of its cancellation, as a value.
 //!
-//! Nothing in the machine or the driver asks which dialect it has; it reads [`Rules`]. The built-in ones are
-//! constants ([`ALL`] lists them), a changed copy of one comes from [`Dialect::to_builder`], one of your own from
-//! [`Dialect::builder`], and [`negotiate`] offers several on one connection.
+//! The machine and the driver read [`Rules`] and never compare a dialect's name. The built-in dialects are constants, which [`ALL`] lists.
+//! [`Dialect::to_builder`] makes a changed copy of one, and [`Dialect::builder`] a dialect of your own. [`negotiate`] chooses among several
+//! on one connection.
 
 mod abp;
 mod acp;
@@ -39,7 +39,7 @@ pub use rules::{
 /// Every dialect that comes with the library.
 pub static ALL: [Dialect; 7] = [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026, ABP];
 
-/// A protocol's envelope and rules. Cheap to clone; never a type parameter.
+/// The envelope codec and the rules of a protocol. Cheap to clone.
 #[derive(Clone)]
 pub struct Dialect(Inner);
 
@@ -66,7 +66,7 @@ impl CodecHandle {
 }
 
 impl Dialect {
-    /// A dialect whose parts live as long as the program.
+    /// A dialect of static parts.
     #[must_use]
     pub const fn from_static(rules: &'static Rules, codec: &'static dyn Codec) -> Self {
         Self(Inner::Static(rules, codec))
@@ -82,13 +82,13 @@ impl Dialect {
         ALL.iter().find(|dialect| dialect.name() == name).cloned()
     }
 
-    /// The name scripts use: `acp`, `mcp-2026`, ...
+    /// The name, as the command line writes it: `acp`, `mcp-2026`, ...
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.rules().name
     }
 
-    /// What the machine reads.
+    /// The rules that the machine reads.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         match &self.0 {
@@ -97,7 +97,7 @@ impl Dialect {
         }
     }
 
-    /// What reads and writes frames.
+    /// The codec that reads and writes frames.
     #[must_use]
     pub fn codec(&self) -> &dyn Codec {
         match &self.0 {

@@ -1,84 +1,84 @@
-//! What a dialect demands, as data.
+//! The rules of a dialect, as data.
 
 use std::time::Duration;
 
 use crate::framing::Framing;
 use crate::message::{BadMessage, ErrorCode};
 
-/// The rules of a dialect. Each field is a row of the table in the design.
+/// The rules of a dialect.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Rules {
-    /// The name scripts use.
+    /// The name, as the command line writes it.
     pub name: &'static str,
-    /// The request that opens a session, if there is one. Never cancelled by a message, a caller or a parent (I9).
+    /// The request that opens a session, if there is one. A message, a caller or a parent cannot cancel it (I9).
     pub handshake: Option<&'static str>,
-    /// Requests and cancels before the handshake's answer are refused as "not initialized" (ABP).
+    /// Whether requests and cancels before the handshake's answer are refused as "not initialized" (ABP).
     pub session_required: bool,
-    /// How a client begins and ends the session of its server, where the server has to hold it to that (LSP).
+    /// How a client opens and closes the session, in dialects where the server enforces it (LSP).
     pub lifecycle: Option<ServerLifecycle>,
-    /// Who settles a request the peer cancelled.
+    /// What settles a request that the peer cancelled.
     pub decided: DecidedBy,
-    /// What the peer gets for a request it cancelled.
+    /// The answer to a request that the peer cancelled.
     pub peer_cancelled: CancelledReply,
-    /// The error for a request this side cancelled, where the codec has no shape of its own for it.
+    /// The error for a request that this side cancelled, unless the codec has a form of its own for it.
     pub local_cancelled: CancelledError,
-    /// The error in place of `local_cancelled` for methods declared as server-cancellable (LSP).
+    /// The error that replaces `local_cancelled` for methods declared as server-cancellable (LSP).
     pub server_cancelled: Option<CancelledError>,
-    /// The errors of a handler that are sent unchanged although its request was cancelled before (LSP).
+    /// The errors of a handler that are sent unchanged after a cancel of its request (LSP).
     pub errors_after_cancel: &'static [ErrorCode],
     /// Whether cancels are acknowledged.
     pub ack: AckStyle,
     /// Whether a side must declare that it handles cancels.
     pub gate: CapabilityGate,
-    /// Methods no cancel message reaches, beside the handshake.
+    /// Methods that no cancel message can cancel, in addition to the handshake.
     pub uncancellable: &'static [&'static str],
-    /// A member of params that makes a request uncancellable (MCP: `task`), where its receiver declared that for the method or the
-    /// dialect has no such declaration ([`Handshake::exempting`](super::Handshake::exempting)).
+    /// A member of params that makes a request uncancellable (MCP: `task`). If the dialect has a declaration for that
+    /// ([`Handshake::exempting`](super::Handshake::exempting)), it applies only to methods for which the receiver declared it.
     pub uncancellable_param: Option<&'static str>,
-    /// Methods the serving side may end by a cancel naming the caller's own request (MCP 2026: `subscriptions/listen`).
+    /// Methods whose requests the serving side may end with a cancel that names the caller's request (MCP 2026: `subscriptions/listen`).
     pub peer_may_end: &'static [&'static str],
-    /// Requests answered with this result, as raw JSON, when they are torn down (MCP 2026: `subscriptions/listen`).
+    /// Methods whose requests are answered with this result, as raw JSON, when this side ends them (MCP 2026: `subscriptions/listen`).
     pub graceful: &'static [(&'static str, &'static str)],
-    /// Requests answered with this result, as raw JSON, when the peer or this side's own code (`CauseKind::Local`) cancels them and
-    /// their handler gives no value in its grace (ACP: `session/prompt`).
+    /// Methods whose requests are answered with this result, as raw JSON, when the peer or code of this side (`CauseKind::Local`) cancels them
+    /// and their handler returns no value within the grace (ACP: `session/prompt`).
     pub called_off: &'static [(&'static str, &'static str)],
-    /// Requests whose method starts so are answered `METHOD_NOT_FOUND` and do nothing.
+    /// Requests whose method has this prefix are answered with `METHOD_NOT_FOUND`.
     pub reserved_prefix: Option<&'static str>,
     /// Who may cancel.
     pub cancel_from: CancelFrom,
-    /// Whether a value that comes after the cancel is still sent.
+    /// Whether a value that the handler returns after the cancel is still sent.
     pub answer_after_cancel: AnswerAfterCancel,
     /// Whether a cancel may wait for its request.
     pub early: EarlyCancel,
-    /// What the loss of a request's own stream means, on wires that have one.
+    /// What the loss of a request's stream means, on transports where a request has a stream.
     pub lost_stream: LostStream,
-    /// After the end of input, what runs has at most so long to answer; then it is cancelled. `None`: as long as
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) says. MCP: its servers exit at the end of their input.
+    /// The longest time for which requests run on after the end of input, before they are cancelled. `None`:
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) alone decides. MCP: servers exit at the end of their input.
     pub half_close_at_most: Option<Duration>,
-    /// The timeout of a client's calls where neither the call nor its connection sets one. `None`: none. MCP asks for one.
+    /// The timeout of a client's calls, unless the call or its connection sets one. `None`: no timeout. MCP recommends one.
     pub call_timeout: Option<Duration>,
-    /// The most time such a call has where progress renews its timeout. `None`: no bound. MCP asks for one.
+    /// The longest time of such a call whose timeout restarts with progress. `None`: no maximum. MCP recommends one.
     pub max_call_timeout: Option<Duration>,
-    /// Whether settled keys are remembered to answer "already" (ABP).
+    /// Whether settled keys are remembered, to answer a late cancel with "already" (ABP).
     pub settled_memory: SettledMemory,
     /// How an error is written when no id is known.
     pub refusal: RefusalStyle,
-    /// The revision (its handshake's version text) in which batches are allowed, on wires other than HTTP.
+    /// The revision (the version in the handshake) that allows batches, on transports other than HTTP.
     pub batch_revision: Option<&'static str>,
-    /// The framing on byte streams unless another is chosen.
+    /// The default framing on byte streams.
     pub framing: Framing,
 }
 
-/// How a client begins and ends the session of its server. Before the handshake's request the server refuses others as "not
-/// initialized" and drops notifications, but for `exit`.
+/// How a client opens and closes the session. Before the handshake's request the server refuses other requests as "not initialized" and drops
+/// notifications, except `exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLifecycle {
-    /// The request after which every other is refused as invalid.
+    /// The request after which every other request is refused as invalid.
     pub shutdown: &'static str,
-    /// The result of that request where the server's own code does not serve it, as raw JSON.
+    /// The result of that request if the router does not serve it, as raw JSON.
     pub shutdown_result: &'static str,
-    /// The notification that closes the connection and asks for the end of the server's process.
+    /// The notification that closes the connection and requests the end of the server's process.
     pub exit: &'static str,
 }
 
@@ -89,36 +89,36 @@ pub struct CancelledError {
     pub code: ErrorCode,
     /// The text.
     pub message: &'static str,
-    /// Whether `data.reason` says what kind of cause it was.
+    /// Whether `data.reason` names the kind of the cause.
     pub says_why: bool,
 }
 
-/// Who settles a request the peer cancelled.
+/// What settles a request that the peer cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecidedBy {
-    /// The handler's own end, or the grace.
+    /// The end of the handler, or the end of the grace.
     Handler,
     /// The cancel, at once.
     Cancel,
 }
 
-/// What the peer gets for a request it cancelled.
+/// The answer to a request that the peer cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelledReply {
     /// This error.
     Error(CancelledError),
-    /// The codec's own shape (ABP: `{success:false, cancelled:true}`).
+    /// A form of the codec (ABP: `{success:false, cancelled:true}`).
     OwnShape,
-    /// Nothing at all.
+    /// No answer.
     Silence,
 }
 
 /// Whether cancels are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckStyle {
-    /// They are not.
+    /// No.
     None,
-    /// Each cancel is a request of its own and gets an answer of its own.
+    /// Yes: each cancel is a request and gets an answer of its own.
     Acknowledged,
 }
 
@@ -127,7 +127,7 @@ pub enum AckStyle {
 pub enum CapabilityGate {
     /// Cancels are always understood.
     None,
-    /// Only after the handshake, and only towards a side that declared it (ACP draft).
+    /// Cancels are used only after the handshake, and only towards a side that declared them (ACP draft).
     Declared,
 }
 
@@ -136,16 +136,16 @@ pub enum CapabilityGate {
 pub enum CancelFrom {
     /// Both sides.
     Both,
-    /// Only the side that opened the connection; the other side's cancels are ignored, and none is sent to it.
+    /// Only the client. Cancels of the server are ignored, and this side sends none if it is the server.
     Client,
 }
 
 /// Whether a value that comes after the cancel is still sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerAfterCancel {
-    /// As the dialect's other rules say.
+    /// The other rules of the dialect decide.
     Dialect,
-    /// A handler that finishes with a value after its cancel gets it sent (GetMCP); the grace settles nothing.
+    /// A value that the handler returns after its cancel is sent (GetMCP). The grace settles nothing.
     ResultIfFinished,
 }
 
@@ -154,19 +154,19 @@ pub enum AnswerAfterCancel {
 pub enum EarlyCancel {
     /// Never.
     Never,
-    /// Where the wire gives no order.
+    /// On transports that may reorder frames.
     WhereUnordered,
-    /// On every wire whose ids live as long as the session.
+    /// On every transport where ids are unique within the session.
     Always,
 }
 
-/// What the loss of a request's own stream means.
+/// What the loss of a request's stream means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostStream {
-    /// The request goes on for [`Limits::detach_grace`](crate::Limits::detach_grace) and is then cancelled.
+    /// The request runs on for [`Limits::detach_grace`](crate::Limits::detach_grace) and is then cancelled.
     Detach,
-    /// The request goes on until it ends or its session does, unless
-    /// [`Limits::lost_stream_grace`](crate::Limits::lost_stream_grace) says after how long it is cancelled.
+    /// The request runs on until it ends or its session ends. With [`Limits::lost_stream_grace`](crate::Limits::lost_stream_grace) it is
+    /// cancelled after that time.
     Keep,
     /// The request is cancelled at once.
     Cancel,
@@ -175,9 +175,9 @@ pub enum LostStream {
 /// Whether settled keys are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettledMemory {
-    /// Only where early cancels may be parked.
+    /// Only where early cancels may wait for their request.
     ForParking,
-    /// Always, to answer a late cancel with what became of its request.
+    /// Always, to answer a late cancel with the result of its request.
     ForAcks,
 }
 
@@ -188,33 +188,33 @@ pub enum RefusalStyle {
     NullId,
     /// No `id` member.
     NoIdMember,
-    /// Nothing is written; it is counted.
+    /// Nothing is written. The error is counted.
     Nothing,
 }
 
-/// Why a frame or a request is refused without its handler being asked.
+/// Why a frame or a request is refused before its handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The frame is not a message.
     Bad(BadMessage),
-    /// The id belongs to a request that has no answer yet.
+    /// The id belongs to a request that is not answered yet.
     DuplicateId,
-    /// A limit was reached; it is named in the answer.
+    /// A limit was reached. The answer names it.
     Overloaded(&'static str),
-    /// Nobody serves the method.
+    /// The method is not served.
     MethodNotFound,
     /// The session is not open yet.
     NotInitialized,
     /// The client has shut the session down.
     ShutDown,
-    /// The key by which it would be cancelled is already in use (ABP: duplicate `callId`).
+    /// The key by which a cancel would name it is in use (ABP: duplicate `callId`).
     DuplicateKey,
-    /// Something failed on this side: a panic, an answer over the frame limit.
+    /// This side failed: a panic, or an answer above the frame limit.
     Internal,
 }
 
-/// The rules a dialect starts from: an answer of -32800 is owed, and nothing else is special.
+/// The rules from which a dialect starts: a cancelled request is answered with -32800.
 pub(super) const BASE: Rules = Rules {
     name: "json-rpc",
     handshake: None,

@@ -1,4 +1,4 @@
-//! A connection before it is open.
+//! The options of a connection, and how it opens.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,13 +24,13 @@ use crate::registry::{Registry, SessionId};
 use crate::sync::Handle;
 use crate::transport::{Inbound, Link, Transport};
 
-/// Whether this side declares that it handles cancels, where a dialect asks for that (ACP's draft).
+/// Whether this side declares that it handles cancels, in dialects with such a declaration (ACP's draft).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Declaration {
-    /// It does.
+    /// It declares it.
     #[default]
     Declared,
-    /// It does not; cancels of the peer are then ignored.
+    /// It does not declare it. Cancels of the peer are ignored.
     Withheld,
 }
 
@@ -51,7 +51,7 @@ pub struct PeerBuilder {
 }
 
 impl Peer {
-    /// Begins a connection in this dialect.
+    /// A builder of a connection in this dialect.
     pub fn builder(dialect: Dialect) -> PeerBuilder {
         PeerBuilder::new(dialect)
     }
@@ -83,27 +83,27 @@ impl PeerBuilder {
         self
     }
 
-    /// The bounds of the connection.
+    /// The limits of the connection.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Which side this is in its dialect's handshake. Default: `Server` if a router is set, else `Client`.
+    /// The role of this side in the dialect's handshake. Default: `Server` if a router is set, else `Client`.
     pub const fn role(mut self, role: Role) -> Self {
         self.role = Some(role);
         self
     }
 
-    /// Whether this side declares that it handles cancels. It does by default.
+    /// Whether this side declares that it handles cancels. Default: it does.
     pub const fn declare_cancellation(mut self, declare: Declaration) -> Self {
         self.declare = declare;
         self
     }
 
-    /// The timeout of calls that set none by [`CallBuilder::timeout`](crate::CallBuilder::timeout); `None` for no timeout. A call that
-    /// times out is cancelled with the cause `Deadline`: the peer is sent a cancel, except for the handshake. Default: 60 s for
-    /// clients of MCP, but for `subscriptions/listen`; none for servers and in other dialects.
+    /// The timeout of calls without a [`CallBuilder::timeout`](crate::CallBuilder::timeout) of their own. `None` disables it. A call that times
+    /// out is cancelled with the cause `Deadline`, and a cancel is sent to the peer, except for the handshake. Default: 60 s for clients of
+    /// MCP, except for `subscriptions/listen`; no timeout for servers and in other dialects.
     ///
     /// MCP, "Timeouts": implementations should establish timeouts for all sent requests.
     pub fn call_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
@@ -111,8 +111,8 @@ impl PeerBuilder {
         self
     }
 
-    /// The most time a call has whose timeout begins anew with progress; `None` for no bound. A longer timeout of the call itself is
-    /// kept. Default: 10 minutes for clients of MCP; none for servers and in other dialects.
+    /// The longest time of a call whose timeout restarts with progress. `None` disables it. A longer timeout of the call itself is kept.
+    /// Default: 10 minutes for clients of MCP; no maximum for servers and in other dialects.
     pub fn max_call_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.timeouts.max = Setting::of(timeout.into());
         self
@@ -124,32 +124,31 @@ impl PeerBuilder {
         self
     }
 
-    /// Names the session in the registry. Unless it is named it has a name of its own in this process.
+    /// The name of the session in the registry. Default: a name that is unique in this process.
     pub fn session(mut self, session: impl Into<SessionId>) -> Self {
         self.session = Some(session.into());
         self
     }
 
-    /// Offers these dialects: the first listed that recognises the peer's first message is spoken. With several, the
-    /// connection is open only once that message has come.
+    /// Offers these dialects. The first listed dialect that recognises the peer's first message is used. With several dialects the connection
+    /// opens only when that message has arrived.
     pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
         self.dialects = dialects.into_iter().collect();
         self
     }
 
-    /// Is called for each of the connection's events, after the step that had it, on the task or thread it happened on.
-    /// It must not block. It lives as long as its connection: one that holds a [`Peer`] of that same connection keeps both for
-    /// ever.
+    /// Calls this function for each event of the connection, on the task or thread where the event happened. It must not block. The function
+    /// lives as long as its connection: if it holds a [`Peer`] of the same connection, neither is ever dropped.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(hook));
         self
     }
 
-    /// The clients among which this connection counts, for a program that accepts connections without a [`Server`](crate::Server) and bounds
-    /// the bytes that all of them hold. Give the same to the listener
-    /// ([`Listener::share_among`](crate::Listener::share_among)). Where the connection is many clients' (stateless HTTP) each has its share
-    /// of [`Limits::running`], [`blocking`](Limits::blocking) and [`queued`](Limits::queued). The limits over several connections, such as those
-    /// of sessions and draining handlers, are a `Server`'s alone.
+    /// The clients with which this connection is counted. Use it in a program that accepts connections without a [`Server`](crate::Server) and
+    /// limits the bytes of all of them. Pass the same clients to the listener
+    /// ([`Listener::share_among`](crate::Listener::share_among)). If the connection carries several clients (stateless HTTP), each gets its
+    /// share of [`Limits::running`], [`blocking`](Limits::blocking) and [`queued`](Limits::queued). Limits over several connections, such as
+    /// those of sessions and draining handlers, need a `Server`.
     pub fn clients(mut self, clients: &Clients) -> Self {
         self.admission = Some(Arc::new(Admission::among(clients.clone())));
         self
@@ -160,20 +159,20 @@ impl PeerBuilder {
         self
     }
 
-    /// Opens the wire and the connection on it. A stream of bytes that was not told its framing takes the dialect's.
+    /// Opens the transport and the connection on it. A byte stream without a framing of its own uses the dialect's framing.
     ///
     /// # Errors
-    /// [`ConnectionError::Transport`] if the wire cannot be opened, else as for [`attach`](Self::attach), or, where
-    /// several dialects are offered, for [`negotiate`](Self::negotiate).
+    /// [`ConnectionError::Transport`] if the transport cannot be opened, and the errors of [`attach`](Self::attach), or of
+    /// [`negotiate`](Self::negotiate) if several dialects are offered.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up; nothing stays open.
+    /// Dropping the future abandons the attempt; nothing stays open.
     pub async fn connect(self, transport: impl Transport) -> Result<Peer, ConnectionError> {
         let link = Box::new(transport).open().await?;
         self.negotiate(link).await
     }
 
-    /// Opens the connection on a wire that is open, in the one dialect offered. It is driven by a task of its own.
+    /// Opens the connection on an open link, in the one dialect that is offered. A task of its own drives it.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime, without a dialect, or with several.
@@ -188,15 +187,15 @@ impl PeerBuilder {
         }
     }
 
-    /// The same where several dialects may be offered: waits for the peer's first message and speaks the first listed
-    /// that recognises it.
+    /// Opens the connection on an open link, with one or several dialects. With several it waits for the peer's first message, and the first
+    /// listed dialect that recognises it is used.
     ///
     /// # Errors
-    /// As for [`attach`](Self::attach) but for several dialects; [`ConnectionError::Protocol`] if the peer speaks none
-    /// of them, and [`ConnectionError::Transport`] if the wire ends before that is known.
+    /// [`ConnectionError::Misuse`] outside a runtime or without a dialect; [`ConnectionError::Protocol`] if no dialect recognises the peer's
+    /// first message; [`ConnectionError::Transport`] if the transport ends before that message.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the wire.
+    /// Dropping the future drops the link.
     pub async fn negotiate(self, link: Link) -> Result<Peer, ConnectionError> {
         self.negotiate_at(link, None).await
     }

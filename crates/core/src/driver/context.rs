@@ -1,4 +1,4 @@
-//! What a handler knows of its request, and what it can do while that is open.
+//! The context of a request, as its handler uses it.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -20,7 +20,7 @@ use crate::id::RequestId;
 use crate::registry::{Registry, SessionId};
 use crate::sync::AbortHandle;
 
-/// The request a handler serves. Clones are the same request; once it is answered their methods say
+/// The request that a handler serves. A clone is the same request. Once the request is answered, calls and notifications fail with
 /// [`CallError::Ended`].
 #[derive(Clone)]
 pub struct CallContext(Arc<Request>);
@@ -44,11 +44,11 @@ impl CallContext {
         self.0.data.is_cancelled()
     }
 
-    /// Waits for the request's cancel, whoever asks for it: the peer, this side's user, a limit, a shutdown, the loss
-    /// of the connection.
+    /// Waits until the request is cancelled, by the peer, by code of this side, by a limit, by a shutdown, or because the connection was
+    /// lost.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; the signal stays.
+    /// Dropping the future loses nothing: the request stays cancelled.
     pub fn cancelled(&self) -> impl Future<Output = Cause> + Send {
         self.0.data.signalled()
     }
@@ -80,33 +80,34 @@ impl CallContext {
         .await
     }
 
-    /// The cause, once the request is cancelled.
+    /// The cause of the cancel. `None` while the request is not cancelled.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         self.0.data.cause().cloned()
     }
 
-    /// For `?` in a loop that has no other way to see its cancel.
+    /// Returns an error once the request is cancelled: for `?` in a loop without await points.
     ///
     /// # Errors
-    /// [`Stopped`] once the request is cancelled; it gives the dialect's cancelled answer.
+    /// [`Stopped`] once the request is cancelled. The peer gets the dialect's cancelled answer.
     pub fn check(&self) -> Result<(), Stopped> {
         self.0.data.cause().map_or(Ok(()), |cause| Err(Stopped(cause.clone())))
     }
 
-    /// Returns the dialect's cancelled error, which is what the peer is answered.
+    /// Returns the dialect's cancelled error, with which the peer is answered.
     ///
     /// # Errors
-    /// Always; the type of the value is the handler's own.
+    /// Always. `R` is the type of the handler's value.
     pub fn stopped<R>(&self, cause: Cause) -> Result<R, HandlerError> {
         Err(HandlerError::stopped(cause))
     }
 
-    /// Notifies the peer as part of this request: before its answer and never after. It does not wait for room in the outbox.
+    /// Sends a notification that belongs to this request: it is written before the answer and never after it. Does not wait for room in the
+    /// outbox.
     ///
     /// # Errors
-    /// [`CallError::Ended`] once the request is answered, silenced or lost; [`CallError::OutboxFull`] if the peer reads
-    /// slower than this side writes; [`CallError::Params`] if the params cannot be written or are over the frame limit.
+    /// [`CallError::Ended`] once the request is answered or needs no answer any more; [`CallError::OutboxFull`] if the peer reads slower than
+    /// this side writes; [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit.
     pub fn try_notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
@@ -116,13 +117,13 @@ impl CallContext {
         self.0.connection.try_notify(frame, Some(&self.0.data))
     }
 
-    /// As [`try_notify`](Self::try_notify), but waits for room in the outbox.
+    /// Sends a notification as [`try_notify`](Self::try_notify) does, and waits for room in the outbox.
     ///
     /// # Errors
-    /// As for [`try_notify`](Self::try_notify), without [`CallError::OutboxFull`].
+    /// The errors of [`try_notify`](Self::try_notify), except [`CallError::OutboxFull`].
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the notification is not sent.
+    /// If the future is dropped before it completes, the notification is not sent.
     pub async fn notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
@@ -132,14 +133,14 @@ impl CallContext {
         self.0.connection.notify(frame, Some(&self.0.data)).await
     }
 
-    /// The progress token the request carries, as it stands: a peer that gave none wants no progress.
+    /// The progress token of the request, as the peer wrote it. `None`: the peer wants no progress.
     #[must_use]
     pub fn progress_token(&self) -> Option<&RawValue> {
         self.0.data.progress_token()
     }
 
-    /// Runs a critical section: signal, grace and abort wait for its end,
-    /// [`Limits::shield`](crate::Limits::shield) at most and never past a shutdown's deadline. Sections nest.
+    /// Runs a critical section: until it ends, a cancel is not signalled and the handler is not aborted. The delay is at most
+    /// [`Limits::shield`](crate::Limits::shield), and ends with the deadline of a shutdown. Sections nest.
     ///
     /// # Cancel safety
     /// Dropping the future ends the section.
@@ -148,14 +149,14 @@ impl CallContext {
         section.await
     }
 
-    /// Cancels the request from this side. It is answered as this side's cancels are in the dialect. `true`: it was
-    /// open and not cancelled before.
+    /// Cancels the request from this side. The peer gets the answer that the dialect has for cancels of this side. Returns `true` if the
+    /// request was open and not cancelled before.
     #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
     pub fn cancel_local(&self, cause: Cause) -> bool {
         self.0.connection.step(|state, now, _| state.session.local_cancel(now, self.0.data.key, cause))
     }
 
-    /// A token that is cancelled with the request, for code that knows only tokens (004-17).
+    /// A token that is cancelled with the request, for code that takes a `CancellationToken` (004-17).
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         let token = {
@@ -168,7 +169,7 @@ impl CallContext {
         token
     }
 
-    /// Cancels the request from this side when the token is cancelled. Nothing is left of it once the request is gone.
+    /// Cancels the request from this side when the token is cancelled. The task that waits for the token ends with the request.
     pub fn cancel_on(&self, token: CancellationToken) {
         let context = self.clone();
         let watch = self.0.connection.runtime.spawn(async move {
@@ -178,7 +179,7 @@ impl CallContext {
         self.end_with(watch.abort_handle());
     }
 
-    /// Ends a task of the user's with the request.
+    /// Aborts this task when the request ends.
     fn end_with(&self, watch: AbortHandle) {
         let late = {
             let mut state = self.0.connection.lock();
@@ -195,14 +196,14 @@ impl CallContext {
         }
     }
 
-    /// The session the request came in. Together with [`request_id`](Self::request_id) it names the request for the
+    /// The session of the request. Together with [`request_id`](Self::request_id) it identifies the request in the
     /// [`registry`](Self::registry) (002-16).
     #[must_use]
     pub fn session(&self) -> &SessionId {
         self.0.session()
     }
 
-    /// The request's id on the wire.
+    /// The request's id, as the peer wrote it.
     #[must_use]
     pub fn request_id(&self) -> &RequestId {
         &self.0.data.id
@@ -214,7 +215,7 @@ impl CallContext {
         &self.0.data.method
     }
 
-    /// The registry in which the request is found once it is cancelled.
+    /// The registry that lists the request once it is cancelled.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.0.connection.registry

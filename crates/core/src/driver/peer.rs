@@ -15,9 +15,9 @@ use crate::machine::Stats;
 use crate::registry::{Registry, SessionId};
 use crate::transport::PeerInfo;
 
-/// The other side of a connection. Clones are the same connection.
+/// The other side of a connection. A clone is the same connection.
 ///
-/// Dropping the last one, and the last call, closes the connection, unless this side serves.
+/// The connection closes when the last `Peer` and the last call are dropped, unless this side serves.
 ///
 /// ```
 /// use rescind_core::{Peer, Router, dialect, memory_pair};
@@ -46,17 +46,17 @@ impl Peer {
         &self.0
     }
 
-    /// A call to the peer. Nothing happens until it is started or awaited. Params are what serde writes as an object or
-    /// an array; `null`, as of `()`, is none at all.
+    /// A call to the peer. Nothing is sent until the builder is started or awaited. Params must serialise to an object or an array. `null`, for
+    /// example of `()`, is sent as no params.
     pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
         CallBuilder::new(&self.0, method.into(), params)
     }
 
-    /// Notifies the peer. It does not wait for room in the outbox.
+    /// Sends a notification to the peer. Does not wait for room in the outbox.
     ///
     /// # Errors
-    /// [`CallError::OutboxFull`] if the peer reads slower than this side writes; [`CallError::Disconnected`] if the
-    /// connection is closed; [`CallError::Params`] if the params cannot be written or are over the frame limit.
+    /// [`CallError::OutboxFull`] if the peer reads slower than this side writes; [`CallError::Disconnected`] if the connection is closed;
+    /// [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit.
     pub fn try_notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
@@ -66,13 +66,13 @@ impl Peer {
         self.0.try_notify(frame, None)
     }
 
-    /// As [`try_notify`](Self::try_notify), but waits for room in the outbox.
+    /// Sends a notification as [`try_notify`](Self::try_notify) does, and waits for room in the outbox.
     ///
     /// # Errors
-    /// As for [`try_notify`](Self::try_notify), without [`CallError::OutboxFull`].
+    /// The errors of [`try_notify`](Self::try_notify), except [`CallError::OutboxFull`].
     ///
     /// # Cancel safety
-    /// Dropped before it is done, the notification is not sent.
+    /// If the future is dropped before it completes, the notification is not sent.
     pub async fn notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
@@ -82,11 +82,10 @@ impl Peer {
         self.0.notify(frame, None).await
     }
 
-    /// Waits until the connection has closed, however that comes: `Ok` at the end of input, after a shutdown, or when
-    /// the peer closes.
+    /// Waits until the connection has closed. Returns `Ok` after the end of input, after a shutdown, and when the peer closes.
     ///
     /// # Errors
-    /// What broke it.
+    /// The error that broke the connection.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -101,8 +100,8 @@ impl Peer {
         }
     }
 
-    /// The exit code the peer asks of this process, once it has told it to end (LSP's `exit`, which closes the connection): 0 after
-    /// `shutdown`, else 1. `None`: it has not; a connection that just ends asks nothing of its process.
+    /// The exit code that the peer requests of this process with LSP's `exit`, which also closes the connection: 0 after `shutdown`, else 1.
+    /// `None`: the peer sent no `exit`.
     ///
     /// LSP 3.18, "Exit Notification": "The server should exit with success code 0 if the shutdown request has been received before;
     /// otherwise with error code 1."
@@ -117,17 +116,19 @@ impl Peer {
         self.0.lock().end.is_some()
     }
 
-    /// Shuts the connection down in six steps, the same on every wire: new requests and calls are refused while
-    /// cancels and answers are still read; what runs may end by itself for `drain`; handlers are cancelled, cascading;
-    /// after [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted; calls of ours are settled with
-    /// [`CauseKind::Shutdown`](crate::CauseKind::Shutdown); what waits is flushed for
-    /// [`Limits::flush`](crate::Limits::flush) at most, and the wire is closed.
+    /// Shuts the connection down in six steps, the same on every transport:
+    /// 1. New requests and calls are refused. Cancels and answers are still read.
+    /// 2. Handlers may end by themselves, for at most `drain`.
+    /// 3. Handlers that still run are cancelled, and their child calls with them.
+    /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
+    /// 5. Calls of this side are settled with [`CauseKind::Shutdown`](crate::CauseKind::Shutdown).
+    /// 6. Frames that wait are flushed, for at most [`Limits::flush`](crate::Limits::flush), and the transport is closed.
     ///
-    /// Returns how many handlers still ran then: blocking work that does not look at its cancel cannot be stopped. A
-    /// program that must end uses the runtime's `shutdown_timeout`.
+    /// Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped. A program that must end uses the
+    /// runtime's `shutdown_timeout`.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the shutdown back.
+    /// Dropping the future does not stop the shutdown.
     pub async fn shutdown(&self, drain: Duration) -> u64 {
         self.0.step(|state, now, _| state.session.local_shutdown(now, drain));
         let _ = self.closed().await;
@@ -135,13 +136,13 @@ impl Peer {
         stats.running + stats.draining
     }
 
-    /// The machine's counters, now.
+    /// The machine's present counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.lock().session.stats()
     }
 
-    /// What waits on this side, now.
+    /// The present lengths of this side's queues.
     #[must_use]
     pub fn queue_stats(&self) -> QueueStats {
         let state = self.0.lock();
@@ -160,19 +161,19 @@ impl Peer {
         &self.0.session_id
     }
 
-    /// The registry that knows this side's cancelled requests.
+    /// The registry that lists this side's cancelled requests.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// The dialect of the connection; of several that were offered, the one the peer speaks.
+    /// The dialect of the connection. If several were offered, the one that was chosen.
     #[must_use]
     pub fn dialect(&self) -> &Dialect {
         &self.0.dialect
     }
 
-    /// What the wire knows of the peer.
+    /// What the transport knows about the peer.
     #[must_use]
     pub fn meta(&self) -> &PeerInfo {
         &self.0.meta
@@ -197,19 +198,19 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// What waits on this side of a connection, at one moment.
+/// The lengths of the queues of a connection at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueStats {
     /// Frames that wait to be written.
     pub outbox_frames: usize,
-    /// About how many bytes wait to be written, calls of ours not counted.
+    /// Approximate bytes that wait to be written, without calls of this side.
     pub outbox_bytes: usize,
-    /// About how many bytes are held for the connection, against [`Limits::memory`](crate::Limits::memory).
+    /// Approximate bytes that are held for the connection. [`Limits::memory`](crate::Limits::memory) bounds them.
     pub memory: usize,
     /// Notifications of the peer that wait for their handler.
     pub notifications_waiting: usize,
-    /// A counter: notifications of the peer that were dropped because too many waited.
+    /// A counter of the notifications that were dropped because too many waited.
     pub notifications_dropped: u64,
 }
 

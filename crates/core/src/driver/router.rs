@@ -1,4 +1,4 @@
-//! Which handler serves which method.
+//! The handlers of methods and notifications.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::driver::peer::Peer;
 use crate::driver::state::{Handler, NotificationHandler, Notified};
 use crate::transport::BoxFuture;
 
-/// The methods this side serves.
+/// The methods and notifications that this side serves.
 ///
-/// Params are read with serde; what does not fit is answered `INVALID_PARAMS` and the handler is not entered. A method
-/// nobody serves is answered `METHOD_NOT_FOUND`. A handler that panics is answered `INTERNAL_ERROR`; others go on.
+/// Params are read with serde. If they do not fit, the request is answered with `INVALID_PARAMS` and the handler does not run. A method
+/// without a handler is answered with `METHOD_NOT_FOUND`. A handler that panics is answered with `INTERNAL_ERROR`; other handlers go on.
 ///
 /// ```
 /// use rescind_core::Router;
@@ -51,7 +51,7 @@ struct Route {
     server_cancellable: bool,
 }
 
-/// What a request is served with.
+/// The route of a request.
 pub(crate) struct Routed {
     pub(crate) method: Arc<str>,
     pub(crate) handler: Option<Arc<dyn Handler>>,
@@ -59,13 +59,13 @@ pub(crate) struct Routed {
 }
 
 impl Router {
-    /// Serves nothing.
+    /// A router that serves nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Serves a method with a future, which runs as a task of its own.
+    /// Serves a method with an async function. Each request runs as a task of its own.
     #[must_use]
     pub fn method<F, P, R, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -77,8 +77,8 @@ impl Router {
         self.handler(Arc::from(name.as_ref()), Arc::new(AsyncHandler::new(handler)))
     }
 
-    /// Serves a method with a function that blocks, on a thread of the blocking pool. Such a thread cannot be stopped
-    /// from outside: look at [`CallContext::check`] often.
+    /// Serves a method with a function that blocks, on a thread of the blocking pool. Such a thread cannot be aborted: call
+    /// [`CallContext::check`] often.
     #[must_use]
     pub fn blocking<F, P, R>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -89,7 +89,7 @@ impl Router {
         self.handler(Arc::from(name.as_ref()), Arc::new(BlockingHandler::new(handler)))
     }
 
-    /// Serves every method that has no handler of its own; [`CallContext::method`] says which it is.
+    /// Serves every method without a handler of its own. [`CallContext::method`] returns the name.
     #[must_use]
     pub fn fallback<F, P, R, Fut>(mut self, handler: F) -> Self
     where
@@ -102,17 +102,17 @@ impl Router {
         self
     }
 
-    /// Declares that this side may cancel requests of the method by itself (LSP): they are answered with the error
-    /// the dialect has for that.
+    /// Declares that this side may cancel requests of this method by itself (LSP). They are answered with the dialect's error for that
+    /// case.
     #[must_use]
     pub fn server_cancellable(mut self, name: impl AsRef<str>) -> Self {
         self.methods.entry(Arc::from(name.as_ref())).or_default().server_cancellable = true;
         self
     }
 
-    /// Handles a notification. All that are handled so run one at a time, in the order in which they came.
+    /// Handles a notification. Such handlers run one at a time, in the order in which the notifications arrived.
     ///
-    /// Params that cannot be read are traced and dropped: nobody waits for an answer.
+    /// A notification whose params cannot be read is logged and dropped.
     #[must_use]
     pub fn notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -125,8 +125,8 @@ impl Router {
         })
     }
 
-    /// Handles a notification, in order with the others, that must know which requests came before it: a protocol's own
-    /// "stop what runs" means those and no later one. See [`ArrivalOrder`].
+    /// Handles a notification in order with the others, and tells its handler which requests arrived before it. Use it for a protocol's own
+    /// cancel notification, which means the requests before it and no later one. See [`ArrivalOrder`].
     #[must_use]
     pub fn placed_notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -139,7 +139,7 @@ impl Router {
         })
     }
 
-    /// Handles a notification that need not keep its place among the others: each runs as a task of its own.
+    /// Handles a notification out of order: each runs as a task of its own.
     #[must_use]
     pub fn concurrent_notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -152,7 +152,7 @@ impl Router {
         })
     }
 
-    /// Handles every notification that has no handler of its own, in order with the others.
+    /// Handles every notification without a handler of its own, in order with the others.
     #[must_use]
     pub fn notification_fallback<F, P, Fut>(mut self, handler: F) -> Self
     where
@@ -226,7 +226,7 @@ impl fmt::Debug for Router {
     }
 }
 
-/// Whether a notification keeps its place among the others.
+/// Whether a notification is handled in order with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     Kept,

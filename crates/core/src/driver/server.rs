@@ -1,4 +1,4 @@
-//! Many connections from one listener.
+//! A server: it accepts connections from one listener.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -21,7 +21,7 @@ use crate::transport::{CloseReason, Endpoint, Link, Listener};
 
 type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
 
-/// Serves every connection of a listener with one router, under limits over all of them.
+/// Serves every connection of a listener with one router, with limits over all connections.
 pub struct Server {
     listener: Pin<Box<dyn Listener>>,
     peers: PeerBuilder,
@@ -30,7 +30,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins a server that speaks these dialects, each connection the first listed that recognises its first message.
+    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its first message.
     pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
         ServerBuilder {
             peers: PeerBuilder::of(dialects).role(Role::Server),
@@ -39,30 +39,30 @@ impl Server {
         }
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         self.listener.endpoint()
     }
 
-    /// What it has over all its connections, against its [`ServerLimits`]. Asked before [`run`](Self::run), which takes the server.
+    /// The counts over all its connections, which [`ServerLimits`] bounds. Call it before [`run`](Self::run), which consumes the server.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
         ServerCounts::new(Arc::clone(&self.admission))
     }
 
-    /// Accepts connections until the listener ends. A connection that fails, or speaks no dialect offered here, is
-    /// traced and the next one is accepted. Connections that are open stay so after it returns.
+    /// Accepts connections until the listener ends. A connection that fails, or that speaks none of the server's dialects, is logged, and the
+    /// next one is accepted. Open connections stay open after this future returns.
     ///
-    /// To end in good order call [`Peer::shutdown`] on each connection (see [`ServerBuilder::on_peer`]) and keep this
-    /// future running until they have ended.
+    /// For a graceful shutdown call [`Peer::shutdown`] on each connection (see [`ServerBuilder::on_peer`]) and keep this future running until
+    /// the connections have ended.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the listener: it accepts no more. Connections that are open stay so, but over HTTP, where
-    /// they are part of what listens and end with it.
+    /// Dropping the future drops the listener, so no more connections are accepted. Open connections stay open, except over HTTP, where they
+    /// belong to the listener and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
         while let Some(accepted) = self.listener.accept().await {
@@ -139,37 +139,37 @@ impl ServerBuilder {
         self
     }
 
-    /// Is called with each connection that opens. It must not block.
+    /// Calls this function with each connection that opens. It must not block.
     pub fn on_peer(mut self, hook: impl Fn(Peer) + Send + Sync + 'static) -> Self {
         self.on_peer = Some(Arc::new(hook));
         self
     }
 
-    /// The bounds of each connection.
+    /// The limits of each connection.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.peers = self.peers.limits(limits);
         self
     }
 
-    /// The bounds over all connections.
+    /// The limits over all connections.
     pub const fn server_limits(mut self, limits: ServerLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Shares a registry of cancelled requests. Without it all connections of the server share one of their own.
+    /// Shares a registry of cancelled requests. Default: one registry for all connections of the server.
     pub fn registry(mut self, registry: &Registry) -> Self {
         self.peers = self.peers.registry(registry);
         self
     }
 
-    /// Is called for each event of any connection. It must not block.
+    /// Calls this function for each event of each connection. It must not block.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.peers = self.peers.on_event(hook);
         self
     }
 
-    /// Accepts from this listener.
+    /// Accepts connections from this listener.
     pub fn listen(self, listener: impl Listener) -> Server {
         let admission = Arc::new(Admission::new(self.limits));
         let mut listener: Pin<Box<dyn Listener>> = Box::pin(listener);

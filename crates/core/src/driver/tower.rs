@@ -1,7 +1,7 @@
 //! Handlers as tower services, and a peer as one (feature `tower`).
 //!
-//! Cancels never pass through a tower stack: a service sees its request's cancel by the context in the request, and a
-//! call made through a service is cancelled by dropping its future.
+//! A cancel is not a message through a tower stack. A service sees the cancel of its request in the request's context, and a call through
+//! a service is cancelled by dropping its future.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::error::CallError;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ServiceRequest {
-    /// The request's context: its cancel, its ids, its children.
+    /// The request's context: its cancel signal, its ids, its child calls.
     pub context: CallContext,
     /// Its params.
     pub params: RawParams,
 }
 
-/// Params as they stand, in JSON.
+/// Params as JSON text.
 #[derive(Clone)]
 pub struct RawParams(Option<Bytes>);
 
@@ -47,7 +47,7 @@ impl RawParams {
     /// The params as a value.
     ///
     /// # Errors
-    /// An `INVALID_PARAMS` error to answer with.
+    /// An `INVALID_PARAMS` error, with which the request can be answered.
     pub fn read<P: DeserializeOwned>(&self) -> Result<P, HandlerError> {
         Ok(read_params(self.0.clone())?)
     }
@@ -68,8 +68,8 @@ impl<'de> serde::Deserialize<'de> for RawParams {
 }
 
 impl Router {
-    /// Serves a method with a tower service, layers and all. The service is cloned for each request and asked whether
-    /// it is ready within that request's task, so one that is not holds up nobody else.
+    /// Serves a method with a tower service and its layers. The service is cloned for each request, and its readiness is awaited in that
+    /// request's task, so a service that is not ready delays no other request.
     #[must_use]
     pub fn service<S, R>(self, name: impl AsRef<str>, service: S) -> Self
     where
@@ -111,7 +111,7 @@ impl CallRequest {
     }
 }
 
-/// Always ready: a call waits in order, and too many in flight are told so. Dropping the future cancels the call.
+/// Always ready. Too many calls in flight are an error of the call ([`CallError::TooMany`]). Dropping the future cancels the call.
 impl Service<CallRequest> for Peer {
     type Response = Box<RawValue>;
     type Error = CallError;

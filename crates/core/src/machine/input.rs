@@ -1,4 +1,4 @@
-//! What the machine is told. `recv_*` inputs come from the peer, `local_*` from our user.
+//! The inputs of the machine. `recv_*` inputs come from the peer, `local_*` inputs from code of this side.
 
 use std::time::Instant;
 
@@ -6,16 +6,16 @@ use crate::cause::{Cause, CauseKind};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, Principal, RequestId, Scope};
 use crate::message::{CancelExemption, CancelKey};
 
-/// Where a message came from.
+/// The origin of a message.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The space its ids are unique in.
+    /// The scope in which its ids are unique.
     pub scope: Scope,
-    /// The exchange it came on.
+    /// The exchange on which it arrived.
     pub exchange: ExchangeId,
-    /// Who sent it.
+    /// The principal that sent it.
     pub principal: Option<Principal>,
-    /// Whose it is, where the connection is many clients'.
+    /// The client that sent it, where the connection carries several clients.
     pub client: Option<ClientNumber>,
 }
 
@@ -30,7 +30,7 @@ impl Origin {
 pub struct InboundRequest<'a> {
     /// Its id.
     pub id: RequestId,
-    /// What a cancel will name it by.
+    /// The key by which a cancel names it.
     pub cancel_key: CancelKey,
     /// Its method.
     pub method: &'a str,
@@ -44,11 +44,11 @@ pub struct InboundRequest<'a> {
     pub server_cancellable: bool,
     /// What its handler runs on.
     pub work: Work,
-    /// What the server says, over all its connections. `Err` names the limit that is reached.
+    /// Whether the server, over all its connections, admits it. `Err` names the limit that is reached.
     pub admission: Result<(), &'static str>,
 }
 
-/// What a handler runs on.
+/// Where a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
     /// A task.
@@ -57,36 +57,36 @@ pub enum Work {
     Blocking,
 }
 
-/// How a handler ended, as far as the machine cares.
+/// How a handler ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandlerResult {
-    /// With a value.
+    /// It returned a value.
     Value,
-    /// With an error of its own.
+    /// It returned an error of its own.
     Error,
-    /// It stopped because of its cancel and wants the dialect's cancelled answer.
+    /// It stopped because of its cancel. The peer gets the dialect's cancelled answer.
     Stopped,
-    /// It panicked, or let go of its responder without an answer.
+    /// It panicked.
     Panicked,
 }
 
-/// A call of ours, without its params.
+/// A call of this side, without its params.
 #[derive(Clone, Debug)]
 pub struct CallSpec<'a> {
     /// Its method.
     pub method: &'a str,
-    /// The request of the peer it belongs to; it is cancelled with it.
+    /// The request of the peer to which it belongs, and with which it is cancelled.
     pub parent: Option<InboundKey>,
-    /// When it is cancelled by itself.
+    /// Its deadline: it is cancelled at this time.
     pub deadline: Option<Instant>,
     /// Whether its params put it out of a cancel's reach.
     pub exempt: CancelExemption,
-    /// What its caller does after a cancel. `None`: the dialect's own way.
+    /// What its caller does after a cancel. `None`: the dialect's default.
     pub after_cancel: Option<AfterCancel>,
 }
 
 impl<'a> CallSpec<'a> {
-    /// A call without parent or deadline.
+    /// A call without a parent and without a deadline.
     #[must_use]
     pub const fn new(method: &'a str) -> Self {
         Self { method, parent: None, deadline: None, exempt: CancelExemption::No, after_cancel: None }
@@ -96,57 +96,57 @@ impl<'a> CallSpec<'a> {
 /// What a caller does after its cancel was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AfterCancel {
-    /// It waits for the peer's answer, [`Limits::peer_wait`](crate::Limits::peer_wait) at most. The default where an
-    /// answer is owed.
+    /// It waits for the peer's answer, for at most [`Limits::peer_wait`](crate::Limits::peer_wait). The default where the dialect requires an
+    /// answer.
     WaitForPeer,
-    /// It returns at once. The default where the dialect answers with silence, and for a dropped call.
+    /// It returns at once. The default where the dialect forbids an answer, and for a dropped call.
     ReturnNow,
 }
 
-/// What the peer's answer says, as far as the machine cares.
+/// The kind of the peer's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnswerKind {
     /// A value.
     Value,
-    /// The dialect's words for "cancelled".
+    /// The dialect's cancelled answer.
     Cancelled,
     /// Any other error.
     Error,
 }
 
-/// What became of the connection.
+/// What happens to requests of the peer when the connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DisconnectPolicy {
-    /// Cancel what the peer asked for now (byte streams, WebSocket).
+    /// Cancel them at once (byte streams, WebSocket).
     CancelNow,
-    /// Let it run for [`Limits::detach_grace`](crate::Limits::detach_grace), then cancel it.
+    /// Let them run for [`Limits::detach_grace`](crate::Limits::detach_grace), then cancel them.
     Detach,
-    /// Let it run to its end; its answers go nowhere.
+    /// Let them run to their ends. Their answers are dropped.
     Keep,
 }
 
-/// What a local cancel was answered with.
+/// What the cancel of a call did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum CancelResult {
-    /// A cancel goes to the peer.
+    /// A cancel is sent to the peer.
     Sent,
-    /// The request had not been written; it is taken back and never reaches the wire.
+    /// The request was not written yet. It is removed from the outbox and never sent.
     TakenBack,
-    /// The peer cannot be told; the call is settled here.
+    /// No cancel can be sent: the request is not cancellable, or the peer does not accept cancels. The call is settled on this side alone.
     NotSupported,
-    /// The call had ended, or was being cancelled already.
+    /// The call had ended, or was cancelled before.
     AlreadySettled,
 }
 
-/// Why a call of ours was not accepted.
+/// Why a call of this side was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallRefused {
-    /// [`Limits::calls`](crate::Limits::calls) calls are in flight.
+    /// [`Limits::calls`](crate::Limits::calls) is reached.
     TooMany,
-    /// It would start cancelled: its parent is, or this side shuts down. Nothing is sent.
+    /// Its parent is cancelled, or this side is shutting down. Nothing is sent.
     AlreadyCancelled(Cause),
-    /// The connection is gone.
+    /// The connection is lost.
     Disconnected,
 }
 

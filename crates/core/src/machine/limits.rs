@@ -1,68 +1,68 @@
-//! Every bound of a connection, with its default. Nothing grows without one (I11).
+//! The limits of a connection, with their defaults. Everything that grows has a limit (I11).
 
 use std::time::Duration;
 
-/// The bounds and times of one connection. A bound that fires is counted and named in the refusal.
+/// Limits of one connection. When a limit is reached, the event is counted and the refusal names the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Handlers running at once, draining ones included. 1024.
+    /// The most handlers that run at once, handlers that drain included. Default: 1024.
     pub running: usize,
-    /// Blocking handlers running at once. 128.
+    /// The most blocking handlers that run at once. Default: 128.
     pub blocking: usize,
-    /// Bytes held for the connection: requests that wait or run, what waits to be written, notifications that wait for their handler. 32 MiB,
-    /// and never less than one frame. At it new requests are refused.
+    /// The most bytes held for the connection: requests that wait or run, frames that wait to be written, notifications that wait for their
+    /// handler. New requests are refused at this limit. Default: 32 MiB. The limit is never less than one frame.
     pub memory: usize,
-    /// Requests waiting for a permit. 1024.
+    /// The most requests that wait for a permit. Default: 1024.
     pub queued: usize,
-    /// How long a request waits for a permit. 30 s.
+    /// How long a request waits for a permit. Default: 30 s.
     pub queue_time: Duration,
-    /// Bytes of a frame, either way. 16 MiB.
+    /// The most bytes of a frame, in both directions. Default: 16 MiB.
     pub frame: usize,
-    /// Frames waiting to be written. 4096.
+    /// The most frames that wait to be written. Default: 4096.
     pub outbox_frames: usize,
-    /// Bytes waiting to be written. 16 MiB.
+    /// The most bytes that wait to be written. Default: 16 MiB.
     pub outbox_bytes: usize,
-    /// Refusals and acks waiting to be written, beside the outbox. 4096.
+    /// The most refusals and acknowledgements that wait to be written. They do not count for `outbox_frames`. Default: 4096.
     pub reserve_frames: usize,
-    /// Bytes of refusals and acks waiting to be written. 1 MiB.
+    /// The most bytes of refusals and acknowledgements that wait to be written. Default: 1 MiB.
     pub reserve_bytes: usize,
-    /// Notifications of the peer waiting for their handler. 8192.
+    /// The most notifications of the peer that wait for their handler. Default: 8192.
     pub notifications: usize,
-    /// Bytes of notifications waiting. 16 MiB.
+    /// The most bytes of notifications that wait for their handler. Default: 16 MiB.
     pub notification_bytes: usize,
-    /// Calls of ours in flight. 65,536.
+    /// The most calls of this side in flight. Default: 65,536.
     pub calls: usize,
-    /// Early cancels that wait for their request. 256. Also how many acknowledgements may wait for the ends of shields before
-    /// a repeated cancel is refused; the first of each request always may.
+    /// The most early cancels that wait for their request. Default: 256. The same number of acknowledgements may wait for the end of a shield;
+    /// above it a repeated cancel is refused. The first cancel of each request is always accepted.
     pub parked: usize,
-    /// How long an early cancel waits. 30 s.
+    /// How long an early cancel waits for its request. Default: 30 s.
     pub parked_time: Duration,
-    /// Settled ids remembered. 1024. An early cancel waits only for an integer id above every forgotten integer id, and for a
-    /// string id only while none was forgotten.
+    /// The most settled ids that are remembered. Default: 1024. An early cancel with an integer id waits only if the id is above every integer id
+    /// that was forgotten. An early cancel with a string id waits only if no string id was forgotten.
     pub remembered: usize,
-    /// How long a settled id is remembered. 60 s.
+    /// How long a settled id is remembered. Default: 60 s.
     pub remembered_time: Duration,
-    /// From the signal to the abort of a handler. 2 s. Shutdown's grace too.
+    /// The time between a handler's cancel signal and its abort, also in a shutdown. Default: 2 s.
     pub cancel_grace: Duration,
-    /// From the end of input to the cancel of what still runs. 30 s.
+    /// The time between the end of input and the cancel of the requests that still run. Default: 30 s.
     /// A dialect may allow less ([`Rules::half_close_at_most`](crate::dialect::Rules::half_close_at_most)).
     pub half_close_grace: Duration,
-    /// From the loss of a request's stream to the cancel, in dialects in which the loss is a cancel after a grace (ACP and LSP over
-    /// HTTP). 30 s.
+    /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream cancels its request after a grace (ACP
+    /// and LSP over HTTP). Default: 30 s.
     pub detach_grace: Duration,
-    /// From the loss of a request's stream to the cancel, in dialects in which the loss is no cancel (MCP 2025 over HTTP). Default:
-    /// `None`, the request runs until it ends or its session does.
+    /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream does not cancel its request (MCP 2025 over
+    /// HTTP). Default: `None`: the request runs until it ends or its session ends.
     pub lost_stream_grace: Option<Duration>,
-    /// How long a shutdown waits for handlers to end by themselves. 10 s.
+    /// How long a shutdown waits for handlers to end by themselves. Default: 10 s.
     pub drain_deadline: Duration,
-    /// How long a cancelled call waits for the peer's answer. 5 s.
+    /// How long a cancelled call waits for the peer's answer. Default: 5 s.
     pub peer_wait: Duration,
-    /// The longest a shield holds a cancel off. 30 s.
+    /// The longest time for which a shield delays a cancel. Default: 30 s.
     pub shield: Duration,
-    /// How long a closing connection may flush. 1 s.
+    /// How long a connection that closes may flush. Default: 1 s.
     pub flush: Duration,
-    /// Descendants cancelled in one step. 256.
+    /// The most descendants that are cancelled in one step. Default: 256.
     pub cascade_slice: usize,
 }
 

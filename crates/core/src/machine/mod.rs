@@ -1,7 +1,7 @@
-//! The cancellation machine: one connection's state, without I/O, clock, task or lock.
+//! The cancellation machine: the state of one connection, without I/O, clock, tasks or locks.
 //!
-//! Time is an argument. Every input computes all of its outputs at once; [`Session::poll_output`] only pops them, in
-//! the order in which they are to be done. `recv_*` inputs come from the peer, `local_*` from this side's user.
+//! Time is an argument. Every input computes all of its outputs at once; [`Session::poll_output`] only pops them, in the order in which
+//! they are executed. `recv_*` inputs come from the peer, `local_*` inputs from code of this side.
 //!
 //! ```text
 //! a request the peer asks of us          Queued -> Running -> Draining -> gone
@@ -11,23 +11,23 @@
 //! ```
 //!
 //! # Invariants
-//! The numbers are those of the design; tests and failures cite them.
-//! - I1 exactly one answer to each accepted request while the connection lives, or silence where that is owed:
-//!   only `Session::settle` makes answers, and it acts once a slot.
-//! - I2 nothing for a request after its answer: [`Session::may_notify`] is false from `settle` on, and `Silence`
-//!   fences what still waits.
-//! - I3 no residue: `Session::release` takes slot, index, timers, children and permit together.
-//! - I4 isolation: a cancel is looked up by scope, typed id and principal, in one direction's table only.
-//! - I5 each descendant is signalled once: a cascade unlinks a child before it cancels it.
-//! - I6 a result decided before the cancel stands: `settle` precedes every later cancel.
-//! - I7 cancelling twice is cancelling once.
-//! - I8 an unknown cancel costs nothing beyond the bounded parked table.
-//! - I9 no message, caller or parent cancels the handshake.
-//! - I10 permits out = tasks alive: a permit is given back in `local_ended` alone.
-//! - I11 every map and queue is bounded by [`Limits`].
-//! - I12 a cancel is output only for a call whose `local_written` came.
-//! - I13 each call settles once: `Session::settle_call` acts once a slot.
-//! - I14 keys carry a generation; an old one finds nothing.
+//! Tests and failures cite their numbers.
+//! - I1 Each accepted request gets exactly one answer while the connection lives, or none where the dialect forbids one. Only
+//!   `Session::settle` makes answers, and it acts once for each slot.
+//! - I2 Nothing is sent for a request after its answer. [`Session::may_notify`] is false after `settle`, and `Silence` removes the frames that
+//!   still wait.
+//! - I3 Nothing is left of an ended request: `Session::release` removes slot, index, timers, children and permit together.
+//! - I4 Isolation: a cancel is looked up by scope, typed id and principal, in the table of one direction only.
+//! - I5 Each descendant is signalled once: a cascade unlinks a child before it cancels it.
+//! - I6 A result that was decided before the cancel is kept: `settle` precedes every later cancel.
+//! - I7 Cancelling twice has the effect of cancelling once.
+//! - I8 An unknown cancel uses nothing but an entry in the bounded table of early cancels.
+//! - I9 No message, caller or parent cancels the handshake.
+//! - I10 The permits in use are the tasks alive: only `local_ended` gives a permit back.
+//! - I11 [`Limits`] bounds every map and queue.
+//! - I12 A cancel is output only for a call after its `local_written`.
+//! - I13 Each call settles once: `Session::settle_call` acts once for each slot.
+//! - I14 Keys carry a generation; an old key finds nothing.
 
 mod admission;
 mod bad;
@@ -74,10 +74,10 @@ pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, Repl
 pub use shares::ClientLimits;
 pub use stats::Stats;
 
-/// Timers done in one step: a thousand requests cancelled at once have their grace end at once, and others have their turn between.
+/// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other work runs in between.
 const DUE: usize = 64;
 
-/// What a session is made of.
+/// The configuration of a session.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionConfig {
@@ -87,18 +87,18 @@ pub struct SessionConfig {
     pub role: Role,
     /// The bounds.
     pub limits: Limits,
-    /// Frames arrive in the order they were sent.
+    /// Frames arrive in the order in which they were sent.
     pub ordered: bool,
-    /// The exchange is the space of ids.
+    /// Ids are unique within an exchange and not within the session.
     pub exchange_scoped: bool,
-    /// What one client may have, where the connection is many clients'. `None`: as much as all.
+    /// The limits of one client, if the connection carries several clients. `None`: no limits for each client.
     pub client_limits: Option<ClientLimits>,
-    /// Where a dialect asks for a declaration: we declare that we handle cancels.
+    /// This side declares that it handles cancels, in dialects with such a declaration.
     pub handles_cancels: bool,
 }
 
 impl SessionConfig {
-    /// A session on an ordered wire with default limits that declares what the dialect lets it declare.
+    /// A session on an ordered transport, with default limits, which declares that it handles cancels.
     #[must_use]
     pub fn new(dialect: Dialect, role: Role) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl SessionConfig {
     }
 }
 
-/// One connection's state. See the [module's docs](self) for its shape and invariants.
+/// The state of one connection. The [module's docs](self) have its states and invariants.
 #[derive(Debug)]
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub struct Session {
@@ -122,12 +122,12 @@ pub struct Session {
     lifecycle: lifecycle::Lifecycle,
     leaving: leaving::Leaving,
     requests: table::Table<request::Request>,
-    /// Every request whose handler has not ended, by its id.
+    /// The requests whose handlers have not ended, by their ids.
     ids: HashIndex,
     request_extras: Pool<request::Extras>,
-    /// The same by the key a cancel names, where that is not the id.
+    /// The same requests by the keys that cancels name, where that is not the id.
     cancel_keys: HashMap<settled_cache::Name, InboundKey>,
-    /// The requests that came on each exchange, on wires that have exchanges.
+    /// The requests of each exchange, on transports with exchanges.
     exchanges: BTreeSet<(ExchangeId, InboundKey)>,
     queue: queue::Queue,
     permits: queue::Permits,
@@ -139,10 +139,10 @@ pub struct Session {
     calls: table::Table<call::Call>,
     /// How many of them are not settled.
     open_calls: usize,
-    /// Every call of ours that is open, by its number.
+    /// The open calls of this side, by their numbers.
     numbers: HashIndex,
     call_extras: Pool<call::Extras>,
-    /// Every cancel of ours whose acknowledgement may still come, by its number.
+    /// The cancels of this side that may still be acknowledged, by their numbers.
     cancels: HashMap<CallNumber, OutboundKey>,
     next_number: u64,
     tree: cancel_tree::Cascades,
@@ -153,7 +153,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A connection on which nothing has been said yet.
+    /// A session before its first message.
     #[must_use]
     pub fn new(config: SessionConfig) -> Self {
         let limits = &config.limits;
@@ -187,26 +187,26 @@ impl Session {
         }
     }
 
-    /// Takes in one half of the handshake: the peer's when it was read, ours when it was accepted. The result ends
-    /// the exchange (000-20), opens the session and picks the revision.
+    /// Reads one half of the handshake: the peer's half when it is received, this side's half when it is accepted. The result ends the
+    /// handshake (000-20), opens the session and selects the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
         self.leaving.begun = true;
         self.agreement.hear(self.config.dialect.rules(), part, said);
     }
 
-    /// The next thing to do, in order.
+    /// The next output, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) is due. `None`: never.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Does what is due by `now`, 64 timers at most. Where more are due, [`next_timeout`](Self::next_timeout) says so by a time
-    /// that is not after `now`.
+    /// Fires the timers that are due by `now`, at most 64 of them. If more are due, [`next_timeout`](Self::next_timeout) returns a time that is
+    /// not after `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         for _ in 0..DUE {
             let Some(timer) = self.timers.pop_due(now) else { break };
@@ -223,19 +223,19 @@ impl Session {
         self.advance(now);
     }
 
-    /// Whether batches are allowed: the handshake named the revision that has them.
+    /// Whether batches are allowed: the handshake selected the revision that has them.
     #[must_use]
     pub const fn allows_batches(&self) -> bool {
         self.agreement.allows_batches()
     }
 
-    /// The dialect this session was made for.
+    /// The dialect of this session.
     #[must_use]
     pub const fn dialect(&self) -> &Dialect {
         &self.config.dialect
     }
 
-    /// About how many bytes it takes for ids that are settled and for early cancels: what requests and calls take comes on top.
+    /// Approximate bytes of settled ids and early cancels. Requests and calls are not counted here.
     #[must_use]
     pub fn bytes_remembered(&self) -> usize {
         self.settled.bytes() + self.early_cancels.bytes()
@@ -261,7 +261,7 @@ impl Session {
         self.outputs.push_back(output);
     }
 
-    /// Counts an event and puts it among the outputs.
+    /// Counts an event and outputs it.
     fn emit(&mut self, event: Event) {
         self.stats.count(&event);
         self.push(Output::Event(event));

@@ -1,36 +1,36 @@
-//! What the machine wants done. Each input computes all of its outputs; polling only pops them.
+//! The outputs of the machine. Each input computes all of its outputs; polling only pops them.
 
 use crate::cause::Cause;
 use crate::dialect::Refusal;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, RequestId};
 
-/// One thing to do. The order of outputs is the order of doing.
+/// One output. The driver executes outputs in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Output {
-    /// Run the handler of this request.
+    /// Start the handler of this request.
     Start(InboundKey),
-    /// Let the handler know that it is cancelled. Once a request (I5).
+    /// Signal the cancel to the handler. At most once for each request (I5).
     Signal {
         /// The request.
         key: InboundKey,
         /// Why.
         cause: Cause,
     },
-    /// End the handler's task now.
+    /// Abort the handler's task.
     Abort(InboundKey),
-    /// Write the one answer to this request, behind what it wrote before (bulk lane).
+    /// Write the answer to this request, after all that it wrote before (data lane).
     Reply(Reply),
-    /// Write no answer, and drop every frame of this request that still waits (I2).
+    /// Write no answer, and drop the frames of this request that still wait (I2).
     Silence {
         /// The request.
         key: InboundKey,
-        /// Its exchange, to be ended without an answer.
+        /// Its exchange, which ends without an answer.
         exchange: ExchangeId,
     },
-    /// The request is gone: forget what was kept for it (I3).
+    /// The request has ended: drop everything that was kept for it (I3).
     Released(InboundKey),
-    /// Refuse a frame or a request the machine keeps nothing of (control lane).
+    /// Refuse a frame or a request of which the machine keeps nothing (control lane).
     Refuse {
         /// The id, the codec's mark, if the refusal carries an id.
         to: Option<(RequestId, u8)>,
@@ -39,7 +39,7 @@ pub enum Output {
         /// Why.
         why: Refusal,
     },
-    /// Answer a request as cancelled that was never accepted: it came during shutdown, or its cancel came first.
+    /// Answer a request as cancelled although it was never accepted: it arrived during a shutdown, or after its cancel.
     RefuseCancelled {
         /// Its id.
         id: RequestId,
@@ -49,30 +49,30 @@ pub enum Output {
         server_cancellable: bool,
         /// The exchange it came on.
         exchange: ExchangeId,
-        /// The fixed result in place of the cancelled answer, for a request torn down in good order.
+        /// The fixed result that replaces the cancelled answer, for requests that end gracefully.
         graceful: Option<&'static str>,
         /// Why.
         cause: Cause,
     },
-    /// End an exchange that is owed nothing: a cancel or notification was accepted, or silence is the answer.
+    /// End an exchange without an answer: it carried a cancel or a notification, or a request that must not be answered.
     ExchangeEnd {
         /// The exchange.
         exchange: ExchangeId,
-        /// Silence was owed to a request, rather than nothing to a notification.
+        /// It carried a request that must not be answered.
         silent: bool,
     },
     /// Acknowledge a cancel (control lane).
     Ack {
         /// The id the cancel came under.
         ack: RequestId,
-        /// What it named; `None` if that was no key.
+        /// The key that it named. `None`: it named no valid key.
         key: Option<RequestId>,
         /// The exchange it came on.
         exchange: ExchangeId,
-        /// What to say.
+        /// The status.
         status: AckStatus,
     },
-    /// Write one cancel for a call that has been written (control lane, I12).
+    /// Write the cancel of a call that was written (control lane, I12).
     SendCancel {
         /// The call.
         call: OutboundKey,
@@ -80,26 +80,26 @@ pub enum Output {
         number: CallNumber,
         /// The cancel's own number, where cancels are acknowledged.
         cancel: CallNumber,
-        /// Why; the codec decides whether a reason is written. A cascade's cancel has none.
+        /// The cause. The codec decides whether its reason is written. A cancel of a cascade has no reason.
         cause: Cause,
     },
-    /// Take the frame of this call out of the outbox; it was not written.
+    /// Remove the frame of this call from the outbox. It was not written.
     TakeBack(OutboundKey),
     /// The peer acknowledged the cancel of this call.
     Acked {
         /// The call.
         call: OutboundKey,
-        /// It says the call is cancelled.
+        /// The peer says that the call is cancelled.
         cancelled: bool,
     },
-    /// The call has ended; forget what was kept for it (I3, I13).
+    /// The call has ended: settle it, and drop what was kept for it (I3, I13).
     Settle {
         /// The call.
         call: OutboundKey,
-        /// How.
+        /// How it ended.
         settlement: Settlement,
     },
-    /// Cancel a call on another connection that is a child of a request of ours.
+    /// Cancel a call on another connection that is a child of a request on this one.
     CancelForeign(ForeignChild),
     /// Something for the log and the counters.
     Event(Event),
@@ -107,7 +107,7 @@ pub enum Output {
     Close(CloseCause),
 }
 
-/// The one answer to a request.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The request.
@@ -124,31 +124,31 @@ pub struct Reply {
     pub body: ReplyBody,
 }
 
-/// What to write as the answer.
+/// The content of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyBody {
-    /// What the handler returned, in the step that reported its end.
+    /// The value or error that the handler returned.
     Handler,
     /// The dialect's cancelled answer for this cause.
     Cancelled(Cause),
-    /// A fixed result: a subscription torn down in good order.
+    /// The fixed result for requests that end gracefully.
     Graceful(&'static str),
-    /// An error of the machine's own.
+    /// A refusal by the machine.
     Refused(Refusal),
 }
 
-/// A child on another connection, by the number its own side gave it.
+/// The number of a child on another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ForeignChild(pub u64);
 
-/// What an acknowledgement says.
+/// The status of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AckStatus {
     /// The call is cancelled.
     Cancelled,
     /// No such call is known.
     NotFound,
-    /// The call had already ended.
+    /// The call has already ended.
     AlreadyCompleted,
     /// The cancel named nothing.
     InvalidKey,
@@ -156,65 +156,65 @@ pub enum AckStatus {
     NotInitialized,
     /// The request cannot be cancelled.
     NotCancellable,
-    /// Too many acknowledgements wait already; what becomes of the call is not decided yet.
+    /// Too many acknowledgements wait already. Whether the call is cancelled is not decided yet.
     Overloaded,
 }
 
-/// How a call of ours ended.
+/// How a call of this side ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
-    /// By the answer that is being read in this step; `cancelled` is set if a cancel had been asked.
+    /// By the answer that this step received.
     Answered {
-        /// The first cause, if a cancel had been asked.
+        /// The first cause, if a cancel was requested before.
         cancelled: Option<Cause>,
     },
-    /// As cancelled.
+    /// It was cancelled.
     Cancelled {
         /// The first cause.
         cause: Cause,
-        /// The peer said so, or the request never reached the wire.
+        /// The peer confirmed it, or the request was never sent.
         confirmed: bool,
     },
-    /// By the loss of the connection.
+    /// The connection was lost.
     Disconnected {
         /// The request had been written.
         may_have_run: bool,
     },
 }
 
-/// Something for the log and the counters. None of these changes what happens.
+/// An event for the log and the counters. Events do not change behaviour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A cancel named nothing that is open: finished, unknown, or another principal's.
+    /// A cancel named a request that is finished, unknown, or of another principal.
     UnknownCancel,
-    /// A cancel named nothing at all.
+    /// A cancel named no valid id.
     MalformedCancel,
-    /// A cancel was ignored: not declared, not allowed from that side, or for a request it cannot reach.
+    /// A cancel was ignored: cancels were not declared, that side may not cancel, or the request is not cancellable.
     IgnoredCancel,
-    /// A notification came before the session was open, and was dropped.
+    /// A notification arrived before the session was open, and was dropped.
     EarlyNotification,
     /// A cancel waits for its request.
     ParkedCancel,
-    /// An answer came for a call that had ended.
+    /// An answer arrived for a call that had ended.
     LateAnswer,
-    /// An answer came for a call that never was.
+    /// An answer arrived for a call that was never made.
     UnknownAnswer,
     /// A request was refused because of this limit.
     LimitReached(&'static str),
-    /// A request came under an id in use.
+    /// A request arrived with an id in use.
     DuplicateId,
-    /// A frame was no message.
+    /// A frame was not a message.
     BadFrame,
-    /// A request's progress token is neither a string nor an integer, or has more than 256 bytes: the request has none.
+    /// A request's progress token was ignored: it is neither a string nor an integer, or it has more than 256 bytes.
     IgnoredToken,
-    /// The peer did not answer a cancelled call within the wait limit.
+    /// The peer did not answer a cancelled call in time.
     Unresponsive(OutboundKey),
     /// A handler panicked.
     HandlerPanicked(InboundKey),
-    /// A handler failed with an error of its own after its cancel; the peer gets the cancelled answer.
+    /// A handler returned an error of its own after its cancel. The peer gets the cancelled answer.
     ErrorAfterCancel(InboundKey),
-    /// The grace was over and the handler's task was aborted.
+    /// The grace had elapsed, and the handler's task was aborted.
     Aborted(InboundKey),
 }
 
@@ -222,10 +222,10 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseCause {
-    /// The shutdown has run through its steps.
+    /// The shutdown is complete.
     Shutdown,
-    /// The input had ended and nothing runs any more.
+    /// The input has ended and nothing runs any more.
     InputEnded,
-    /// The peer sends and does not read.
+    /// The peer sends requests and does not read the answers.
     PeerNotReading,
 }

@@ -3,7 +3,7 @@
 use super::Session;
 use super::output::Event;
 
-/// Counters of a session; they only ever go up, but for the gauges.
+/// Counters of a session. They only increase, except the gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -13,31 +13,31 @@ pub struct Stats {
     pub finished: u64,
     /// Handlers that ended because they were signalled or aborted.
     pub cancelled: u64,
-    /// Gauge: handlers running and not settled.
+    /// Gauge: handlers that run and whose requests are not settled.
     pub running: u64,
-    /// Gauge: requests waiting for a permit.
+    /// Gauge: requests that wait for a permit.
     pub queued: u64,
-    /// Gauge: handlers whose request is settled but that still run.
+    /// Gauge: handlers that still run after their requests are settled.
     pub draining: u64,
-    /// Gauge: requests of the peer that are kept at all.
+    /// Gauge: all requests of the peer that have not ended.
     pub slots: u64,
-    /// Gauge: calls of ours in flight.
+    /// Gauge: calls of this side in flight.
     pub calls: u64,
-    /// Cancels that named nothing open.
+    /// Cancels that named no open request.
     pub unknown_cancels: u64,
-    /// Cancels that named nothing at all.
+    /// Cancels that named no valid id.
     pub malformed_cancels: u64,
-    /// Cancels that were ignored by rule.
+    /// Cancels that the dialect's rules ignore.
     pub ignored_cancels: u64,
-    /// Notifications that came before the session was open and were dropped.
+    /// Notifications that arrived before the session was open and were dropped.
     pub early_notifications: u64,
-    /// Early cancels that were kept for their request.
+    /// Early cancels that waited for their request.
     pub parked_cancels: u64,
-    /// Answers that came after their call had ended.
+    /// Answers that arrived after their call had ended.
     pub late_answers: u64,
-    /// Answers to calls that never were.
+    /// Answers to calls that were never made.
     pub unknown_answers: u64,
-    /// Frames that were no message.
+    /// Frames that were not messages.
     pub bad_frames: u64,
     /// Progress tokens that were ignored for their type or length.
     pub ignored_tokens: u64,
@@ -49,7 +49,7 @@ pub struct Stats {
     pub panics: u64,
     /// Handlers whose task was aborted after the grace.
     pub aborted: u64,
-    /// Handlers that failed with an error of their own after their cancel.
+    /// Handlers that returned an error of their own after their cancel.
     pub errors_after_cancel: u64,
     /// Cancelled calls whose peer did not answer in time.
     pub unresponsive: u64,
@@ -78,7 +78,7 @@ impl Stats {
 }
 
 impl Session {
-    /// The counters and gauges as they are now.
+    /// The present counters and gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;

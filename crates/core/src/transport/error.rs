@@ -1,18 +1,18 @@
-//! Why a wire failed.
+//! Errors of transports.
 
 use std::sync::Arc;
 
 use crate::id::ExchangeId;
 
-/// What went wrong with a wire.
+/// An error of a transport.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{kind}: {source}")]
 pub struct TransportError {
-    /// What kind of thing went wrong.
+    /// The kind of the error.
     pub kind: TransportErrorKind,
-    /// The exchange it is about; `None`: the whole connection.
+    /// The exchange that failed. `None`: the whole connection failed.
     pub exchange: Option<ExchangeId>,
-    /// The cause, shared by everyone who waits for it.
+    /// The cause. All who wait for the connection share it.
     pub source: Arc<dyn std::error::Error + Send + Sync>,
 }
 
@@ -48,13 +48,13 @@ pub enum TransportErrorKind {
     /// Reading or writing failed.
     #[error("the connection broke")]
     Io,
-    /// The peer sent what the wire cannot go on after.
+    /// The peer sent bytes after which the transport cannot continue.
     #[error("the peer broke the framing")]
     Framing,
-    /// The frame is over the wire's limit.
+    /// The frame exceeds the limit of the transport.
     #[error("the frame is too large")]
     TooLarge,
-    /// The wire is closed.
+    /// The transport is closed.
     #[error("the connection is closed")]
     Closed,
 }

@@ -19,10 +19,10 @@ use crate::id::ExchangeId;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Any [`Stream`] and [`Sink`] of whole frames as a wire: a codec's, a channel's, a WebSocket's.
+/// A transport made of any [`Stream`] and [`Sink`] of whole frames, for example of a codec, a channel or a WebSocket.
 ///
-/// The sink is flushed before more than 64 KiB, or one larger frame, were put into it. The stream's end is
-/// [`HalfClosed`](TransportEvent::HalfClosed); an error of it ends the connection.
+/// The sink is flushed before it holds more than 64 KiB, or one larger frame. The end of the stream is reported as
+/// [`HalfClosed`](TransportEvent::HalfClosed). An error of the stream ends the connection.
 #[must_use = "a wire does nothing until it is opened"]
 pub struct FrameStream<I, O> {
     stream: I,
@@ -39,31 +39,31 @@ where
     O: Sink<Bytes> + Send + 'static,
     O::Error: Into<BoxError>,
 {
-    /// A wire of a stream and a sink.
+    /// A transport of a stream and a sink.
     pub fn new(stream: I, sink: O) -> Self {
         Self { stream, sink, max_frame: DEFAULT_MAX_FRAME, name: "frame stream", meta: PeerInfo::default() }
     }
 
-    /// The largest frame taken in either direction, in bytes. Default: 16 MiB. The stream must bound what it
-    /// reads by itself: a larger frame is refused here only after it was read.
+    /// The largest frame in both directions, in bytes. Default: 16 MiB. The stream must limit what it reads by itself: a larger frame is
+    /// refused here only after it was read.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
     }
 
-    /// The wire's name in reports.
+    /// The name of the transport in reports.
     pub fn name(mut self, name: &'static str) -> Self {
         self.name = name;
         self
     }
 
-    /// What is known of the peer.
+    /// Sets what is known about the peer.
     pub fn meta(mut self, meta: PeerInfo) -> Self {
         self.meta = meta;
         self
     }
 
-    /// The open connection. Its frames keep their order, which is the stream's and the sink's duty.
+    /// The open link. The stream and the sink must keep the order of the frames.
     #[must_use]
     pub fn into_link(self) -> Link {
         let traits = Capabilities {

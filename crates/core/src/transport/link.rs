@@ -1,4 +1,4 @@
-//! A link: one connection's two halves, and what the wire says of it.
+//! A link: the two halves of one connection, and what the transport knows about it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,22 +14,22 @@ use crate::id::Principal;
 /// One open connection.
 #[non_exhaustive]
 pub struct Link {
-    /// What comes in.
+    /// The receiving half.
     pub rx: Pin<Box<dyn Receiver>>,
-    /// What goes out.
+    /// The sending half.
     pub tx: Pin<Box<dyn Sender>>,
-    /// What the wire can and cannot do.
+    /// The capabilities of the transport.
     pub traits: Capabilities,
-    /// What is known of the peer.
+    /// What the transport knows about the peer.
     pub meta: PeerInfo,
     /// The bytes that are held for this connection. A transport that holds frames counts them here.
     pub budget: ByteBudget,
-    /// A stream of bytes that was not told its framing.
+    /// The framing of a byte stream, while it is not decided.
     framed: Option<Framed>,
 }
 
 impl Link {
-    /// An open connection of these parts.
+    /// A link of these two halves.
     pub fn new(
         rx: impl Receiver + 'static,
         tx: impl Sender + 'static,
@@ -40,30 +40,30 @@ impl Link {
         Self { rx: Box::pin(rx), tx: Box::pin(tx), traits, meta, budget, framed: None }
     }
 
-    /// The same, with the budget in which the halves count what they hold.
+    /// Sets the budget in which the halves count the bytes that they hold.
     #[must_use]
     pub fn with_budget(mut self, budget: ByteBudget) -> Self {
         self.budget = budget;
         self
     }
 
-    /// The same of a stream of bytes that was not told its framing.
+    /// Marks the link as a byte stream whose framing is not decided.
     #[cfg(feature = "tokio")]
     pub(super) fn unframed(mut self, framed: Framed) -> Self {
         self.framed = Some(framed);
         self
     }
 
-    /// Says how frames stand in the bytes, where the wire is a stream of bytes and was not told. [`PeerBuilder`](crate::PeerBuilder)
-    /// says here what its dialect demands; who polls the halves without one may say it too, before the first poll. What was
-    /// said first stays. If nobody says it, the peer's first byte does, or else our first frame is a line.
+    /// Sets the framing of a byte stream that has none of its own. [`PeerBuilder`](crate::PeerBuilder) sets the framing of its dialect. A
+    /// program that polls the halves itself may set it before the first poll. Only the first call has an effect. Without a call the peer's
+    /// first byte decides; if this side writes first, its frames are lines.
     pub fn default_framing(&self, framing: Framing) {
         if let Some(framed) = &self.framed {
             framed.say(framing);
         }
     }
 
-    /// The same connection with its halves in halves of yours; all else that is known of it stays.
+    /// Wraps the two halves. Everything else of the link stays.
     #[must_use]
     pub fn wrap<R, S>(self, wrap: impl FnOnce(Pin<Box<dyn Receiver>>, Pin<Box<dyn Sender>>) -> (R, S)) -> Self
     where
@@ -82,38 +82,38 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What a wire can and cannot do. There is no default: a wrapper must state each, so none can be lost.
+/// The capabilities of a transport. There is no default, so that a wrapper states each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own that a wire must state")]
 pub struct Capabilities {
-    /// Frames arrive in the order they were sent. Only where they do not may an early cancel be parked; and only there do more than a
-    /// row of cancels pass a frame of bulk that finds no room.
+    /// Frames arrive in the order in which they were sent. Only on transports where they do not, an early cancel waits for its request, and
+    /// many cancels in a row may overtake a data frame that waits for room.
     pub ordered: bool,
-    /// Each request of ours opens an exchange of its own, of whose failure the wire tells (clients over HTTP).
+    /// Each request of this side opens an exchange of its own, and the transport reports the failure of an exchange (clients over HTTP).
     pub opens_exchanges: bool,
-    /// The exchange is the space of ids, not the session (stateless HTTP). A request of ours is then cancelled by giving up its exchange
-    /// ([`Sender::abort_exchange`]), which such a wire supports.
+    /// Ids are unique within an exchange and not within the session (stateless HTTP). A request of this side is cancelled by aborting its
+    /// exchange ([`Sender::abort_exchange`]), which such a transport supports.
     pub exchange_scoped: bool,
-    /// Batches may be received (every wire but HTTP).
+    /// Batches may be received (every transport except HTTP).
     pub batches: bool,
     /// The largest frame, in bytes.
     pub max_frame: usize,
 }
 
-/// What is known of a peer or a message.
+/// What the transport knows about a peer.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PeerInfo {
     /// A name for logs, such as a process id or an address.
     pub peer: Option<Arc<str>>,
-    /// Who the auth hook says it is.
+    /// The principal that the auth hook returned.
     pub principal: Option<Principal>,
-    /// Where its connection came from, on a wire that has addresses. Of a session over HTTP: where it was opened from.
+    /// The address of the peer, on transports with addresses. Of an HTTP session: the address that opened it.
     pub address: Option<IpAddr>,
 }
 
 impl PeerInfo {
-    /// Nothing is known but a name for logs.
+    /// Only a name for logs is known.
     #[must_use]
     pub fn of_peer(peer: &str) -> Self {
         Self { peer: Some(peer.into()), ..Self::default() }

@@ -1,8 +1,7 @@
-//! What a wire is: two halves that move whole frames and tell what happened to them.
+//! The traits of a transport: two halves that move whole frames and report what happened to them.
 //!
-//! A wire knows neither machine nor dialect and never parses a body. Polling a [`Receiver`] or a [`Sender`] and then
-//! dropping the caller loses nothing: there is no future that holds a half-read frame, and
-//! [`Sender::start_send`] takes the whole frame or nothing.
+//! A transport knows neither machine nor dialect, and it does not parse bodies. Polling a [`Receiver`] or a [`Sender`] and then dropping the
+//! caller loses nothing: no future holds a half-read frame, and [`Sender::start_send`] takes a whole frame or nothing.
 
 #[cfg(feature = "tokio")]
 mod auth;
@@ -56,33 +55,33 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Opens one connection.
 pub trait Transport: Send + 'static {
-    /// The wire's name in reports: `stdio`, `websocket`, ...
+    /// The name of the transport in reports: `stdio`, `websocket`, ...
     fn name(&self) -> &'static str;
 
     /// Opens the connection.
     ///
     /// # Errors
-    /// Says what could not be opened and why.
+    /// What could not be opened, and why.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up; nothing stays open.
+    /// Dropping the future abandons the attempt; nothing stays open.
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>>;
 }
 
 /// Accepts connections.
 pub trait Listener: Send + 'static {
-    /// The next connection. `Err`: one connection failed, go on. `None`: the listener has ended.
+    /// Polls for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has ended.
     fn poll_accept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>>;
 
-    /// The clients of the server that accepts here, told once, before the first poll. A wire that bounds what comes before a
-    /// connection is accepted counts it there, so that one client cannot have all of that either. Default: not used. A listener
-    /// that wraps others passes it on.
+    /// Sets the clients of the server that accepts here. It is called once, before the first poll. A transport that limits what happens before
+    /// a connection is accepted (sockets, handshakes) counts it for these clients, so that one client cannot use all of it. Default: ignored.
+    /// A listener that wraps another passes the call on.
     fn share_among(self: Pin<&mut Self>, _clients: &Clients) {}
 
-    /// Where it listens, with the real port.
+    /// The address on which it listens, with the actual port.
     fn endpoint(&self) -> Endpoint;
 
-    /// Waits for the next connection. `Err`: one connection failed, go on. `None`: the listener has ended.
+    /// Waits for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has ended.
     ///
     /// # Cancel safety
     /// Dropping the future loses no connection.
@@ -111,7 +110,7 @@ where
     }
 }
 
-/// Where a listener listens, as the command line spells it.
+/// The address of a listener, as the command line writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(pub String);
 

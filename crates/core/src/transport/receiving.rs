@@ -1,4 +1,4 @@
-//! What a wire gives: messages, and what happened to their exchanges.
+//! The receiving half of a transport: messages, and what happened to their exchanges.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -10,62 +10,61 @@ use super::TransportError;
 use crate::framing::BadFrame;
 use crate::id::{ExchangeId, Principal};
 
-/// The half that frames come in by.
+/// The half that receives frames.
 pub trait Receiver: Send {
-    /// The next event. `None`: the connection is closed. After `None` or an error without an exchange it is not
-    /// polled again.
+    /// Polls for the next event. `None`: the connection is closed. It is not polled again after `None`, nor after an error without an exchange.
     fn poll_event(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<TransportEvent, TransportError>>>;
 }
 
-/// What a wire tells.
+/// An event of a transport.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TransportEvent {
     /// A whole frame.
     Message(Inbound),
-    /// Something that is no frame. The connection goes on.
+    /// Input that is not a frame. The connection goes on.
     Rejected {
-        /// Where it came on.
+        /// The exchange on which it arrived.
         exchange: ExchangeId,
         /// What was wrong.
         why: BadFrame,
     },
-    /// No more input; output is still open.
+    /// The end of input. Output is still open.
     HalfClosed,
-    /// The peer gave up an exchange it had opened.
+    /// The peer closed an exchange that it had opened.
     ExchangeClosed {
         /// Which.
         exchange: ExchangeId,
     },
-    /// The peer took a lost exchange up again.
+    /// The peer resumed an exchange that it had lost.
     ExchangeResumed {
         /// Which.
         exchange: ExchangeId,
     },
-    /// An exchange we opened failed.
+    /// An exchange that this side opened failed.
     ExchangeFailed {
         /// Which.
         exchange: ExchangeId,
-        /// The request had reached the wire.
+        /// The request had been sent.
         sent: bool,
-        /// What happened.
+        /// Why it failed.
         error: TransportError,
     },
 }
 
-/// A frame that came in.
+/// A received frame.
 #[derive(Debug)]
 pub struct Inbound {
     /// The message, without framing.
     pub body: Bytes,
-    /// What it came on.
+    /// The exchange on which it arrived.
     pub exchange: ExchangeId,
-    /// Who sent it, where messages of one connection can differ.
+    /// Who sent it, on transports where one connection carries several clients.
     pub principal: Option<Principal>,
-    /// Where it came from, where messages of one connection can differ.
+    /// The address of the sender, on transports where one connection carries several clients.
     pub address: Option<IpAddr>,
 }
 

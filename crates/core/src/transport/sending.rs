@@ -1,4 +1,4 @@
-//! What a wire takes: frames, and what becomes of their exchanges.
+//! The sending half of a transport: frames, and the ends of their exchanges.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,49 +9,47 @@ use bytes::Bytes;
 use super::TransportError;
 use crate::id::{ExchangeId, RequestId};
 
-/// The half that frames go out by. It holds at most 64 KiB, or one larger frame, unflushed, so that control frames
-/// and the taking back of a request stay quick.
+/// The half that sends frames. It buffers at most 64 KiB, or one larger frame, without a flush: so control frames are not delayed, and a
+/// request that waits can still be taken back.
 pub trait Sender: Send {
-    /// Whether a frame of this lane can be taken now. Control may be ready while bulk is not.
+    /// Whether a frame of this lane can be taken now. The control lane may be ready while the data lane is not.
     ///
     /// # Errors
     /// The connection is broken.
     fn poll_ready(self: Pin<&mut Self>, lane: Lane, cx: &mut Context<'_>)
     -> Poll<Result<(), TransportError>>;
 
-    /// Takes the whole frame, or nothing. From here on the frame counts as written.
+    /// Takes the whole frame, or nothing. After it the frame counts as written.
     ///
     /// # Errors
-    /// The frame was not taken; if the error names no exchange the connection is broken.
+    /// The frame was not taken. If the error names no exchange, the connection is broken.
     fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError>;
 
-    /// Hands everything taken to the operating system.
+    /// Passes all frames that were taken to the operating system.
     ///
     /// # Errors
     /// The connection is broken.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
 
-    /// The request on this exchange, which the peer opened, has a handler that runs: its answer may take long, and a
-    /// refusal that a wire would spell in a way of its own no longer comes. A wrapper hands it on; a wire without
-    /// exchanges has nothing to do.
+    /// The handler of the request on this exchange, which the peer opened, has started. Its answer may take long, and no refusal follows for
+    /// which the transport has a form of its own (an HTTP status). A wrapper passes the call on. A transport without exchanges ignores it.
     fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
         let _ = exchange;
     }
 
-    /// The answer sent next on this exchange is a refusal, for this reason: for wires that say so outside of the body,
-    /// as HTTP does with a status. Other wires do nothing.
+    /// The next answer on this exchange is a refusal with this reason. It is for transports that express a refusal outside of the body, such
+    /// as HTTP with its status. Other transports ignore it.
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         let _ = (exchange, fault);
     }
 
-    /// Ends an exchange the peer opened, without a frame. Each of them is ended once: by this or by a frame that is
-    /// its last, also when the peer has closed it before. A wrapper hands it on; a wire without exchanges has nothing
-    /// to do.
+    /// Ends an exchange that the peer opened, without a frame. Each exchange is ended exactly once, by this call or by its last frame, also if
+    /// the peer has closed it before. A wrapper passes the call on. A transport without exchanges ignores it.
     fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         let _ = (exchange, how);
     }
 
-    /// Gives up an exchange we opened. Nothing more is told of it. A wrapper hands it on.
+    /// Aborts an exchange that this side opened. No event follows for it. A wrapper passes the call on.
     ///
     /// # Errors
     /// The transport cannot abort an exchange, or has no exchanges.
@@ -76,33 +74,33 @@ pub trait Sender: Send {
 pub struct Outbound {
     /// The message, without framing and without a raw newline.
     pub body: Bytes,
-    /// What it goes out on; chosen by the driver. An exchange of ours ([`ExchangeId::call`]) is opened by this frame,
-    /// a request or a cancel. On one of the peer's that has ended there is no way any more: the frame goes by the
-    /// connection's own stream, if it has one. [`ExchangeId::NONE`]: the wire's choice.
+    /// The exchange on which it is sent. The driver chooses it. A frame on an exchange of this side ([`ExchangeId::call`]) opens it; the frame is a
+    /// request or a cancel. A frame on an exchange of the peer that has ended is sent on the connection's own stream, if there is one.
+    /// [`ExchangeId::NONE`]: the transport chooses.
     pub exchange: ExchangeId,
     /// Its lane.
     pub lane: Lane,
-    /// What it is.
+    /// What kind of frame it is.
     pub head: FrameInfo,
-    /// It is the last of an exchange the peer opened.
+    /// It is the last frame of an exchange that the peer opened.
     pub last: bool,
 }
 
-/// The two lanes out: control overtakes bulk that waits.
+/// The two lanes of outgoing frames. Control frames overtake data frames that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Cancels, acknowledgements, refusals.
     Control,
-    /// All else.
+    /// All other frames.
     Data,
 }
 
-/// What a frame is, filled in by the dialect's codec so that no wire parses a body.
+/// What a frame is. The driver fills it in, so that no transport parses a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameInfo {
     /// The kind.
     pub kind: FrameKind,
-    /// Its id, or the id it answers or cancels.
+    /// Its id, or the id that it answers or cancels.
     pub id: Option<RequestId>,
     /// Its method.
     pub method: Option<Arc<str>>,
@@ -121,28 +119,28 @@ pub enum FrameKind {
     Cancel,
 }
 
-/// How an exchange the peer opened ends without a frame.
+/// How an exchange that the peer opened ends without a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExchangeEnd {
-    /// What it carried was taken and is owed nothing.
+    /// Its message was accepted and needs no answer.
     Accepted,
-    /// Its request was cancelled and is owed silence.
+    /// Its request was cancelled and must not be answered.
     Silent,
     /// It was refused.
     Refused,
 }
 
-/// What a refusal is about, for wires that say so outside of the body.
+/// The reason of a refusal, for transports that express it outside of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// What came is no message.
+    /// The input is not a message.
     BadMessage,
-    /// Its id belongs to a request that has no answer yet.
+    /// Its id belongs to a request that is not answered yet.
     DuplicateId,
     /// A limit was reached.
     Overloaded,
-    /// Nobody serves its method.
+    /// Its method is not served.
     MethodNotFound,
     /// The session is not open yet.
     NotInitialized,
@@ -154,15 +152,15 @@ pub enum RejectReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// In good order.
+    /// Normally.
     Normal,
-    /// This side shuts down.
+    /// This side is shutting down.
     Shutdown,
-    /// The peer broke the protocol or a limit; the text says how.
+    /// The peer violated the protocol or a limit. The text says how.
     Violation(String),
 }
 
-/// The wire cannot do this.
+/// The transport does not support the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this wire cannot give up an exchange")]
 pub struct Unsupported;

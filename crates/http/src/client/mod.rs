@@ -1,4 +1,4 @@
-//! The calling side that all bindings share.
+//! The client that all bindings share.
 
 mod connector;
 mod event_stream;
@@ -23,10 +23,9 @@ pub(crate) use reply::Reply;
 pub(crate) use requester::{Failed, Leaving, Requester};
 pub(crate) use resets::Resets;
 
-/// Where a client goes, and how: the start of every binding's client.
+/// The URL and the options of a client. Each binding's client takes one.
 ///
-/// `http` URLs are spoken to in HTTP/1.1, or in HTTP/2 if [`http2`](Self::http2) says so; `https` ones in what both sides
-/// can, HTTP/2 first.
+/// `http` URLs use HTTP/1.1, or HTTP/2 with [`http2`](Self::http2). `https` URLs use HTTP/2 if the server supports it, else HTTP/1.1.
 #[derive(Clone)]
 #[must_use = "a client does nothing by itself: give it to a binding's transport"]
 pub struct HttpClient {
@@ -42,10 +41,10 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// A client of this URL.
+    /// A client for this URL.
     ///
     /// # Errors
-    /// It is no `http` or `https` URL, or `https` is not built in.
+    /// It is not an `http` or `https` URL, or it is `https` and the feature `rustls` is off.
     pub fn new(url: &str) -> Result<Self, TransportError> {
         let uri: Uri = url.parse().map_err(refused)?;
         match (uri.scheme_str(), uri.host()) {
@@ -67,10 +66,10 @@ impl HttpClient {
         })
     }
 
-    /// Sends this header with every request. Its value is never logged.
+    /// Sends this header with each request. Its value is never logged.
     ///
     /// # Errors
-    /// Name or value are no header's.
+    /// The name or the value is not valid in a header.
     pub fn header(mut self, name: &str, value: &str) -> Result<Self, TransportError> {
         let name: HeaderName = name.parse().map_err(refused)?;
         let mut value: HeaderValue = value.parse().map_err(refused)?;
@@ -79,25 +78,25 @@ impl HttpClient {
         Ok(self)
     }
 
-    /// Speaks HTTP/2 from the first byte, all requests on one connection.
+    /// Uses HTTP/2 from the first byte, with all requests on one connection.
     pub const fn http2(mut self) -> Self {
         self.http2 = true;
         self
     }
 
-    /// The time for a connection to open. Default: 10 s.
+    /// The time in which a connection must open. Default: 10 s.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// The largest message either way, in bytes. Default: 16 MiB.
+    /// The largest message in both directions, in bytes. Default: 16 MiB.
     pub const fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
     }
 
-    /// Takes its connections from here, in place of sockets.
+    /// Uses these streams instead of sockets.
     #[cfg(feature = "verify")]
     pub fn dial<S: crate::GivenStream + 'static>(
         mut self,
@@ -108,11 +107,10 @@ impl HttpClient {
         self
     }
 
-    /// Trusts servers these authorities vouch for, in PEM, and no others. Without it an `https` client trusts
-    /// those this system trusts.
+    /// Trusts these certificate authorities, in PEM, and no others. Default: the authorities that the system trusts.
     ///
     /// # Errors
-    /// The text holds no certificate.
+    /// The text contains no certificate.
     #[cfg(feature = "rustls")]
     pub fn tls_authorities(mut self, pem: &[u8]) -> Result<Self, TransportError> {
         self.tls = Some(crate::tls::Connector::new(pem)?);
@@ -120,7 +118,7 @@ impl HttpClient {
     }
 }
 
-/// Host and port, without what a URL may say of its user, which is no name for logs.
+/// Host and port of the URL, without user and password, which must not be logged.
 fn peer_of(uri: &Uri) -> String {
     let host = uri.host().unwrap_or_default();
     uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

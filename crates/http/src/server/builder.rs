@@ -16,11 +16,11 @@ use super::shutdown::{ShutdownSignal, shutdown_pair};
 use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, Settings};
 use crate::test_io::Source;
 
-/// A server of one binding, before it serves: by itself with [`bind`](Self::bind), or mounted in a server of yours with
-/// [`mount`](Self::mount).
+/// A server of one binding, before it serves. [`bind`](Self::bind) listens on an address; [`mount`](Self::mount) makes a service for an
+/// existing HTTP server.
 ///
-/// Only loopback names are served (with [`bind`](Self::bind) to more than loopback also addresses) and only pages of
-/// loopback origins and of the host itself, until others are allowed.
+/// By default only requests for loopback hosts are served. [`bind`](Self::bind) on an address that is not loopback also accepts IP addresses
+/// as host. Only pages of loopback origins and of the host itself may call the server. Other hosts and origins must be allowed.
 #[derive(Debug)]
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
@@ -32,7 +32,7 @@ pub struct HttpServer<B> {
 }
 
 impl<B: ServerBinding> HttpServer<B> {
-    /// A server of this binding.
+    /// A server with this binding.
     pub fn new(binding: B) -> Self {
         Self {
             binding,
@@ -43,37 +43,36 @@ impl<B: ServerBinding> HttpServer<B> {
         }
     }
 
-    /// The same server with its binding set up otherwise.
+    /// Changes the binding.
     pub(crate) fn map_binding(self, change: impl FnOnce(B) -> B) -> Self {
         Self { binding: change(self.binding), ..self }
     }
 
-    /// The path served by [`bind`](Self::bind); any other gets 404. Default: `/`, which serves every path.
+    /// The path that [`bind`](Self::bind) serves. Other paths get 404. Default: `/`, which serves every path.
     pub fn path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
         self
     }
 
-    /// Serves this host name too, on any port, or `name:port`. Any other host gets 421.
+    /// Allows this host name, on any port, or `name:port`. Hosts that are not allowed get 421.
     ///
     /// # Errors
-    /// It is neither, such as a URL.
+    /// It is neither of the two, such as a URL.
     pub fn allow_host(mut self, host: &str) -> Result<Self, NotAllowable> {
         self.settings.hosts.allow(host)?;
         Ok(self)
     }
 
-    /// Serves whatever host is asked for. Only behind something that checks it.
+    /// Allows every host. Use it only behind a proxy that checks the host.
     pub fn allow_any_host(mut self) -> Self {
         self.settings.hosts.allow_any();
         self
     }
 
-    /// Serves pages of this origin too, as in `https://app.example`. Pages of any other get 403.
+    /// Allows pages of this origin, such as `https://app.example`. Pages of other origins get 403.
     ///
-    /// Browsers let an allowed page call this server and read its answers (CORS): a preflight is answered with the methods and
-    /// headers of the binding, and every answer names the origin and exposes the headers of sessions. Pages of loopback
-    /// origins are allowed from the beginning.
+    /// An allowed page can call this server from a browser and read its answers (CORS): a preflight is answered with the methods and headers of
+    /// the binding, and every answer names the origin and exposes the headers of sessions. Pages of loopback origins are allowed by default.
     ///
     /// # Errors
     /// It is not an origin: it has a path or a trailing slash, it has no scheme, or it is `null`.
@@ -82,11 +81,11 @@ impl<B: ServerBinding> HttpServer<B> {
         Ok(self)
     }
 
-    /// Lets pages send this request header too, such as one that the [auth hook](Self::auth) reads. `Authorization` and the
-    /// headers of the binding are allowed already.
+    /// Allows pages to send this request header, for example one that the [auth hook](Self::auth) reads. `Authorization` and the headers of the
+    /// binding are allowed by default.
     ///
     /// # Errors
-    /// The name is not the name of a header.
+    /// The name is not a valid header name.
     pub fn allow_header(mut self, name: &str) -> Result<Self, TransportError> {
         let name = name
             .parse()
@@ -95,26 +94,26 @@ impl<B: ServerBinding> HttpServer<B> {
         Ok(self)
     }
 
-    /// Lets pages of allowed origins send cookies and other credentials that the browser keeps for this server. Default: not
-    /// allowed; a page can still set `Authorization` itself. No effect after [`allow_any_origin`](Self::allow_any_origin).
+    /// Allows pages of allowed origins to send cookies and other credentials that the browser keeps for this server. Default: not allowed; a page
+    /// can still set `Authorization` itself. It has no effect after [`allow_any_origin`](Self::allow_any_origin).
     ///
-    /// Pages of every loopback origin are allowed origins.
+    /// Every loopback origin is an allowed origin.
     pub const fn allow_credentials(mut self) -> Self {
         self.settings.pages.credentials = Credentials::Allowed;
         self
     }
 
-    /// Serves pages of any origin.
+    /// Allows pages of every origin.
     pub fn allow_any_origin(mut self) -> Self {
         self.settings.origins.allow_any();
         self
     }
 
-    /// Authenticates each request. A session belongs to the principal that opened it; for every other principal it is unknown. A
-    /// refusal of the hook is the response. When the credential of a request expires, its event stream is cut as if the client had lost
-    /// it, and a request without a response yet gets 401. The hook is called again for each later request.
+    /// Sets a hook that authenticates each request. A session belongs to the principal that opened it, and is unknown to every other principal.
+    /// If the hook refuses, its refusal is the response. When the credential of a request expires, its event stream is cut as if the client had
+    /// lost it, and a request without a response gets 401. The hook is called for each later request.
     ///
-    /// A hook that does not answer within [`header_timeout`](Self::header_timeout) is given up: 503. One that panics is 500. It
+    /// If the hook does not answer within [`header_timeout`](Self::header_timeout), the request gets 503. If it panics, the request gets 500. It
     /// must not block.
     pub fn auth<F, A>(mut self, hook: F) -> Self
     where
@@ -125,81 +124,80 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// The largest message either way, in bytes. Default: 16 MiB. A larger body gets 413.
+    /// The largest message in both directions, in bytes. Default: 16 MiB. A larger body gets 413.
     pub const fn max_frame(mut self, bytes: usize) -> Self {
         self.settings.max_frame = bytes;
         self
     }
 
-    /// The time for a request's head, and for a new connection to send its first. Default: 10 s.
+    /// The time in which the head of a request must arrive, and in which a new connection must send its first request. Default: 10 s.
     pub const fn header_timeout(mut self, timeout: Duration) -> Self {
         self.settings.header_timeout = timeout;
         self
     }
 
-    /// The time for a request's body. Default: 30 s. A slower one gets 408.
+    /// The time in which the body of a request must arrive. Default: 30 s. A slower body gets 408.
     pub const fn body_timeout(mut self, timeout: Duration) -> Self {
         self.settings.body_timeout = timeout;
         self
     }
 
-    /// A TCP connection without a request for so long is closed. Default: 120 s. One of HTTP/1.1 is closed after
-    /// [`header_timeout`](Self::header_timeout) if that is shorter: hyper begins to wait for a head where the last request ends.
+    /// The longest time without a request, after which a TCP connection is closed. Default: 120 s. An HTTP/1.1 connection is closed after
+    /// [`header_timeout`](Self::header_timeout) if that is shorter: hyper starts to wait for the next head when a request ends.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout = timeout;
         self
     }
 
-    /// What it means that a client of HTTP/1.1 closes its half of the connection early. Default: it has left.
-    /// Holds with [`bind`](Self::bind).
+    /// What it means when an HTTP/1.1 client closes its half of the connection before the response. Default: the client has gone. It applies to
+    /// [`bind`](Self::bind).
     pub const fn half_close(mut self, meaning: HalfClose) -> Self {
         self.settings.half_close = meaning;
         self
     }
 
-    /// An event stream gets a comment after so long a silence, which shows either side a dead connection; 15 s unless
-    /// said.
+    /// The interval of comments on an event stream without events. They show both sides a dead connection. Default: 15 s.
     pub const fn keep_alive(mut self, interval: Duration) -> Self {
         self.settings.keep_alive = interval;
         self
     }
 
-    /// The most TCP connections at a time. Default: 10,000. More wait to be accepted, and the oldest on which nothing was asked is closed
-    /// for the first of them. One address has the share that [`ServerLimits`](rescind_core::ServerLimits) say; over it its own oldest
-    /// is closed on which nothing was asked, else the new one.
+    /// The most TCP connections at once. Default: 10,000. Further connections wait to be accepted, and the oldest connection without a request is
+    /// closed to make room. One address may use the share that [`ServerLimits`](rescind_core::ServerLimits) sets. Above its share the oldest of
+    /// its own connections without a request is closed, or, if it has none, the new connection.
     pub const fn connections(mut self, most: usize) -> Self {
         self.settings.connections = most;
         self
     }
 
-    /// The most sessions at a time. Default: 1024. Of one client the share that [`ServerLimits`](rescind_core::ServerLimits) say. For
-    /// one more the oldest ends in which nothing was asked but its opening; where there is none it gets 429.
+    /// The most sessions at once. Default: 1024. One client may use the share that [`ServerLimits`](rescind_core::ServerLimits) sets. At the limit
+    /// the oldest session without a request, except the one that opened it, ends to make room. If there is none, the new session gets 429.
     pub const fn sessions(mut self, most: usize) -> Self {
         self.settings.sessions = most;
         self
     }
 
-    /// A session nobody uses for so long is ended. Default: 5 min.
+    /// The longest time for which an unused session is kept. Default: 5 min.
     pub const fn session_idle(mut self, timeout: Duration) -> Self {
         self.settings.session_idle = timeout;
         self
     }
 
-    /// What is held for an event stream that nobody reads. Default: 1024 messages and 1 MiB. Beyond it the oldest
-    /// notifications are given up, and requests of ours fail.
+    /// How much is held for an event stream that no client reads. Default: 1024 messages and 1 MiB. Above it the oldest notifications are dropped,
+    /// and requests of this side fail.
     pub const fn mailbox(mut self, messages: usize, bytes: usize) -> Self {
         self.settings.mailbox = (messages, bytes);
         self
     }
 
-    /// An event stream whose reader takes nothing for so long, though there is something, is cut. Default: 30 s. A
-    /// connection of [`bind`](Self::bind) on which nothing can be written for so long is closed.
+    /// The longest time for which the reader of an event stream may take nothing while events wait. After it the stream is cut. Default: 30 s. A
+    /// connection of [`bind`](Self::bind) on which nothing can be written for this time is closed.
     pub const fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout = timeout;
         self
     }
 
-    /// What is kept of each event stream for a client that comes back after a cut. Default: 256 events and 64 KiB.
+    /// How much of each event stream is kept for a client that resumes it. Default: 256 events and 64 KiB.
     pub const fn resume_buffer(mut self, events: usize, bytes: usize) -> Self {
         self.settings.kept = Retention { events, bytes };
         self
@@ -208,14 +206,14 @@ impl<B: ServerBinding> HttpServer<B> {
     /// Serves `https` with this certificate chain and key, both PEM.
     ///
     /// # Errors
-    /// They are no PEM, or do not belong together.
+    /// They are not PEM, or the key does not belong to the certificate.
     #[cfg(feature = "rustls")]
     pub fn tls(mut self, certificates: &[u8], key: &[u8]) -> Result<Self, TransportError> {
         self.tls = Some(crate::tls::Acceptor::new(certificates, key)?);
         Ok(self)
     }
 
-    /// Asks clients for certificates of these authorities, PEM. The auth hook sees them
+    /// Requests client certificates of these authorities, PEM. The auth hook sees them
     /// ([`AuthRequest::certificates`]).
     ///
     /// # Errors
@@ -234,21 +232,21 @@ impl<B: ServerBinding> HttpServer<B> {
         Ok(self)
     }
 
-    /// A service to be mounted beside routes of yours, and the listener its links come out of.
+    /// A service to be mounted in an existing HTTP server, and the listener that yields its connections.
     #[must_use]
     pub fn mount(self) -> (HttpService, HttpListener) {
         let (service, listener, _) = self.build(Endpoint("http (mounted)".to_owned()));
         (service, listener)
     }
 
-    /// Listens on this address, as in `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2. On an address that is not loopback
-    /// any IP address is accepted as `Host`; names must be allowed explicitly (DNS rebinding).
+    /// Listens on this address, such as `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2. On an address that is not loopback any IP address is
+    /// accepted as `Host`; names must be allowed explicitly (DNS rebinding).
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up; nothing stays open.
+    /// Dropping the future abandons the attempt; nothing stays open.
     pub async fn bind(mut self, address: &str) -> Result<HttpListener, TransportError> {
         let socket = TcpListener::bind(address)
             .await
@@ -268,7 +266,7 @@ impl<B: ServerBinding> HttpServer<B> {
         Ok(listener)
     }
 
-    /// Serves the streams that are given, as those of a socket.
+    /// Serves these streams as if they were sockets.
     #[cfg(feature = "verify")]
     pub fn serve_given(
         mut self,

@@ -1,10 +1,9 @@
-//! The binding `stateless`: MCP 2026-07-28, where each POST stands for itself.
+//! The binding `stateless`: MCP 2026-07-28, where POSTs are independent of each other.
 //!
-//! - N1 A POST is the space of its ids. One link serves a listener; nothing is kept between two POSTs.
-//! - N2 What the headers mirror of a body is held against the body before the message is handed on.
-//! - N3 A client that leaves before the end cancels its request at once, whether events or one message were on their
-//!   way, and nothing more is sent.
-//! - N4 A slow reader costs its own request only: what waits for it is bounded, and its notifications give way.
+//! - N1 Ids are unique within a POST. One link serves all clients of a listener, and nothing is kept between two POSTs.
+//! - N2 Headers that repeat a part of the body are compared with the body before the message is passed on.
+//! - N3 If a client disconnects before the end of the response, its request is cancelled at once and nothing more is sent.
+//! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications are dropped first.
 
 mod client;
 mod envelope;
@@ -26,7 +25,7 @@ use self::mirror::Mirrors;
 use self::server::StatelessServer;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
-/// The serving side of the binding `stateless`, for an [`HttpServer`](crate::HttpServer).
+/// The server side of the binding `stateless`, for an [`HttpServer`](crate::HttpServer).
 #[derive(Clone, Debug)]
 #[must_use = "a binding serves as part of a server"]
 pub struct Stateless {
@@ -42,7 +41,7 @@ impl Default for Stateless {
 }
 
 impl Stateless {
-    /// Serves revision 2026-07-28.
+    /// A binding that serves revision 2026-07-28.
     pub fn new() -> Self {
         Self {
             versions: vec!["2026-07-28".to_owned()],
@@ -51,18 +50,18 @@ impl Stateless {
         }
     }
 
-    /// The revisions that are served; a request of any other gets 400 and -32022, which lists these.
+    /// The revisions that are served. A request of another revision gets 400 and -32022, which lists these.
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
         self
     }
 
-    /// Holds the header `Mcp-Param-{name}` of calls of this tool against the argument, which is a name, or the names from
-    /// the outer one inwards: what a server owes whose tool has `"x-mcp-header": name` in its schema there. A call whose
-    /// header differs, or is missing though the argument is there, gets 400 and -32020.
+    /// Compares the header `Mcp-Param-{name}` of calls of this tool with an argument. The argument is given by its name, or by the names from the
+    /// outermost object inwards. A server must do this for each argument with `"x-mcp-header": name` in the tool's schema. A call whose header
+    /// differs, or has the argument without the header, gets 400 and -32020.
     ///
     /// # Errors
-    /// The name cannot be part of a header's, or the tool has it already; the argument is empty.
+    /// The name is not valid in a header name, the tool has it already, or the argument is empty.
     pub fn mirror(mut self, tool: &str, argument: &[&str], name: &str) -> Result<Self, TransportError> {
         self.mirrors.add(tool, argument, name)?;
         Ok(self)
@@ -72,15 +71,15 @@ impl Stateless {
         &self.versions
     }
 
-    /// How long a handler that has begun may take to refuse its request with a status of its own (400 for a missing
-    /// capability); after that the head of an event stream is sent. Default: 10 ms.
+    /// The time in which a handler that has started may refuse its request with an HTTP status (400 for a missing capability). After it the head
+    /// of an event stream is sent. Default: 10 ms.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = wait;
         self
     }
 }
 
-/// Whether a message says that it is of a revision whose messages name it.
+/// Whether a message names a revision, as messages of 2026-07-28 do.
 pub(crate) fn names_a_version(body: &[u8]) -> bool {
     envelope::Envelope::read(body).is_ok_and(|envelope| envelope.version().is_some())
 }

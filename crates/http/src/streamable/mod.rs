@@ -17,17 +17,17 @@ use self::envelope::FirstMessage;
 use self::server::StreamableServer;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
-/// What becomes of a second event stream of a session.
+/// What happens when a session opens a second event stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SecondStream {
-    /// It takes the place of the first, whose connection may well be dead.
+    /// It replaces the first, whose connection may be dead.
     #[default]
     Displaces,
     /// It is refused with 409.
     Refused,
 }
 
-/// The serving side of the binding `streamable`, for an [`HttpServer`](crate::HttpServer).
+/// The server side of the binding `streamable`, for an [`HttpServer`](crate::HttpServer).
 #[derive(Clone, Debug)]
 #[must_use = "a binding serves as part of a server"]
 pub struct Streamable {
@@ -46,7 +46,7 @@ impl Default for Streamable {
 }
 
 impl Streamable {
-    /// Sessions are opened by `initialize`, and speak MCP 2025-06-18 or 2025-11-25 where the header says so.
+    /// A binding whose sessions `initialize` opens, for MCP 2025-06-18 and 2025-11-25.
     pub fn new() -> Self {
         Self {
             opening: FirstMessage::Methods(vec!["initialize".to_owned()]),
@@ -58,21 +58,20 @@ impl Streamable {
         }
     }
 
-    /// The requests that open a session: those of one of these methods, or, where the envelope has a `type`, of this type.
-    /// A message without a session id that is none of them gets 400.
+    /// The methods of the requests that open a session, or their types, if the envelope has a `type`. Another message without a session id gets
+    /// 400.
     pub fn opened_by<'a>(mut self, methods: impl IntoIterator<Item = &'a str>) -> Self {
         self.opening = FirstMessage::Methods(methods.into_iter().map(ToOwned::to_owned).collect());
         self
     }
 
-    /// Any message without a session id opens one, so that what may be said before the handshake is the protocol's to
-    /// decide. MCP does not allow it.
+    /// Any message without a session id opens a session: the protocol decides what may come before the handshake. MCP does not allow it.
     pub fn opened_by_any_message(mut self) -> Self {
         self.opening = FirstMessage::Any;
         self
     }
 
-    /// The values of `MCP-Protocol-Version` that are served; any other gets 400. A message without the header is served.
+    /// The values of `MCP-Protocol-Version` that are served. Other values get 400. A message without the header is served.
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
         self
@@ -82,27 +81,27 @@ impl Streamable {
         &self.versions
     }
 
-    /// A request that is not answered after so long is answered with an event stream, whose head tells the client that its
-    /// request has arrived. Default: 10 ms. With zero every request is.
+    /// The time after which a request without an answer gets an event stream. The head of the stream tells the client that its request has
+    /// arrived. Default: 10 ms. With zero every request gets an event stream.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = wait;
         self
     }
 
-    /// Ends each event stream of a request after so long and lets the client come back for the rest, as MCP 2025-11-25
-    /// allows. Only with clients that say they speak it, and with protocols in which a lost stream is not a cancel.
+    /// Ends each event stream of a request after this time, and the client resumes it, as MCP 2025-11-25 allows. It applies only to clients that
+    /// negotiated that revision, and to protocols in which a lost stream is not a cancel.
     pub const fn poll_after(mut self, wait: Duration) -> Self {
         self.poll_after = Some(wait);
         self
     }
 
-    /// How long a client is told to wait before it comes back. Default: 1 s.
+    /// The time after which a client should resume, which is sent to it. Default: 1 s.
     pub const fn retry(mut self, wait: Duration) -> Self {
         self.retry = wait;
         self
     }
 
-    /// What becomes of a second event stream of a session.
+    /// What happens when a session opens a second event stream. Default: it replaces the first.
     pub const fn second_stream(mut self, second: SecondStream) -> Self {
         self.second_stream = second;
         self

@@ -1,16 +1,15 @@
 use std::fmt;
 use std::process::ExitStatus;
 
-/// What is known of a child whose connection ended, or never began, in bad order. It is the source of the
-/// [`TransportError`](rescind_core::TransportError) the wire gives.
+/// The failure of a child process. It is the source of the transport's [`TransportError`](rescind_core::TransportError).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChildError {
-    /// The program; its arguments are left out, as they may hold secrets.
+    /// The program, without its arguments, which may contain secrets.
     pub command: String,
     /// What happened.
     pub what: String,
-    /// How it exited; `None`: it never ran, or runs still.
+    /// Its exit status. `None`: it never ran, or it is still running.
     pub status: Option<ExitStatus>,
     /// The end of its stderr.
     pub stderr_tail: String,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Process;
 
-/// A view of a child process. It keeps neither the process nor the connection alive.
+/// A handle of a child process. It keeps neither the process nor the connection alive.
 #[derive(Clone)]
 #[must_use = "it is the only way to ask for the child's exit status"]
 pub struct ChildHandle(Arc<Process>);
@@ -21,13 +21,13 @@ impl ChildHandle {
         self.0.pid()
     }
 
-    /// How it exited; `None`: it runs.
+    /// Its exit status. `None`: it is running.
     #[must_use]
     pub fn exit_status(&self) -> Option<ExitStatus> {
         self.0.exit_status()
     }
 
-    /// The last 8 KiB of its stderr. Bytes that are no UTF-8 are replaced, control characters escaped.
+    /// The last 8 KiB of its stderr. Bytes that are not UTF-8 are replaced, and control characters are escaped.
     #[must_use]
     pub fn stderr_tail(&self) -> String {
         self.0.stderr_tail()
@@ -36,7 +36,7 @@ impl ChildHandle {
     /// Waits until it has exited and was reaped.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; the child is reaped all the same.
+    /// Dropping the future loses nothing; the child is reaped nevertheless.
     pub async fn wait(&self) -> ExitStatus {
         poll_fn(|cx| self.0.poll_exit(cx)).await
     }

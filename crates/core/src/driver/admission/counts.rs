@@ -1,12 +1,12 @@
-//! What a server counts over all its connections, for whoever watches it.
+//! The counts of a server over all its connections.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::driver::admission::Admission;
 
-/// What a server has over all its connections at this moment, against [`ServerLimits`](crate::ServerLimits). It can be asked for
-/// as long as it is kept, also when the server is gone.
+/// The present counts of a server over all its connections. [`ServerLimits`](crate::ServerLimits) bounds them. The handle stays usable after
+/// the server is dropped.
 #[derive(Clone)]
 pub struct ServerCounts(Arc<Admission>);
 
@@ -15,14 +15,14 @@ impl ServerCounts {
         Self(admission)
     }
 
-    /// Permits taken: handlers alive, draining ones included, and requests about to start. New requests are refused at
+    /// Permits in use: handlers that run, handlers that drain included, and requests about to start. New requests are refused at
     /// [`ServerLimits::running`](crate::ServerLimits::running).
     #[must_use]
     pub fn running(&self) -> usize {
         self.0.alive()
     }
 
-    /// Handlers whose request is settled and that still run. New requests are refused over
+    /// Handlers that still run after their request is settled. New requests are refused above
     /// [`ServerLimits::draining`](crate::ServerLimits::draining).
     #[must_use]
     pub fn draining(&self) -> usize {
@@ -36,20 +36,20 @@ impl ServerCounts {
         self.0.clients.budget().used()
     }
 
-    /// Connections that are open, or being opened. The next one is refused at
+    /// Connections that are open or being opened. New connections are refused at
     /// [`ServerLimits::sessions`](crate::ServerLimits::sessions).
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.0.sessions()
     }
 
-    /// Connections on which nothing was ever asked and that were closed to make room for others, since the server was made.
+    /// Unused connections that were closed to make room for others, since the server was built.
     #[must_use]
     pub fn displaced(&self) -> usize {
         self.0.seats.displaced()
     }
 
-    /// Clients, identified by a principal or an address, that hold anything. Zero when nobody is connected.
+    /// Clients, identified by a principal or an address, that hold a connection, a request or bytes.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.0.clients.len()

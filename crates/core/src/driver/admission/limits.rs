@@ -1,37 +1,38 @@
-//! The bounds of a server over all its connections.
+//! The limits of a server over all its connections.
 
 use std::time::Duration;
 
 use crate::clients::{DEFAULT_IPV6_PREFIX, Share};
 
-/// How many handlers may run over all connections of a server, and how much of that one client may have.
+/// Limits of a server over all its connections, and the share of them that one client may use.
 ///
-/// A client is the principal that the transport's auth hook names, else the address its connections come from, else its connection.
+/// A client is identified by the principal that the transport's auth hook returns, else by the address of its connections, else each
+/// connection is a client of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerLimits {
-    /// Handlers running at once, draining ones included; at it a new request is refused. 4096. A request that waits for a
-    /// permit of its connection takes over the place of the one that gives it the permit, so it never comes on top.
+    /// The most handlers that run at once, handlers that drain included. New requests are refused at this limit. Default: 4096. A request that
+    /// waited for a permit of its connection takes the permit of the request that ended, so the limit holds for it too.
     pub running: usize,
-    /// Handlers whose request is settled and that still run; over it new requests are refused. 100. Of each client only its share
-    /// is counted: one that has more is refused itself, and others are not.
+    /// The most handlers that still run after their request is settled. New requests are refused above this limit. Default: 100. Each client
+    /// counts up to its share: a client above its share is refused, and other clients are not.
     pub draining: usize,
-    /// Connections at once. 1024. At it, and at a client's share of it, the oldest connection on which nothing was ever asked
-    /// but the handshake, and nothing is in flight, makes room: it is shut down as an idle one is, and counted
-    /// ([`ServerCounts::displaced`](crate::ServerCounts::displaced)). Where there is none the new one is refused.
+    /// The most connections at once. Default: 1024. At this limit, and at a client's share of it, the oldest unused connection is shut down to
+    /// make room, and counted in [`ServerCounts::displaced`](crate::ServerCounts::displaced). A connection is unused if nothing is in flight and
+    /// the peer never requested anything but the handshake. Without an unused connection the new connection is refused.
     pub sessions: usize,
-    /// Bytes held over all connections: what [`Limits::memory`](crate::Limits::memory) counts for each, and frames and bodies that are being
-    /// read. 256 MiB. At it new requests are refused, and reading of large frames waits.
+    /// The most bytes held over all connections: what [`Limits::memory`](crate::Limits::memory) counts for each connection, and frames and
+    /// bodies that are being read. At this limit new requests are refused, and large frames wait before they are read. Default: 256 MiB.
     pub memory: usize,
-    /// A connection on which no frame came or went for so long, and nothing is in flight, is shut down, which counts as
-    /// [`Event::LimitReached`](crate::Event::LimitReached) with `idle`. `None` unless set: a connection that is open is in use, and what keeps a
-    /// session without one (HTTP) has a limit of its own. Set it where strangers may hold connections for nothing. What a wire sends by
-    /// itself, pings, is no frame; a wire whose one link is all of its clients (stateless HTTP) is left alone.
+    /// The longest time without a frame in either direction and with nothing in flight. After it the connection is shut down, which counts as
+    /// [`Event::LimitReached`](crate::Event::LimitReached) with `idle`. Default: `None`: idle connections stay open. Set it where unknown
+    /// clients could hold connections without using them. Pings of a transport do not count as frames. The limit does not apply to a
+    /// transport where one link carries all clients (stateless HTTP). HTTP sessions have an idle limit of their own.
     pub idle: Option<Duration>,
-    /// The part of `running`, `draining` and `sessions` that one client may hold, whether others are there or not. Default: one
-    /// half. [`Share::ALL`] turns it off: set it where all clients come from one address without principals, as behind a proxy.
+    /// The share of `running`, `draining` and `sessions` that one client may use, also while it is the only client. Default: one half.
+    /// [`Share::ALL`] disables the share: set it where all clients have one address and no principals, as behind a proxy.
     pub client_share: Share,
-    /// The leading bits of an IPv6 address that make one client. Default: 64, the network of one subscriber.
+    /// The number of leading bits of an IPv6 address that identify a client. Default: 64, the network of one subscriber.
     pub ipv6_prefix: u8,
 }
 

@@ -1,4 +1,4 @@
-//! A call before it begins.
+//! The options of a call before it starts.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
 
-/// A call that has not begun. [`start`](Self::start) begins it; awaiting the builder starts the call and waits for it.
+/// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its answer.
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
     shared: Arc<ConnectionInner>,
@@ -71,27 +71,27 @@ impl<R> CallBuilder<R> {
         }
     }
 
-    /// Makes the call a child of a request this side serves, on this connection or another (a gateway): it is
-    /// cancelled with the request, and when the request ends.
+    /// Makes the call a child of a request that this side serves, on this connection or on another one (a gateway). The call is cancelled
+    /// when the request is cancelled and when the request ends.
     pub fn child_of(mut self, parent: &CallContext) -> Self {
         self.parent = Some(parent.clone());
         self
     }
 
-    /// Cancels the call by itself after so long, in place of the connection's
+    /// Cancels the call after this time. It replaces the connection's
     /// [`call_timeout`](crate::PeerBuilder::call_timeout).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.time.timeout = Setting::After(timeout);
         self
     }
 
-    /// The call has no timeout, whatever its connection's is.
+    /// Disables the timeout of this call.
     pub const fn no_timeout(mut self) -> Self {
         self.time.timeout = Setting::Never;
         self
     }
 
-    /// Asks for [`progress`](Self::progress) and begins the timeout anew with each progress notification, up to
+    /// Requests [`progress`](Self::progress) and restarts the timeout with each progress notification, up to
     /// [`max_timeout`](Self::max_timeout) or the connection's [`max_call_timeout`](crate::PeerBuilder::max_call_timeout).
     pub const fn reset_timeout_on_progress(mut self) -> Self {
         self.time.is_renewed = true;
@@ -99,49 +99,49 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// Cancels the call by itself after so long, however much progress comes.
+    /// Cancels the call after this time, regardless of progress.
     pub const fn max_timeout(mut self, timeout: Duration) -> Self {
         self.time.max = Setting::After(timeout);
         self
     }
 
-    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If it is already, nothing is sent.
+    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If the token is cancelled already, nothing is sent.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.tokens.push(token);
         self
     }
 
-    /// Lets the call go on when its parent is cancelled or ends.
+    /// The call continues when its parent is cancelled or ends.
     pub const fn detach(mut self) -> Self {
         self.detached = true;
         self
     }
 
-    /// What the caller does after a cancel, in place of the dialect's own way.
+    /// What the caller does after a cancel. It replaces the dialect's default.
     pub const fn after_cancel(mut self, after: AfterCancel) -> Self {
         self.after_cancel = Some(after);
         self
     }
 
-    /// Asks for progress: the call carries a token, and [`Call::notifications`] yields what comes under it.
+    /// Requests progress: the call carries a progress token, and [`Call::notifications`] yields the notifications with that token.
     pub const fn progress(mut self) -> Self {
         self.progress = true;
         self
     }
 
-    /// Asks for the results in parts, in a dialect that has that (LSP's `partialResultToken`): the call carries a token of its own for
-    /// them, and [`Call::notifications`] yields what comes under it, beside what [`progress`](Self::progress) asks for. A token the
-    /// params hold already stays, and belongs to nobody here.
+    /// Requests partial results, in a dialect that has them (LSP's `partialResultToken`). The call carries a token for them, and
+    /// [`Call::notifications`] yields the notifications with that token too. A token that the params already contain is kept; its
+    /// notifications are not yielded.
     pub const fn partial_results(mut self) -> Self {
         self.partial = true;
         self
     }
 
-    /// [`Call::notifications`] yields what `belongs` says belongs to this call, from before the call is sent: however soon
-    /// the peer notifies, nothing is missed. With [`progress`](Self::progress) it yields both.
+    /// [`Call::notifications`] yields the notifications that `belongs` selects. The selection starts before the call is sent, so no
+    /// notification is missed. Together with [`progress`](Self::progress) both kinds are yielded.
     ///
-    /// What it yields does not go to the router; the first reader that matches has it. `belongs` sees every notification of
-    /// the connection while the call is open.
+    /// A selected notification goes to the first reader that selects it, and not to the router. `belongs` is called for every notification
+    /// of the connection while the call is open.
     ///
     /// ```
     /// # use rescind_core::{CallContext, Peer, Router, dialect, memory_pair};
@@ -167,11 +167,11 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// Begins the call. It never waits, and never fails for want of room in the outbox.
+    /// Starts the call. It does not wait, and it does not fail if the outbox is full.
     ///
     /// # Errors
-    /// [`CallError::Params`] if the params cannot be written or are over the frame limit; [`CallError::TooMany`] if too
-    /// many calls are in flight; [`CallError::Ended`] if the parent is answered already.
+    /// [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit; [`CallError::TooMany`] if too many calls are in
+    /// flight; [`CallError::Ended`] if the parent is answered already.
     pub fn start(mut self) -> Result<Call<R>, CallError> {
         let mut frame = self.frame?;
         let exempt = exempt_of(&self.shared, &frame);
@@ -242,7 +242,7 @@ impl<R> CallBuilder<R> {
             }
             Ok(started)
         });
-        // A call that is refused leaves it, and to drop it runs the user's code: not under the lock (D2).
+        // A call that is refused does not take it. Dropping it may run code of the user, so it is dropped without the lock (D2).
         drop((belongs, late));
         if let Some(release) = extras.and_then(|extras| extras.release_parent) {
             release();
@@ -285,7 +285,7 @@ fn refused_call<R>(
     Ok(Call::settled(shared, Arc::clone(method), settled))
 }
 
-/// A child of a request that is cancelled is born cancelled (I5); one of a request that is answered is none.
+/// A child of a cancelled request is cancelled at its start (I5). A child of an answered request is refused.
 fn refuse_child<R>(
     parent: &CallContext,
     cause: Cause,
@@ -297,11 +297,11 @@ fn refuse_child<R>(
     born(cause)
 }
 
-/// Whether the params name something that puts the call out of a cancel's reach.
+/// Whether the params contain the member that makes a call uncancellable (MCP: `task`).
 fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> CancelExemption {
     let Some(member) = shared.dialect.rules().uncancellable_param else { return CancelExemption::No };
     let Some(params) = frame.params.as_ref().map(|params| params.get()) else { return CancelExemption::No };
-    // Most params do not hold the word at all, and then need no reading.
+    // Most params do not contain the word at all, and then need no parsing.
     if !params.contains(member) {
         return CancelExemption::No;
     }
@@ -311,7 +311,7 @@ fn exempt_of(shared: &ConnectionInner, frame: &Frame) -> CancelExemption {
     }
 }
 
-/// The span of a call, if anyone wants it. It is a child of the span the call is started in.
+/// The span of a call, if it is enabled. It is a child of the current span.
 fn open_span(shared: &ConnectionInner, method: &str) -> CallSpan {
     let span = tracing::info_span!(
         "rescind.call",
@@ -324,7 +324,7 @@ fn open_span(shared: &ConnectionInner, method: &str) -> CallSpan {
     (!span.is_disabled()).then(|| Arc::new(span))
 }
 
-/// Adds our declaration to our half of the handshake, and reads what that half then says.
+/// Adds this side's declaration to its half of the handshake, and reads that half.
 fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect::Handshake> {
     let codec = shared.dialect.codec();
     let params = frame.params.as_mut()?;
@@ -335,7 +335,7 @@ fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect
 }
 
 impl CallContext {
-    /// A call to the same peer that belongs to this request: it is cancelled with it, and when it ends.
+    /// A call to the same peer as a child of this request: it is cancelled when the request is cancelled and when the request ends.
     pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
         CallBuilder::new(self.connection(), method.into(), params).child_of(self)
     }

@@ -1,4 +1,4 @@
-//! Cancelling a call from anywhere, at any time.
+//! A handle that cancels a call.
 
 use std::fmt;
 use std::future::Future;
@@ -11,8 +11,7 @@ use crate::driver::state::ConnectionInner;
 use crate::driver::tables::slots::SlotKey;
 use crate::machine::CancelResult;
 
-/// Cancels one call. Cheap to clone, can cross threads, works outside a runtime, and does nothing once its call has
-/// ended (004-31).
+/// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended (004-31).
 #[derive(Clone)]
 pub struct Canceller {
     shared: Arc<ConnectionInner>,
@@ -25,20 +24,20 @@ impl Canceller {
         Self { shared: Arc::clone(shared), ticket }
     }
 
-    /// Cancels the call, with a reason for the peer where its dialect has room for one; an empty reason is none. The
-    /// result says what was done about it, at once; how the call ends is told by the call.
+    /// Cancels the call. The reason is sent to the peer if the dialect has a field for it; an empty reason is not sent. Returns at once and
+    /// says what was done. The call itself returns how it ended.
     pub fn cancel(&self, reason: &str) -> CancelResult {
         let cause = Cause::new(CauseKind::Caller);
         self.cancel_because(if reason.is_empty() { cause } else { cause.with_reason(reason) })
     }
 
-    /// Cancels the call for this cause. The first cause wins.
+    /// Cancels the call with this cause. The first cause of a call is kept.
     pub fn cancel_because(&self, cause: Cause) -> CancelResult {
         let Some(ticket) = self.ticket else { return CancelResult::AlreadySettled };
         self.shared.step(|state, now, _| state.cancel_call(now, ticket, cause, None))
     }
 
-    /// A token that cancels the call when it is cancelled, by itself or as a child of another.
+    /// A token that cancels the call when the token is cancelled.
     #[must_use]
     pub fn to_token(&self) -> CancellationToken {
         let token = CancellationToken::new();
@@ -46,7 +45,7 @@ impl Canceller {
         token
     }
 
-    /// Cancels the call when the token is cancelled. Nothing is left of it once the call has ended.
+    /// Cancels the call when the token is cancelled. The task that waits for the token ends with the call.
     pub fn cancel_on(&self, token: CancellationToken) {
         let canceller = self.clone();
         self.watch(async move {
@@ -55,7 +54,7 @@ impl Canceller {
         });
     }
 
-    /// Runs a task beside the call that ends with it.
+    /// Runs a task that is aborted when the call ends.
     fn watch(&self, task: impl Future<Output = ()> + Send + 'static) {
         let Some(ticket) = self.ticket else { return };
         let watch = self.shared.runtime.spawn(task).abort_handle();

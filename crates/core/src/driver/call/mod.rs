@@ -1,4 +1,4 @@
-//! A call under way.
+//! A call in flight.
 
 pub(crate) mod builder;
 pub(crate) mod canceller;
@@ -21,13 +21,13 @@ use crate::driver::state::ConnectionInner;
 use crate::driver::tables::slots::SlotKey;
 use crate::error::CallError;
 
-/// A call under way: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
+/// A call in flight: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
 ///
-/// The future's `Ok` is a value whether or not a cancel was asked; [`outcome`](Self::outcome) tells the two apart.
+/// The future returns a value also if a cancel was requested and came too late; [`outcome`](Self::outcome) tells the two apart.
 ///
 /// # Cancel safety
-/// Polling it and dropping the poller loses nothing. Dropping the call itself cancels it with the cause `Dropped`
-/// and does not wait for the peer. That works outside a runtime and after the connection is gone: it takes a lock.
+/// Dropping a future that polls the call by reference loses nothing. Dropping the call itself cancels it with the cause `Dropped` and does
+/// not wait for the peer. It can be dropped outside a runtime and after the connection has closed.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<R> {
     shared: Arc<ConnectionInner>,
@@ -39,9 +39,9 @@ pub struct Call<R> {
 
 enum State {
     Open(SlotKey),
-    /// Settled before it began.
+    /// Settled before it was sent.
     Settled(Settled),
-    /// Its answer was given away.
+    /// Its answer was returned.
     Done,
 }
 
@@ -64,22 +64,23 @@ impl<R> Call<R> {
         Self { shared: Arc::clone(shared), method, state, inbox, answer: PhantomData }
     }
 
-    /// What cancels the call from elsewhere.
+    /// A handle that cancels the call from any task or thread.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller::new(&self.shared, self.ticket())
     }
 
-    /// What the peer notifies for this call, by its progress token or as its caller tells it apart. The call must have been
-    /// made with [`progress`](crate::CallBuilder::progress) or
-    /// [`notifications_where`](crate::CallBuilder::notifications_where), else nothing comes. Those who read share what comes.
+    /// The peer's notifications for this call: those with its progress token, and those that
+    /// [`notifications_where`](crate::CallBuilder::notifications_where) selects. A call made without
+    /// [`progress`](crate::CallBuilder::progress) and `notifications_where` yields nothing. Several readers of one call share the
+    /// notifications: each goes to one of them.
     pub fn notifications(&self) -> Notifications {
         Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
     }
 
-    /// The notifications `belongs` says belong to this call, from now on: one that came before is missed, which
-    /// [`CallBuilder::notifications_where`](crate::CallBuilder::notifications_where) rules out. They go to this reader and not to the
-    /// router; the first reader that matches has them. `belongs` sees every notification of the connection.
+    /// The notifications that `belongs` selects for this call, from now on. Earlier ones are missed;
+    /// [`CallBuilder::notifications_where`](crate::CallBuilder::notifications_where) misses none. A selected notification goes to the first
+    /// reader that selects it, and not to the router. `belongs` is called for every notification of the connection.
     pub fn notifications_where(
         &self,
         belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
@@ -94,8 +95,8 @@ impl<R> Call<R> {
         Notifications::new(inbox)
     }
 
-    /// What the peer acknowledged of the call's cancel, where its dialect acknowledges (ABP): whether the call is
-    /// cancelled. `None`: the call ended without an acknowledgement.
+    /// Waits for the acknowledgement of the call's cancel, in dialects that acknowledge cancels (ABP). Returns whether the peer says that the
+    /// call is cancelled. `None`: the call ended without an acknowledgement.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -117,7 +118,7 @@ impl<R> Call<R> {
         .await
     }
 
-    /// Lets the call go on without anyone to wait for it: neither its parent nor a dropped handle cancels it.
+    /// Drops the handle without cancelling the call. Its parent does not cancel it either.
     pub fn detach(mut self) {
         if let State::Open(ticket) = std::mem::replace(&mut self.state, State::Done) {
             self.shared.step(|state, _, effects| {
@@ -168,7 +169,7 @@ impl<R> Call<R> {
 }
 
 impl<R: DeserializeOwned> Call<R> {
-    /// How the call ended. A value that is not of the type asked for is [`Outcome::Unreadable`].
+    /// Waits for the end of the call. A value that does not have the requested type is [`Outcome::Unreadable`].
     ///
     /// # Cancel safety
     /// Dropping the future drops the call, which cancels it.
@@ -206,7 +207,7 @@ impl<R> fmt::Debug for Call<R> {
     }
 }
 
-/// Reads how a call ended as its caller sees it.
+/// Converts the end of a call into its outcome, and decodes its value.
 fn outcome_of<R: DeserializeOwned>(settled: Settled) -> Outcome<R> {
     match settled {
         Settled::Value { value, after_cancel } => match serde_json::from_slice(&value) {

@@ -1,4 +1,4 @@
-//! How a handler ends when it has no value.
+//! The error of a handler.
 
 use std::error::Error;
 use std::fmt;
@@ -9,16 +9,19 @@ use crate::error::CallError;
 use crate::machine::HandlerResult;
 use crate::message::ErrorObject;
 
-/// The request was cancelled and its handler stops. Made by [`CallContext::check`](crate::CallContext::check).
+/// The request was cancelled and its handler stops. Returned by [`CallContext::check`](crate::CallContext::check) and
+/// [`CallContext::run_until_cancelled`](crate::CallContext::run_until_cancelled).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request was cancelled: {0}")]
 pub struct Stopped(pub Cause);
 
-/// Why a handler has no value.
+/// Why a handler returns no value.
 ///
-/// Any error turns into one with `?`. An [`ErrorObject`] is answered as it is; [`Stopped`], and a [`CallError`] that
-/// says a child was cancelled, give the dialect's cancelled answer; what a child's peer answered is passed on; every
-/// other error is answered `INTERNAL_ERROR` without its text, which goes to the trace.
+/// `?` converts any error into one. The peer gets:
+/// - an [`ErrorObject`] as it is;
+/// - the dialect's cancelled answer for [`Stopped`], for a [`Cause`], and for a [`CallError`] of a child that was cancelled;
+/// - the error that the peer of a child answered, for [`CallError::Failed`];
+/// - `INTERNAL_ERROR` for every other error. Its text is logged and not sent.
 pub struct HandlerError(Repr);
 
 enum Repr {
@@ -34,7 +37,7 @@ impl HandlerError {
         Self(Repr::Stopped(cause))
     }
 
-    /// An error of any type, in a box.
+    /// Converts a boxed error of any type.
     #[must_use]
     pub fn from_boxed(error: Box<dyn Error + Send + Sync>) -> Self {
         let error = match error.downcast::<ErrorObject>() {
@@ -73,7 +76,7 @@ impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
     }
 }
 
-/// For `Err(cause)?`: the handler stopped because of its cancel.
+/// For `Err(cause)?`: the handler stopped because its request was cancelled.
 impl From<Cause> for HandlerError {
     fn from(cause: Cause) -> Self {
         Self::stopped(cause)

@@ -1,18 +1,18 @@
-//! Where a notification stood among the requests of its connection.
+//! Which requests arrived before a notification.
 
 use std::sync::{Arc, Weak};
 
 use crate::driver::context::CallContext;
 use crate::driver::state::{ConnectionInner, Notified};
 
-/// Where a notification stood among the requests of its connection.
+/// Tells which requests arrived before a notification on its connection.
 ///
-/// Handlers run beside one another, so when one's code runs says nothing of what came first on the wire. A notification
-/// that means the requests before it, as ACP's `session/cancel` does, asks its place and leaves the later ones alone.
+/// Handlers run concurrently, so the order in which they run is not the order of arrival. A notification that concerns only the requests
+/// before it, such as ACP's `session/cancel`, uses this to leave later requests alone.
 #[derive(Clone, Debug)]
 pub struct ArrivalOrder {
     connection: Weak<ConnectionInner>,
-    /// It was the connection's so many-th.
+    /// Its number among the notifications of the connection.
     number: u64,
 }
 
@@ -21,9 +21,8 @@ impl ArrivalOrder {
         Self { connection: Arc::downgrade(&notified.connection), number: notified.number }
     }
 
-    /// Whether the notification came before the request, on the same connection. Between connections there is no order:
-    /// `false`. To be asked while the notification's handler runs; for a request that came after its end it is `false`
-    /// too.
+    /// Whether the notification arrived before the request on the same connection. `false` for a request of another connection. Call it
+    /// while the notification's handler runs: for a request that arrived after the handler ended it returns `false` too.
     #[must_use]
     pub fn is_before(&self, request: &CallContext) -> bool {
         std::ptr::eq(self.connection.as_ptr(), Arc::as_ptr(request.connection()))

@@ -1,4 +1,4 @@
-//! Notifications of the peer: those a call's handle reads, and those the router handles.
+//! Notifications of the peer, and the inbox from which a call's handle reads them.
 
 pub(crate) mod arrival_order;
 pub(crate) mod queue;
@@ -21,7 +21,7 @@ use crate::driver::params::{read_params, unpinned};
 use crate::error::CallError;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Notifications one handle may leave unread; over it the newest are dropped and counted.
+/// The most unread notifications of one handle. Above it new ones are dropped and counted.
 const UNREAD: usize = 1024;
 
 /// A notification of the peer.
@@ -36,7 +36,7 @@ impl Notification {
         Self { method, params }
     }
 
-    /// The same, with its params held in a budget. `None`: there is no room for them.
+    /// The same notification, with its params counted in a budget. `None`: the budget has no room for them.
     fn held_in(self, budget: &ByteBudget) -> Option<Self> {
         let Self { method, params } = self;
         let params = match params {
@@ -52,7 +52,7 @@ impl Notification {
         &self.method
     }
 
-    /// Its params as they stand, in JSON.
+    /// Its params as JSON text.
     #[must_use]
     pub fn raw_params(&self) -> Option<&str> {
         self.params.as_deref().and_then(|params| std::str::from_utf8(params).ok())
@@ -61,7 +61,7 @@ impl Notification {
     /// Its params as a value.
     ///
     /// # Errors
-    /// [`CallError::Notification`] if they are not of the type asked for.
+    /// [`CallError::Notification`] if they do not have the requested type.
     pub fn params<P: DeserializeOwned>(&self) -> Result<P, CallError> {
         read_params(self.params.clone())
             .map_err(|error| CallError::Notification { method: self.method.to_string(), what: error.message })
@@ -75,9 +75,9 @@ impl fmt::Debug for Notification {
     }
 }
 
-/// What the peer notifies for one call, before its answer.
+/// The peer's notifications for one call, before its answer.
 ///
-/// At most 1024 are kept unread, and no more bytes than the connection may hold; over that the newest are dropped and
+/// At most 1024 unread notifications are kept, and no more bytes than the connection's limit. Above that new ones are dropped and
 /// [counted](Self::dropped).
 #[must_use = "nothing is read unless it is polled"]
 pub struct Notifications(Arc<Inbox>);
@@ -87,7 +87,7 @@ impl Notifications {
         Self(inbox)
     }
 
-    /// The next one; `None` once the call has ended and all are read.
+    /// The next notification. `None` once the call has ended and all are read.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -95,7 +95,7 @@ impl Notifications {
         std::future::poll_fn(|cx| self.0.poll_next(cx)).await
     }
 
-    /// How many were dropped because they were not read.
+    /// How many notifications were dropped because too many were unread.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.0.lock().dropped
@@ -116,7 +116,7 @@ impl fmt::Debug for Notifications {
     }
 }
 
-/// Where a call's notifications wait for its handle. Its lock is taken without the connection's.
+/// The unread notifications of a call. Its lock is never taken while the connection's lock is held.
 pub(crate) struct Inbox {
     pub(crate) reads_progress: bool,
     state: Mutex<InboxState>,
@@ -135,7 +135,7 @@ impl Inbox {
         Arc::new(Self { reads_progress, state: Mutex::default() })
     }
 
-    /// Keeps it until it is read, in the budget of its connection.
+    /// Keeps a notification until it is read. Its bytes count in the budget of the connection.
     pub(crate) fn push(&self, notification: Notification, budget: &ByteBudget) {
         let kept = notification.held_in(budget);
         let (reader, left) = {
