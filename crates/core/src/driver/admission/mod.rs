@@ -1,4 +1,4 @@
-//! What a server counts over all its connections, so that reconnecting does not reset it.
+//! The counts of a server over all its connections. A client cannot reset them by reconnecting.
 
 pub(crate) mod counts;
 pub(crate) mod limits;
@@ -15,15 +15,15 @@ use crate::driver::admission::seats::Seats;
 use crate::machine::{ClientLimits, Limits};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The counts behind [`ServerLimits`]. A connection without a server has its own, without bounds.
+/// The counts that [`ServerLimits`] bounds. A connection without a server has its own, without limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) limits: ServerLimits,
     pub(crate) clients: Clients,
-    /// Permits taken: each handler alive has one, and each request that is about to start.
+    /// Permits in use: each handler has one until its task ends, and each request that is about to start.
     alive: AtomicUsize,
     draining: AtomicUsize,
-    /// Of `draining`, what each client has up to its share: more of one client is its own concern.
+    /// The part of `draining` that counts for other clients: of each client up to its share.
     draining_shared: AtomicUsize,
     sessions: AtomicUsize,
     pub(crate) seats: Seats,
@@ -46,8 +46,7 @@ impl Admission {
         }
     }
 
-    /// Without bounds but those of the bytes that these clients hold. On a connection that is many clients' each has its share of the
-    /// connection's limits.
+    /// No limits except the bytes of these clients. If a connection carries several clients, each may use its share of the connection's limits.
     pub(crate) fn among(clients: Clients) -> Self {
         let unbounded = Self::unbounded();
         let limits = ServerLimits { client_share: clients.share(), ..unbounded.limits };
@@ -65,7 +64,7 @@ impl Admission {
         })
     }
 
-    /// What one client may have of a connection that is many clients'.
+    /// The limits of one client on a connection that carries several clients.
     pub(crate) fn limits_of_one(&self, limits: &Limits) -> Option<ClientLimits> {
         let share = self.limits.client_share;
         let of_one = || {
@@ -74,9 +73,9 @@ impl Admission {
         (!share.is_all()).then(of_one)
     }
 
-    /// Lets one more request of this client in and takes a place for its handler; the error names the limit that is reached.
+    /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is reached.
     pub(crate) fn admit(&self, client: &Client) -> Result<(), &'static str> {
-        // The limit is a threshold: at it, one more is still let in.
+        // The limit is a threshold: at the limit one more request is admitted.
         if self.draining_shared.load(Ordering::Relaxed) > self.limits.draining {
             return Err("server_draining");
         }
@@ -95,7 +94,7 @@ impl Admission {
         })
     }
 
-    /// A handler starts for which no place was taken.
+    /// A handler starts for which no permit was taken.
     pub(crate) fn take_anyway(&self) {
         self.alive.fetch_add(1, Ordering::Relaxed);
     }
@@ -122,12 +121,12 @@ impl Admission {
         self.limits.client_share.of(self.limits.draining)
     }
 
-    /// How many draining handlers of one client others are refused for.
+    /// How many draining handlers of one client count for other clients.
     const fn draining_counted(&self) -> usize {
         if self.limits.client_share.is_all() { usize::MAX } else { self.draining_of_one() }
     }
 
-    /// Takes a place for one more connection, if there is one.
+    /// Counts one more connection, if the limits allow it.
     pub(crate) fn open_session(&self, client: &Arc<Client>) -> bool {
         if !client.take(Resource::Sessions, self.limits.sessions) {
             return false;

@@ -1,18 +1,18 @@
-//! Permits of handlers, from the request that is let in to the end of its task.
+//! Permits of handlers, from the admission of a request to the end of its task.
 
 use crate::clients::{Client, Resource};
 use crate::driver::admission::Admission;
 
-/// Whose a request is.
+/// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whose<'a> {
-    /// As all of its connection are.
+    /// The client of its connection.
     Connections(&'a Client),
-    /// Its own client's, among others of its connection.
+    /// A client of its own: the connection carries several clients.
     Own(&'a Client),
 }
 
-/// Where the task of a request stands, for the counts a server keeps over all its connections.
+/// The state of a request's task, for the counts of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     NotStarted,
@@ -21,34 +21,34 @@ pub(crate) enum Task {
     Ended,
 }
 
-/// Permits that a step holds and no handler has: of the request it lets in, and of the handlers that end in it. What starts in
-/// the same step has them, and the rest goes back at its end. So one who waited starts in the place of one who ended, and
-/// nobody else comes in between.
+/// Permits that a step holds and no handler has: that of the request it admits, and those of the handlers that end in it. Requests that start in
+/// the same step take them, and the rest is given back at its end. So a request that waited takes the permit of one that ended, and no other
+/// request can take it in between.
 ///
-/// Where a connection is one client, they are permits of that client too. Where it is many, a client's own count is changed at
-/// once: one who waited may come on top of its client's share, by one for each step at that moment.
+/// If the connection has one client, they are permits of that client too. If it carries several, a client's count changes at once, and a request
+/// that waited may exceed its client's share by one for each concurrent step.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     held: usize,
-    /// The request that was let in has its client's place still.
+    /// The admitted request still has its client's permit.
     arriving: bool,
 }
 
 impl Permits {
-    /// The place of a request that was let in.
+    /// The permit of a request that was admitted.
     pub(crate) const fn admitted(&mut self, whose: Whose<'_>) {
         self.held += 1;
         self.arriving = matches!(whose, Whose::Own(_));
     }
 
-    /// The step of the request that was let in is over: where it did not start, its client has its place back.
+    /// The step of the admitted request ends. If the request did not start, its client gets the permit back.
     pub(crate) fn arrived(&mut self, client: &Client) {
         if std::mem::take(&mut self.arriving) {
             client.give_back(Resource::Running, 1);
         }
     }
 
-    /// A handler starts; `arrives`: of the request that was let in in this step.
+    /// A handler starts. `arrives`: its request was admitted in this step.
     pub(crate) fn starts(&mut self, admission: &Admission, whose: Whose<'_>, arrives: bool) {
         match whose {
             Whose::Own(_) if arrives && std::mem::take(&mut self.arriving) => {}
@@ -65,7 +65,7 @@ impl Permits {
         }
     }
 
-    /// The request of a handler that runs is settled.
+    /// The request of a running handler is settled.
     pub(crate) fn drains(
         admission: &Admission,
         (Whose::Connections(client) | Whose::Own(client)): Whose<'_>,
@@ -73,7 +73,7 @@ impl Permits {
         admission.drains(client);
     }
 
-    /// The task of a request is gone.
+    /// The task of a request has ended.
     pub(crate) fn ends(&mut self, admission: &Admission, whose: Whose<'_>, from: Task) {
         let (Whose::Connections(client) | Whose::Own(client)) = whose;
         match from {
@@ -87,7 +87,7 @@ impl Permits {
         }
     }
 
-    /// The step is over; the permits were of this client, where its connection has no other.
+    /// The step ends. `client`: the client of the connection, if it carries only one.
     pub(crate) fn give_back(&mut self, admission: &Admission, client: Option<&Client>) {
         if self.held > 0 {
             let permits = std::mem::take(&mut self.held);

@@ -1,8 +1,8 @@
-//! The connections of a server, and which of them makes room for another: one on which nothing was ever asked.
+//! The connections of a server, and which of them is closed to make room for another: an unused one.
 //!
-//! - P1 A place is given back once: by the end of its connection, or by the one it makes room for. The lock of the table decides.
-//! - P2 A connection with anything in flight, or that ever asked for anything but the handshake, keeps its place.
-//! - P3 No connection's lock is taken under the table's.
+//! - P1 A seat is given back once: by the end of its connection, or when the connection is closed to make room. The lock of the table decides.
+//! - P2 A connection keeps its seat if anything is in flight, or if its peer ever requested anything but the handshake.
+//! - P3 No connection's lock is taken while the table's lock is held.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -13,22 +13,22 @@ use crate::clients::Client;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Connections that made room and still close, at most.
+/// The most connections that were displaced and are still closing.
 const LEAVING: usize = 64;
 
-/// A connection that is open, as one who needs its place sees it.
+/// An open connection that may be displaced.
 pub(crate) trait Occupant: Send + Sync {
     /// Whether a request or a call is in flight on it.
     fn is_busy(&self) -> bool;
-    /// It makes room: it is shut down as an idle one is.
+    /// Shuts it down, as an idle connection is shut down.
     fn leave(self: Arc<Self>);
 }
 
-/// The places of a server's connections.
+/// The seats of a server's connections.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
     table: Mutex<Table>,
-    /// Connections that were told to make room.
+    /// How many connections were displaced.
     displaced: AtomicUsize,
 }
 
@@ -39,7 +39,7 @@ struct Table {
     leaving: usize,
 }
 
-/// What is known of a connection with a place.
+/// The seat of a connection.
 pub(crate) struct Seat {
     number: u64,
     client: Arc<Client>,
@@ -58,7 +58,7 @@ impl Seats {
         self.displaced.load(Ordering::Relaxed)
     }
 
-    /// A seat for one more connection. `is_many`: the connection is all clients at once, and never makes room.
+    /// A seat for one more connection. `is_many`: the connection carries several clients, and is never displaced.
     pub(crate) fn add(&self, client: &Arc<Client>, is_many: bool) -> Arc<Seat> {
         let mut table = self.table();
         let number = table.next;
@@ -75,7 +75,7 @@ impl Seats {
         seat
     }
 
-    /// The seats on which nothing was asked yet; `of`: of this client alone.
+    /// The seats of unused connections. `of`: only those of this client.
     pub(crate) fn unused(&self, of: Option<&Arc<Client>>) -> Vec<Arc<Seat>> {
         let table = self.table();
         let unused = |seat: &&Arc<Seat>| {
@@ -84,7 +84,7 @@ impl Seats {
         table.taken.values().filter(unused).cloned().collect()
     }
 
-    /// Takes the seat of a connection that has to make room. `false`: it is gone, or too many leave already.
+    /// Takes the seat of a connection that is displaced. `false`: the connection has ended, or too many are closing already.
     pub(crate) fn displace(&self, seat: &Seat) -> bool {
         {
             let mut table = self.table();
@@ -97,7 +97,7 @@ impl Seats {
         true
     }
 
-    /// The connection has ended. `false`: it had made room before.
+    /// The connection has ended. `false`: it was displaced before.
     pub(crate) fn remove(&self, seat: &Seat) -> bool {
         let mut table = self.table();
         let had_it = table.taken.remove(&seat.number).is_some();
@@ -133,7 +133,7 @@ impl Seat {
         }
     }
 
-    /// Waits until the connection has to make room before it is open.
+    /// Waits until the connection is displaced before it has opened.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -150,7 +150,7 @@ impl Seat {
         }
     }
 
-    /// Something was asked on the connection.
+    /// The peer requested something other than the handshake.
     pub(crate) fn set_used(&self) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A connection's permit among those of its server, and who gives his up for a new one.
+//! The permit of a connection, and which connection is displaced for a new one.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use crate::clients::{Client, Resource};
 use crate::driver::admission::Admission;
 use crate::driver::admission::seats::{Occupant, Seat};
 
-/// A connection's place among those of its server, given back when its driver ends.
+/// The permit of a connection. It is given back when the connection's task ends.
 pub(crate) struct SessionPermit {
     admission: Arc<Admission>,
     seat: Arc<Seat>,
 }
 
 impl Admission {
-    /// A place for one more connection of this client. Where there is none, the oldest connection without use makes room: of this
-    /// client, if it has its share, else of whoever has most. The error says what is full. `is_many`: the connection is all clients
-    /// at once, and never makes room.
+    /// A permit for one more connection of this client. At the limit the oldest unused connection is displaced: of this client, if it has used its
+    /// share, else of the client with the most connections. The error names the limit. `is_many`: the connection carries several clients, and is
+    /// never displaced.
     pub(crate) fn seat(
         self: &Arc<Self>,
         client: &Arc<Client>,
@@ -30,7 +30,7 @@ impl Admission {
         Ok(SessionPermit { admission: Arc::clone(self), seat: self.seats.add(client, is_many) })
     }
 
-    /// `true`: a place was given back.
+    /// Returns whether a connection was displaced.
     fn make_room(&self, client: &Arc<Client>) -> bool {
         let has_its_share =
             client.held(Resource::Sessions) >= self.limits.client_share.of(self.limits.sessions);
@@ -63,7 +63,7 @@ impl SessionPermit {
         self.seat.opened(occupant);
     }
 
-    /// Something was asked on the connection.
+    /// The peer requested something other than the handshake.
     pub(crate) fn set_used(&self) {
         self.seat.set_used();
     }

@@ -1,18 +1,18 @@
 //! The task that drives one connection.
 //!
-//! It polls both halves of the link, and nothing else waits on its way: a frame is read, decoded without the lock,
-//! taken in by one step, and its handler is started as a task of its own.
+//! It polls both halves of the link. A frame is read, decoded without the lock, and processed in one step; its handler runs as a task of its
+//! own.
 //!
-//! - T1 The reader waits for nobody: no handler, permit, lock held over user code, or writer (L2).
+//! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2).
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
-//! - T3 After at most [`BATCH`] frames read it writes and yields, and after a row of cancels written too; a round walks one slice of
-//!   a cascade, whatever else it does.
-//! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once and before
-//!   anything else is written: so no cancel can precede its request on the wire (I12), and no code of the wire runs
-//!   under the lock. A frame the wire then refuses is told to the machine as not sent.
-//! - T5 It sleeps only after it has looked, under the lock, that nothing happened since it last did; whoever makes
-//!   something happen later takes its waker. So no wake-up is lost, and none is made while it is awake.
-//! - T6 Dropped at any time, with its runtime or by a panic of the wire, it settles every call as disconnected.
+//! - T3 After at most [`BATCH`] frames were read, or after several cancels in a row were written, the task does its other work and yields. In
+//!   each round it cancels one slice of a cascade.
+//! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once, before any other frame. So no
+//!   cancel precedes its request on the transport (I12), and no code of the transport runs while the lock is held. If the transport refuses the
+//!   frame, the machine is told that it was not sent.
+//! - T5 It sleeps only after it has checked, with the lock held, that nothing happened since its last look. Code that causes something later
+//!   takes its waker. So no wake-up is lost, and none is sent while the task is awake.
+//! - T6 If it is dropped, with its runtime or by a panic of the transport, it settles every call as disconnected.
 
 pub(crate) mod idle;
 pub(crate) mod negotiate;
@@ -41,65 +41,65 @@ use crate::transport::{
     CloseReason, Inbound, Link, Receiver, Sender, TransportError, TransportErrorKind, TransportEvent,
 };
 
-/// The most frames read before it writes and yields.
+/// The most frames that are read before the task writes and yields.
 const BATCH: usize = 16;
-/// The most rounds before it yields to others although there is more to do.
+/// The most rounds before the task yields although there is more to do.
 const ROUNDS: usize = 16;
 
-/// The driver of one connection.
+/// The task of one connection.
 pub(crate) struct ConnectionTask {
     pub(crate) shared: Arc<ConnectionInner>,
-    /// What is the driver's alone.
+    /// Data that only this task uses.
     pub(crate) own: Box<TaskData>,
     pub(crate) rx: Option<Pin<Box<dyn Receiver>>>,
     pub(crate) tx: Option<Pin<Box<dyn Sender>>>,
-    /// Members of a batch that are still to be read, and what was read before the dialect was known.
+    /// Members of a batch, and frames that arrived before the dialect was known.
     pub(crate) pending: VecDeque<Inbound>,
-    /// What frames are encoded in.
+    /// The buffer in which frames are encoded.
     pub(crate) scratch: Vec<u8>,
     pub(crate) unflushed: bool,
-    /// Bytes handed to the transport since it was last flushed.
+    /// Bytes passed to the transport since its last flush.
     pub(crate) written: usize,
-    /// The same in the budget, where it is more than a little.
+    /// The same bytes in the budget, if they are more than 16 KiB.
     pub(crate) written_held: HeldBytes,
-    /// A frame came or went since it was last looked whether the connection is in use.
+    /// A frame was received or sent since the last check for idleness.
     pub(crate) moved: bool,
-    /// Where a server sets a time for connections that nobody uses.
+    /// The timer for idle connections, if the server sets a limit.
     pub(crate) idle: Option<Idle>,
     phase: Phase,
-    /// The one timer. It may fire earlier than needed, never later.
+    /// The timer of the machine. It may fire early, never late.
     timer: Option<Pin<Box<Sleep>>>,
     armed: Option<Instant>,
 }
 
-/// What a driver has for as long as it lives, apart: its task is no larger for it.
+/// Data that the task keeps for its whole life, in a box, so that the task itself is small.
 pub(crate) struct TaskData {
-    /// What handlers hold is let go with the connection, even if that is a handle of it.
+    /// Handlers are dropped with the connection, also if they hold a handle of it.
     pub(crate) router: Arc<Router>,
-    /// The connection's place among those of its server.
+    /// The connection's permit among those of its server.
     pub(crate) place: Option<SessionPermit>,
 }
 
 enum Phase {
     Open,
-    /// What waits is flushed, then the wire is closed; both within the deadline.
+    /// Frames that wait are flushed, then the transport is closed, both before the deadline.
     Closing {
         by: Pin<Box<Sleep>>,
         reason: CloseReason,
         result: Result<(), ConnectionError>,
     },
-    /// The wire is gone; what still runs has its grace.
+    /// The transport is gone. Handlers that still run have their grace.
     Lost,
 }
 
-/// What a look at the clock, and at what happened meanwhile, came to.
+/// The result of a look at the timers and at what happened meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// There is nothing to do until something wakes it.
+    /// There is nothing to do until the task is woken.
     Nothing,
-    /// Something happened, or was due and was done.
+    /// Something happened, or a timer was due and was handled.
     Done,
-    /// More is due than one step does.
+    /// More timers are due than one step handles.
     More,
 }
 
@@ -111,7 +111,7 @@ impl ConnectionTask {
         pending: VecDeque<Inbound>,
         place: Option<SessionPermit>,
     ) -> Self {
-        // A link without a session is all clients of its listener at once.
+        // A link without a session carries all clients of its listener.
         let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
         let written_held = shared.budget.hold(0);
         Self {
@@ -132,7 +132,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Reads a batch. `true`: there may be more.
+    /// Reads a batch of frames. Returns whether there may be more.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
         for _ in 0..BATCH {
             if let Some(inbound) = self.pending.pop_front() {
@@ -162,7 +162,7 @@ impl ConnectionTask {
         true
     }
 
-    /// Begins to close, if the machine or the outbox wants it.
+    /// Starts to close if the machine or the outbox requires it.
     fn begin_close(&mut self) {
         if !matches!(self.phase, Phase::Open) || !self.shared.closing.load(Ordering::Relaxed) {
             return;
@@ -186,7 +186,7 @@ impl ConnectionTask {
         self.phase = Phase::Closing { by: Box::pin(tokio::time::sleep(flush)), reason, result };
     }
 
-    /// Writes; a broken wire ends the connection. `true`: there is more to write at once.
+    /// Writes. A broken transport ends the connection. Returns whether there is more to write at once.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> bool {
         match self.write(cx) {
             Ok(more) => more,
@@ -216,7 +216,7 @@ impl ConnectionTask {
         }
     }
 
-    /// The machine is told that the wire is gone.
+    /// Tells the machine that the transport is gone.
     fn lose(&self, lost: DisconnectPolicy) {
         let leftovers = self.shared.step(|state, now, effects| {
             state.session.recv_lost(now, lost);
@@ -239,7 +239,7 @@ impl ConnectionTask {
         });
     }
 
-    /// Does what is due, and arms the timer for what is due next.
+    /// Handles the timers that are due, and arms the timer for the next.
     fn poll_timer(&mut self, cx: &mut Context<'_>, next: Option<Instant>) -> Due {
         if let Some(next) = next.filter(|next| self.armed.is_none_or(|armed| *next < armed)) {
             let at = tokio::time::Instant::from_std(next);
@@ -261,7 +261,7 @@ impl ConnectionTask {
         if is_left { Due::More } else { Due::Done }
     }
 
-    /// For a turn after which there is more to do at once: what is due must not wait until there is no more.
+    /// Handles due timers in a turn that has more to do at once, so that they do not wait for its end.
     fn do_what_is_due(&self) {
         let next = self.shared.lock().session.next_timeout();
         if next.is_some_and(|next| next <= now()) {
@@ -269,7 +269,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Looks, under the lock, whether there is anything to do, and leaves the waker if not (T5).
+    /// Checks, with the lock held, whether there is anything to do, and stores the waker if not (T5).
     fn look_again(&mut self, cx: &mut Context<'_>) -> Due {
         let next = {
             let mut state = self.shared.lock();
@@ -287,8 +287,7 @@ impl ConnectionTask {
         self.poll_timer(cx, next)
     }
 
-    /// Shuts the connection down if nobody has used it for too long: no frame came or went, and nothing is in flight either
-    /// way. `true`: it does.
+    /// Shuts the connection down if it was idle for too long: no frame was received or sent, and nothing is in flight. Returns whether it does.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> bool {
         // A connection that is closing has deadlines of its own.
         let Some(idle) = self.idle.as_mut().filter(|_| self.rx.is_some()) else { return false };
@@ -355,7 +354,7 @@ impl Drop for ConnectionTask {
 }
 
 impl Inbound {
-    /// A member of a batch, which came as the batch came.
+    /// A member of a batch, with the origin of the batch.
     pub(crate) fn member(&self, body: bytes::Bytes) -> Self {
         Self { body, exchange: self.exchange, principal: self.principal.clone(), address: self.address }
     }

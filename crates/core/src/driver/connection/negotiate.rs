@@ -12,14 +12,14 @@ use crate::transport::{
     TransportErrorKind, TransportEvent,
 };
 
-/// So many messages no dialect recognises end the connection.
+/// The most messages that no dialect recognises. Then the connection ends.
 const ATTEMPTS: usize = 16;
 
-/// Reads until a message says which dialect is spoken.
+/// Reads until a message decides the dialect.
 pub(crate) struct PendingNegotiation {
     offered: Negotiation,
     attempts: usize,
-    /// A refusal that waits for the wire.
+    /// A refusal that waits for the transport.
     refusal: Option<Outbound>,
 }
 
@@ -41,7 +41,7 @@ impl PendingNegotiation {
                     link.tx.as_mut().start_send(refusal)?;
                 }
             }
-            // What is not flushed now is flushed with the next thing written, or when the wire asks for it.
+            // What is not flushed now is flushed with the next frame, or when the transport is polled.
             let _ = link.tx.as_mut().poll_flush(cx)?;
             if self.attempts >= ATTEMPTS {
                 return Poll::Ready(Err(ProtocolViolation::UnknownDialect.into()));
@@ -90,7 +90,7 @@ impl PendingNegotiation {
     }
 }
 
-/// An exchange whose message is refused without a word has to end too.
+/// An exchange whose message is refused without an answer must end too.
 fn finish(link: &mut Link, exchange: ExchangeId) {
     if exchange.is_peers() {
         link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Refused);

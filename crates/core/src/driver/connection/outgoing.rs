@@ -1,4 +1,4 @@
-//! What comes out of the outbox to be written, and what the machine is told with it.
+//! Frames that are taken out of the outbox, and what the machine is told about them.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub(crate) enum Outgoing {
 }
 
 impl State {
-    /// The lane the next frame goes by.
+    /// The lane of the next frame.
     pub(crate) fn next_lane(&mut self) -> Option<Lane> {
         let calls = &self.calls;
         self.outbox.skip_empty(|ticket| calls.get(ticket).is_some_and(|entry| entry.frame.is_some()));

@@ -1,4 +1,4 @@
-//! What comes in, frame by frame.
+//! Receives frames.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ use crate::registry::SessionId;
 use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
 impl ConnectionTask {
-    /// Takes in one frame.
+    /// Receives one frame.
     pub(crate) fn recv(&mut self, inbound: &Inbound) {
         let shared = Arc::clone(&self.shared);
         match shared.dialect.codec().decode(&inbound.body) {
@@ -56,7 +56,7 @@ impl ConnectionTask {
                 if allowed && self.pending.is_empty() {
                     for member in members {
                         let body = part_of(&inbound.body, member);
-                        // A batch within a batch is none.
+                        // A batch cannot contain a batch.
                         if body.first() == Some(&b'[') {
                             self.recv_bad(BadMessage::BatchNotAllowed, inbound.exchange);
                         } else {
@@ -75,7 +75,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Takes in what is no message.
+    /// Receives an event that is not a message.
     pub(crate) fn recv_event(&mut self, event: TransportEvent) {
         let shared = &self.shared;
         match event {
@@ -164,7 +164,7 @@ impl ConnectionTask {
             let exchange = inbound.exchange;
             let method = Arc::clone(&mount.method);
             let after = state.notices.last_open();
-            // Of many clients' requests each counts for its own.
+            // If the connection carries several clients, the bytes count for the client alone.
             let counted = if client.is_some() { 0 } else { bytes };
             let arrived = Arrived {
                 key,
@@ -187,7 +187,7 @@ impl ConnectionTask {
                 arriving.key = Some(key);
             }
         };
-        // Mostly it starts in this very step, and then nothing is kept for its start.
+        // Most requests start in this step. Only those that wait for a permit are kept.
         shared.step_with(Payload::Request(&mut arriving), act, |state, payload, ()| {
             if let Payload::Request(Arriving { key: Some(key), waiting, .. }) = payload {
                 if let (Some(mut waiting), Some(_)) = (waiting.take(), state.inbound.get(key.0)) {
@@ -246,7 +246,7 @@ impl ConnectionTask {
         self.shared.step(|state, now, _| state.session.recv_bad(now, why, exchange));
     }
 
-    /// A notification is heard, unless it came too early; one that cancels by a progress token reaches the request it is about.
+    /// Receives a notification. One that arrives before the session is open is dropped. One that cancels by a progress token cancels its request.
     fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
         let shared = &self.shared;
         let has_lifecycle = shared.dialect.rules().lifecycle.is_some();
@@ -270,7 +270,7 @@ impl ConnectionTask {
         }
     }
 
-    /// A notification goes to the call whose token, matcher or exchange it fits, else to the router.
+    /// Passes a notification to the call whose token, selection or exchange it matches, else to the router.
     fn give_notification(&self, method: &str, params: Option<Bytes>, exchange: ExchangeId) {
         let shared = &self.shared;
         let (reads_progress, matchers) = {
@@ -284,7 +284,7 @@ impl ConnectionTask {
             return;
         }
         if let (true, Some(call)) = (reads_progress, exchange.call()) {
-            // On a call's own exchange all that no token or matcher claims is the call's.
+            // A notification on a call's own exchange belongs to the call, unless a token or a selection matches it.
             if self.recv_for(call, method, params.as_ref()) {
                 return;
             }
@@ -316,13 +316,13 @@ impl ConnectionTask {
             let call = state.session.call_of(number).and_then(|call| state.entry_of(call));
             call.filter(|(_, call)| !call.ended).and_then(|(_, call)| call.extras.as_ref()?.inbox.clone())
         };
-        // The inbox of a call that asked for no progress is its matcher's alone.
+        // The inbox of a call without progress is for its selection alone.
         let Some(inbox) = inbox.filter(|inbox| inbox.reads_progress) else { return false };
         inbox.push(Notification::new(Arc::from(method), params.cloned()), &self.shared.budget);
         true
     }
 
-    /// An exchange the peer opened is owed nothing more.
+    /// Ends an exchange of the peer that needs no answer.
     fn accept(&self, exchange: ExchangeId) {
         if exchange.is_peers() {
             self.shared.step(|state, _, _| {
@@ -331,7 +331,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Whose a request is, where the connection is many clients'.
+    /// The client of a request, if the connection carries several clients.
     fn client_of(&self, inbound: &Inbound) -> Option<Arc<Client>> {
         let clients = &self.shared.admission.clients;
         self.shared.exchange_scoped.then(|| clients.client(inbound.principal.as_ref(), inbound.address))
@@ -345,8 +345,8 @@ impl ConnectionTask {
     }
 }
 
-/// Gives a notification to the first reader it belongs to. The readers' own code runs here, without the lock; one that
-/// panics has no part in it.
+/// Passes a notification to the first reader that selects it. Code of the user runs here, without the lock. A selection that panics does not
+/// match.
 fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>, budget: &ByteBudget) -> bool {
     let notification = Notification::new(Arc::from(method), params.cloned());
     let belongs = |reader: &&Matcher| {

@@ -1,4 +1,4 @@
-//! What goes out, frame by frame.
+//! Sends frames.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,15 +14,15 @@ use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
 
-/// Over this a frame's buffer is given away and not copied.
+/// Above this size a frame's buffer is moved to the transport and not copied.
 const COPY: usize = 16 * 1024;
-/// What the transport holds unflushed is counted from so many bytes on.
+/// Unflushed bytes of the transport are counted in the budget from this size on.
 const COUNTED: usize = 16 * 1024;
 
 impl ConnectionTask {
-    /// Writes what the wire takes, then flushes once; behind a cancel that overtakes something, at once. `true`: there is more to write
-    /// at once. After a row of cancels the others have another round to go on, so that the wire holds few of them: whatever
-    /// else goes by it waits behind those it holds.
+    /// Writes the frames that the transport accepts, then flushes once; after a cancel that overtakes a data frame it flushes at once. Returns
+    /// whether there is more to write at once. After several cancels in a row the task does its other work first, so that the transport buffers
+    /// few cancels, behind which other frames would wait.
     pub(crate) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, TransportError> {
         if self.tx.is_none() {
             return Ok(false);
@@ -30,7 +30,7 @@ impl ConnectionTask {
         let mut next = {
             let mut state = self.shared.lock();
             state.outbox.blocked = false;
-            // All that happened so far is looked at from here on.
+            // Everything that has happened so far is handled below.
             state.dirty = false;
             state.next_lane()
         };
@@ -41,14 +41,14 @@ impl ConnectionTask {
                 break;
             }
             if urgent && lane == Lane::Data {
-                // What it overtook would else fill the wire's buffer before any of it is on its way.
+                // Otherwise the frames that it overtook would fill the transport's buffer before the cancel is sent.
                 urgent = false;
                 self.flush(cx)?;
             }
             if !self.poll_ready(lane, cx)? {
                 let mut state = self.shared.lock();
                 state.outbox.blocked = true;
-                // In a wire with one order, more cancels ahead of it would have it wait for as long as there are any.
+                // On an ordered transport further cancels would delay this frame for as long as there are any.
                 let may_pass = lane == Lane::Data && !self.shared.traits.ordered;
                 cancels_wait = may_pass && state.outbox.pass_turn();
                 break;
@@ -62,7 +62,7 @@ impl ConnectionTask {
                 cancels += usize::from(is_cancel);
                 self.send(outgoing)?;
             } else if lane == Lane::Control {
-                // The mark of a cancel that is not wanted any more took its time too.
+                // The mark of a cancel that is not needed any more counts too.
                 cancels += 1;
             }
         }
@@ -81,7 +81,7 @@ impl ConnectionTask {
         Ok(())
     }
 
-    /// The transport holds nothing of what it was given.
+    /// The transport has flushed everything.
     pub(crate) fn flushed(&mut self) {
         self.unflushed = false;
         if std::mem::take(&mut self.written) > COUNTED {
@@ -89,7 +89,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Whether the wire takes a frame of this lane. A full wire is flushed and asked again.
+    /// Whether the transport accepts a frame of this lane. A full transport is flushed and polled again.
     fn poll_ready(&mut self, lane: Lane, cx: &mut Context<'_>) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
         if tx.as_mut().poll_ready(lane, cx)?.is_ready() {
@@ -127,14 +127,14 @@ impl ConnectionTask {
             }
             Outgoing::Cancel { key, number, exchange, cancel, cause } => {
                 if self.abort_exchange(exchange) {
-                    // The answer had no other way to come.
+                    // The answer could only have arrived on this exchange.
                     shared.step(|state, now, _| state.session.recv_call_failed(now, key, true));
                     return Ok(());
                 }
                 let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
                 codec.encode_cancel(rules, &mut self.scratch, number, cancel, shared.seed, cause.reason());
-                // I12: on the peer's exchange the cancel goes where its request went; our own has carried the
-                // request, and the cancel opens another.
+                // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one message, so the cancel
+                // opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
                 let head = FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None };
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
@@ -154,8 +154,8 @@ impl ConnectionTask {
         }
     }
 
-    /// Gives up the exchange of a call where no message could cancel it, because ids mean nothing beyond their
-    /// exchange. `false`: a message has to.
+    /// Aborts the exchange of a call, on transports where ids are unique only within an exchange, so that no message can name the call. Returns
+    /// `false` if a message must cancel it.
     fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
         let names_nothing = self.shared.exchange_scoped && exchange.call().is_some();
         let Some(tx) = self.tx.as_mut().filter(|_| names_nothing) else { return false };
@@ -168,7 +168,7 @@ impl ConnectionTask {
         let out = &mut self.scratch;
         let mut fault = None;
         let (written, exchange, id, otherwise) = match control {
-            // Its details were taken with it; a mark without them was disarmed.
+            // Its details were taken with it. A mark without details was disarmed.
             Control::Cancel(_) => return Ok(()),
             Control::Refuse { to, exchange, why } => {
                 let to = to.as_ref();
@@ -209,7 +209,7 @@ impl ConnectionTask {
         }
     }
 
-    /// The handler of the request on this exchange runs.
+    /// Tells the transport that the handler of the request on this exchange has started.
     pub(crate) fn begin_exchange(&mut self, exchange: ExchangeId) {
         if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
             tx.as_mut().begin_exchange(exchange);
@@ -217,7 +217,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Ends an exchange of the peer without a frame.
+    /// Ends an exchange of the peer, without a frame.
     fn finish_exchange(&mut self, exchange: ExchangeId, how: ExchangeEnd) {
         if let (Some(tx), true) = (&mut self.tx, exchange.is_peers()) {
             tx.as_mut().finish_exchange(exchange, how);
@@ -279,7 +279,7 @@ impl ConnectionTask {
         Ok(())
     }
 
-    /// Hands the scratch to the wire. `false`: the wire refused this frame alone.
+    /// Passes the encoded frame to the transport. `false`: the transport refused this frame only.
     fn start_send(
         &mut self,
         lane: Lane,
@@ -298,8 +298,8 @@ impl ConnectionTask {
         if self.written > COUNTED {
             self.written_held.resize(self.written);
         }
-        // An exchange of ours carries the one message that opened it: an answer to what came on it has to find
-        // another way, and nothing but the peer's answer ends it.
+        // An exchange of this side carries only the message that opened it. An answer to a request that arrived on it is sent elsewhere, and only
+        // the peer's answer ends it.
         let exchange = match head.kind {
             FrameKind::Request | FrameKind::Cancel => exchange,
             FrameKind::Answer | FrameKind::Notification => {

@@ -13,7 +13,7 @@ pub(crate) struct Notice<H> {
     pub(crate) handler: H,
     pub(crate) method: Arc<str>,
     pub(crate) params: Option<Bytes>,
-    /// It is the connection's so many-th; 0 until it is taken in.
+    /// Its number among the notifications of the connection; 0 until it is queued.
     pub(crate) number: u64,
 }
 
@@ -22,19 +22,19 @@ impl<H> Notice<H> {
         Self { handler, method, params, number: 0 }
     }
 
-    /// What it counts for, in bytes.
+    /// Its size in the limits, in bytes.
     pub(crate) fn weight(&self) -> usize {
         self.method.len() + self.params.as_ref().map_or(0, Bytes::len)
     }
 }
 
-/// What is to be done for a notification that was taken in.
+/// What happens with a notification that was accepted.
 pub(crate) enum Admitted<H> {
     /// It is handled by a task of its own.
     Concurrent(Notice<H>),
-    /// A task is needed that works the queue off.
+    /// It is the first: a task must be started that empties the queue.
     First,
-    /// It waits behind others.
+    /// It waits behind other notifications.
     Behind,
 }
 
@@ -42,11 +42,11 @@ pub(crate) enum Admitted<H> {
 pub(crate) struct NotificationQueue<H> {
     waiting: VecDeque<Notice<H>>,
     bytes: usize,
-    /// So many were taken in.
+    /// How many were accepted.
     number: u64,
-    /// Handlers of methods that are not kept in order.
+    /// How many are handled out of order.
     concurrent: usize,
-    /// A task works the queue off.
+    /// A task empties the queue.
     worked: bool,
     pub(crate) dropped: u64,
 }
@@ -62,7 +62,7 @@ impl<H> NotificationQueue<H> {
         self.waiting.len() + self.concurrent
     }
 
-    /// The last notification of those that are not done with; a request that comes now is after it. 0: there is none.
+    /// The last notification that is not handled yet. A request that arrives now is after it. 0: there is none.
     pub(crate) const fn last_open(&self) -> u64 {
         if self.worked { self.number } else { 0 }
     }
@@ -76,7 +76,7 @@ impl<H> NotificationQueue<H> {
         self.len() < limits.notifications && self.bytes + weight <= limits.notification_bytes
     }
 
-    /// Takes a notification in that is handled after those before it.
+    /// Accepts a notification that is handled in order.
     pub(crate) fn push(&mut self, notice: Notice<H>) -> Admitted<H> {
         let mut notice = self.numbered(notice);
         let waits = std::mem::replace(&mut self.worked, true);
@@ -87,7 +87,7 @@ impl<H> NotificationQueue<H> {
         if waits { Admitted::Behind } else { Admitted::First }
     }
 
-    /// Takes a notification in that is handled beside the others.
+    /// Accepts a notification that is handled out of order.
     pub(crate) fn push_concurrent(&mut self, notice: Notice<H>) -> Admitted<H> {
         self.concurrent += 1;
         Admitted::Concurrent(self.numbered(notice))
@@ -99,7 +99,7 @@ impl<H> NotificationQueue<H> {
         Notice { number: self.number, ..notice }
     }
 
-    /// The next one in order. `None`: the task that works the queue off is done.
+    /// The next notification in order. `None`: the queue is empty, and its task ends.
     pub(crate) fn pop(&mut self) -> Option<Notice<H>> {
         let notice = self.waiting.pop_front();
         match &notice {
@@ -109,13 +109,13 @@ impl<H> NotificationQueue<H> {
         notice
     }
 
-    /// One that was handled beside the others is done with.
+    /// A notification that was handled out of order is done.
     pub(crate) const fn concurrent_done(&mut self, bytes: usize) {
         self.concurrent -= 1;
         self.bytes -= bytes;
     }
 
-    /// Forgets what waits; the connection is gone. What is returned is to be dropped without the lock (D2).
+    /// Empties the queue when the connection is gone. Drop the returned notifications without the lock (D2).
     #[must_use]
     pub(crate) fn clear(&mut self) -> VecDeque<Notice<H>> {
         let waiting = std::mem::take(&mut self.waiting);

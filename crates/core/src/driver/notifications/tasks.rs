@@ -1,8 +1,8 @@
-//! The tasks that handle the peer's notifications: one at a time, in arrival order, unless a method is free of the order.
+//! The tasks that handle the peer's notifications: one at a time, in arrival order, except methods that are handled out of order.
 //!
-//! Handlers of requests are tasks beside them. One that was started before a notification came has been polled once
-//! before the notification's handler runs, so that what it did first is seen: a `session/cancel` finds the prompt the
-//! peer sent just before it. Which of the requests that run came after it, its [`ArrivalOrder`](crate::ArrivalOrder) tells.
+//! Handlers of requests are separate tasks. The handler of a request that arrived before a notification is polled once before the notification's
+//! handler runs, so that a `session/cancel` finds the prompt that the peer sent just before it. [`ArrivalOrder`](crate::ArrivalOrder) tells which
+//! requests arrived after the notification.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(1);
 type HandledNotice = Notice<Arc<dyn NotificationHandler>>;
 
 impl ConnectionInner {
-    /// Takes in a notification for the router. Over the limits it is dropped, counted and told (I11).
+    /// Queues a notification for the router. Above the limits it is dropped, counted and logged (I11).
     pub(crate) fn notice(self: &Arc<Self>, notice: HandledNotice) {
         let keeps_order = notice.handler.keeps_order();
         let admitted = self.step(|state, _, effects| {
@@ -49,7 +49,7 @@ impl ConnectionInner {
         });
         let connection = Arc::clone(self);
         match admitted {
-            // One that is dropped is dropped here, without the lock (D2).
+            // A notification above the limits is dropped here, without the lock (D2).
             Err(_) | Ok(Admitted::Behind) => {}
             Ok(Admitted::Concurrent(notice)) => {
                 self.runtime.spawn(async move {
@@ -72,7 +72,7 @@ impl ConnectionInner {
         self.lock().notices.pop()
     }
 
-    /// Waits for handlers that were started and not polled yet; for one that keeps its thread busy, not for long.
+    /// Waits until handlers that were started have been polled once, for at most [`BEGIN_LIMIT`]: a handler may block its thread.
     async fn let_handlers_begin(&self) {
         if self.beginning.load(Ordering::SeqCst) == 0 {
             return;
@@ -94,7 +94,7 @@ impl ConnectionInner {
     }
 }
 
-/// Counts a notification that is handled beside the others, until its handler ends, however it does.
+/// Counts a notification that is handled out of order, until its handler ends.
 struct Concurrent {
     connection: Arc<ConnectionInner>,
     bytes: usize,

@@ -1,20 +1,20 @@
-//! What the handles of a connection, its handlers and its driver share.
+//! The state of a connection, which its handles, its handlers and its task share.
 //!
 //! # Locks
-//! - D1 One mutex guards a connection: the machine, the outbox and the tables beside them. It is held for one machine
-//!   step, in `ConnectionInner::step` (`step.rs`), and never across an await.
-//! - D2 Under it runs no code of a user: values are serialised before it is taken; wakers, handlers' starts, aborts,
-//!   tokens, inboxes, hooks and the log are put into `Effects` and done after it is released. A codec may be asked to read
-//!   a handshake under it; codecs keep no state.
-//! - D3 No two connections' mutexes are held at once. What a step means for another connection (a child there, a
-//!   parent there) is deferred too. So no cycle of locks exists, and a program may call back in from anywhere.
-//! - D4 Locks taken while it is held: a shard of the registry, and nothing else. Those are leaves.
-//! - D5 Only the driver's task touches the wire. A step that queues a frame wakes it, once, if it sleeps.
+//! - D1 One mutex guards a connection: the machine, the outbox and the driver's tables. It is held for one step of the machine, in
+//!   `ConnectionInner::step` (`step.rs`), and never across an await.
+//! - D2 No code of a user runs while it is held. Values are serialised before it is taken. Wakers, starts of handlers, aborts, tokens,
+//!   inboxes, hooks and the log are collected in `Effects` and run after it is released. A codec may read a handshake while it is held; codecs
+//!   have no state.
+//! - D3 The mutexes of two connections are never held together. Effects on another connection (a child or a parent there) run after the lock is
+//!   released. So there is no cycle of locks, and a program may call any function from any callback.
+//! - D4 While it is held, only a shard of the registry may be locked. That lock is a leaf.
+//! - D5 Only the connection's task uses the transport. A step that queues a frame wakes the task if it sleeps.
 //!
 //! # Deadlock
-//! A wait for a lock is a wait for the end of one step; a step waits for nothing, by D1 to D4. A wait for the driver
-//! is a wait for the wire alone, as the driver waits for no handler, permit or user. A handler that waits for room in
-//! the outbox is cancelled and aborted like any other, and a wire that takes nothing holds up nobody who reads.
+//! A wait for the lock is a wait for the end of one step, and a step waits for nothing (D1 to D4). A wait for the connection's task is a wait
+//! for the transport alone, because the task waits for no handler, permit or user. A handler that waits for room in the outbox is cancelled and
+//! aborted like any other, and a transport that accepts no frames does not delay reading.
 
 pub(crate) mod outputs;
 pub(crate) mod step;
@@ -52,10 +52,10 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{AbortHandle, Handle, Mutex, MutexGuard};
 use crate::transport::{BoxFuture, Capabilities, PeerInfo};
 
-/// A hook for a connection's events.
+/// A function that is called for each event of a connection.
 pub(crate) type EventHook = Arc<dyn Fn(&Event) + Send + Sync>;
 
-/// One connection, as all its handles see it.
+/// One connection. All its handles share it.
 pub(crate) struct ConnectionInner {
     state: Mutex<State>,
     pub(crate) dialect: Dialect,
@@ -63,12 +63,12 @@ pub(crate) struct ConnectionInner {
     pub(crate) registry: Registry,
     pub(crate) session_id: SessionId,
     pub(crate) admission: Arc<Admission>,
-    /// Whose connection it is. Where it is many clients' at once, each request has its own.
+    /// The client of the connection. If the connection carries several clients, each request has its own.
     pub(crate) client: Arc<Client>,
     pub(crate) runtime: Handle,
     pub(crate) traits: Capabilities,
     pub(crate) meta: PeerInfo,
-    /// What this connection may hold.
+    /// The byte budget of the connection.
     pub(crate) budget: ByteBudget,
     pub(crate) seed: u128,
     pub(crate) max_frame: usize,
@@ -79,17 +79,17 @@ pub(crate) struct ConnectionInner {
     pub(crate) on_event: Option<EventHook>,
     /// Handles that keep the connection open.
     pub(crate) handles: AtomicUsize,
-    /// The connection is to be closed; read without the lock.
+    /// The connection must close. Read without the lock.
     pub(crate) closing: AtomicBool,
-    /// A cascade has descendants left to walk; read without the lock.
+    /// A cascade has descendants left to cancel. Read without the lock.
     pub(crate) walking: AtomicBool,
     /// Handlers that were started and not polled yet.
     pub(crate) beginning: AtomicUsize,
-    /// Told once, when the connection has closed.
+    /// Notified once, when the connection has closed.
     pub(crate) closed: Notify,
 }
 
-/// What a connection is made of, beside its machine.
+/// The configuration of a connection, in addition to its machine.
 pub(crate) struct Config {
     pub(crate) dialect: Dialect,
     pub(crate) role: Role,
@@ -107,8 +107,8 @@ pub(crate) struct Config {
     pub(crate) on_event: Option<EventHook>,
 }
 
-/// A request this side serves with its connection, which its handler and its contexts share. One allocation for both: it is held for
-/// each request in flight.
+/// A request that this side serves, and its connection. Its handler and its contexts share it. Both are in one allocation, because one is held
+/// for each request in flight.
 pub(crate) struct Request {
     pub(crate) connection: Arc<ConnectionInner>,
     pub(crate) data: RequestData,
@@ -121,7 +121,7 @@ impl Request {
     }
 }
 
-/// A method's handler with its types erased. The trait stands where requests wait for their handlers; who implements it stands above.
+/// A method's handler with its types erased. The trait is defined below its implementations, where requests wait for their handlers.
 pub(crate) trait Handler: Send + Sync {
     fn work(&self) -> Work;
 
@@ -136,50 +136,50 @@ pub(crate) trait NotificationHandler: Send + Sync {
     fn handle(&self, notified: Notified, params: Option<Bytes>) -> BoxFuture<'static, ()>;
 }
 
-/// What is known of a notification beside its params.
+/// A notification without its params.
 pub(crate) struct Notified {
     pub(crate) connection: Arc<ConnectionInner>,
     pub(crate) method: Arc<str>,
-    /// It was the connection's so many-th.
+    /// Its number among the notifications of the connection.
     pub(crate) number: u64,
 }
 
-/// What a request waits with for its permit.
+/// What starts a request that waits for a permit.
 pub(crate) struct Waiting {
     pub(crate) handler: Option<Arc<dyn Handler>>,
     pub(crate) params: Option<Bytes>,
 }
 
-/// What the input of a step comes with. The outputs of the step take it; what none takes stays with who made the input.
+/// The payload of a step's input. The outputs of the step take it. What no output takes stays with the caller.
 pub(crate) enum Payload<'a> {
     None,
-    /// What starts the request that is taken in.
+    /// What starts the request that is received.
     Request(&'a mut Arriving),
-    /// What a handler offers.
+    /// The answer of a handler.
     Offer(&'a mut Option<Answer>),
     /// The peer's answer to a call.
     Said(&'a mut Option<Said>),
 }
 
-/// A request that is taken in.
+/// A request that is received in this step.
 pub(crate) struct Arriving {
-    /// `None` until the machine has taken it in.
+    /// `None` until the machine has accepted it.
     pub(crate) key: Option<InboundKey>,
     pub(crate) waiting: Option<Waiting>,
-    /// The exchange on which it has started in this step: the driver tells the transport at once, where any other start has to be
-    /// queued for it.
+    /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other start is queued for the
+    /// task.
     pub(crate) started: ExchangeId,
 }
 
-/// What the one mutex guards (D1).
+/// What the mutex guards (D1).
 pub(crate) struct State {
     pub(crate) session: Session,
     pub(crate) outbox: Outbox,
     pub(crate) memory: Memory,
     pub(crate) inbound: SideTable<InboundSlot<Request>>,
-    /// Requests whose handlers wait for room in the outbox, in the order in which they began to.
+    /// Requests whose handlers wait for room in the outbox, in the order in which they started to wait.
     pub(crate) waiting_for_room: Vec<InboundKey>,
-    /// Notifications of ours that wait for room.
+    /// Notifications of this side that wait for room.
     pub(crate) notifiers: SendWaiters,
     pub(crate) calls: Slots<CallEntry>,
     pub(crate) methods: Interner,
@@ -188,20 +188,20 @@ pub(crate) struct State {
     pub(crate) queued: SideTable<Waiting>,
     pub(crate) matchers: Subscriptions,
     pub(crate) places: Permits,
-    /// Calls whose progress somebody reads.
+    /// The number of calls whose progress is read.
     pub(crate) progress_readers: usize,
     pub(crate) notices: NotificationQueue<Arc<dyn NotificationHandler>>,
     pub(crate) reported: Reported,
-    /// Children on other connections, each with what cancels it once it is known where it is.
+    /// Children on other connections, each with the action that cancels it. `None` until the child has started.
     pub(crate) foreign: HashMap<u64, Option<RemoteAction>>,
     pub(crate) next_foreign: u64,
     pub(crate) close: Option<CloseCause>,
     pub(crate) end: Option<Result<(), ConnectionError>>,
-    /// The driver's, while it sleeps.
+    /// The waker of the connection's task, while it sleeps.
     pub(crate) driver: Option<Waker>,
-    /// When the driver wakes by itself.
+    /// The time at which the task wakes by itself.
     pub(crate) armed: Option<Instant>,
-    /// Something happened since the driver looked last.
+    /// Something has happened since the task looked last.
     pub(crate) dirty: bool,
 }
 
@@ -262,14 +262,14 @@ impl ConnectionInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What speaks here, as a span names it.
+    /// The RPC system, as spans name it.
     pub(crate) fn rpc_system(&self) -> &'static str {
         if self.dialect.codec().as_json_rpc().is_some() { "jsonrpc" } else { self.dialect.name() }
     }
 }
 
 impl State {
-    /// About how many bytes the connection holds.
+    /// Approximate bytes that the connection holds.
     pub(crate) fn bytes_held(&self) -> usize {
         self.memory.of_requests()
             + self.outbox.bytes()
@@ -304,12 +304,12 @@ impl std::fmt::Debug for Request {
     }
 }
 
-/// Now, on the runtime's clock, so that a paused one is followed.
+/// The present time of the runtime's clock, which a test may pause.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// A number of this connection's own, drawn from the keys the standard library seeds its hash maps with.
+/// A random number for this connection, from the keys with which the standard library seeds its hash maps.
 fn draw_seed() -> u128 {
     use std::hash::{BuildHasher, RandomState};
     let draw = || u128::from(RandomState::new().hash_one(0u8));
