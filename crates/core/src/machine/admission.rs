@@ -1,4 +1,4 @@
-//! Whether a request is let in, and what it is told if not.
+//! Whether a request is admitted, and how it is refused.
 
 use std::time::Instant;
 
@@ -16,18 +16,18 @@ use crate::message::{CancelExemption, CancelKey};
 
 /// Why a request gets no slot.
 pub(super) enum NotAdmitted {
-    /// The connection is gone; nobody is told.
+    /// The connection is gone. Nothing is sent.
     Lost,
-    /// Refused under its own id.
+    /// Refused with its own id.
     Refused(Refusal),
-    /// Refused without an id: its own belongs to a request that has no answer yet.
+    /// Refused without an id: its id belongs to a request that is not answered yet.
     DuplicateId,
-    /// Answered as cancelled without being started.
+    /// Answered as cancelled, without a start.
     Cancelled(Cause),
 }
 
 impl Session {
-    /// Lets it in, or says why not. `hash` is that of its name.
+    /// Admits it, or returns why not. `hash`: the hash of its name.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -42,7 +42,7 @@ impl Session {
         if let Some((_, first)) = first.filter(|_| !failpoint::active(Failpoint::OverwriteDuplicate)) {
             let open = first.state.is_open();
             self.emit(Event::DuplicateId);
-            // I4: the first is never touched. While it is open a refusal under its id would be taken for its answer.
+            // I4: the first request is not affected. While it is open the peer would take a refusal with its id for its answer.
             return if open {
                 Err(NotAdmitted::DuplicateId)
             } else {
@@ -95,8 +95,8 @@ impl Session {
         Ok(())
     }
 
-    /// The early cancel that waits for this request. It is spent by it in any case, so that it hits no later one
-    /// under the same id; it counts unless no message reaches the request.
+    /// The early cancel that waits for this request. It is removed in any case, so that it cannot cancel a later request with the same id. It has
+    /// an effect unless the request is not cancellable by messages.
     fn take_early(
         &mut self,
         now: Instant,
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// What can cancel a request.
+    /// By what a request can be cancelled.
     pub(super) fn reach_of(&self, arrival: &InboundRequest<'_>) -> Cancellability {
         let rules = self.rules();
         if rules.handshake == Some(arrival.method) && !failpoint::active(Failpoint::HandshakeCancelled) {
@@ -164,8 +164,8 @@ impl Session {
         }
     }
 
-    /// What the key of a refused request is remembered as: a refusal is an answer too, and a cancel that comes after it is
-    /// late. `None`: the key tells of another request.
+    /// How the key of a refused request is remembered: a refusal is an answer too, and a cancel after it is late. `None`: the key belongs to
+    /// another request.
     fn settled_by_refusal(
         &mut self,
         now: Instant,
@@ -180,7 +180,7 @@ impl Session {
         };
         match arrival.cancel_key {
             CancelKey::Named(_) if self.cancel_keys.contains_key(name) => None,
-            // Its handler only drains: what became of it is remembered anew (I7).
+            // Its handler only drains: its result is remembered again (I7).
             CancelKey::SameAsId if self.request_named(name.0, &name.1).is_some() => {
                 let known = self.settled.recall(now, name, arrival.origin.principal.as_ref());
                 Some(known.unwrap_or(settled))
@@ -199,7 +199,7 @@ impl Session {
         by_dialect && !self.config.exchange_scoped
     }
 
-    /// Notes what became of a key, where that is ever asked.
+    /// Remembers the result of a key, if the dialect needs it.
     pub(super) fn remember_at(
         &mut self,
         now: Instant,
@@ -216,13 +216,13 @@ impl Session {
         }
     }
 
-    /// The slot of a request that may still be cancelled or asked about.
+    /// The slot of a request that can still be cancelled or looked up.
     pub(super) fn state_of(&self, key: crate::id::InboundKey) -> Option<State> {
         self.requests.get(key.0).map(|request| request.state)
     }
 }
 
-/// What a cancel will name a request by, if anything does.
+/// The key by which a cancel names a request, if there is one.
 fn cancel_name(arrival: &InboundRequest<'_>) -> Option<Name> {
     match &arrival.cancel_key {
         CancelKey::SameAsId => Some((arrival.origin.scope, arrival.id.clone())),

@@ -1,4 +1,4 @@
-//! Frames that are no message: answered, within a bound, and never the end of the connection.
+//! Frames that are not messages. They are answered, up to a limit, and they do not end the connection.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use crate::dialect::Refusal;
 use crate::id::{ExchangeId, RequestId};
 use crate::message::BadMessage;
 
-/// The most answers to bad frames in one go.
+/// The most answers to bad frames in a burst.
 const MOST: u32 = 100;
-/// One more answer after each of these.
+/// The time after which one more answer is allowed.
 const REFILL: Duration = Duration::from_millis(100);
 
-/// Bounds the answers to bad frames; beyond it they are counted and silent.
+/// Limits the answers to bad frames. Above the limit they are only counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TokenBucket {
     spent: u32,
@@ -37,9 +37,8 @@ impl TokenBucket {
 }
 
 impl Session {
-    /// A frame that is no message. It is answered without an id, as the dialect writes that: 100 in one go, one more
-    /// each 100 ms, beyond that only counted. One that came on an exchange the peer opened is always answered: the exchange
-    /// has to end, and there is one answer to each of the peer's own making.
+    /// Receives a frame that is not a message. It is answered without an id, in the dialect's form: 100 in a burst and one more each 100 ms; above
+    /// that it is only counted. One that arrived on an exchange of the peer is always answered, because the exchange must end.
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
         self.emit(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
@@ -49,13 +48,13 @@ impl Session {
         }
     }
 
-    /// The request that comes next carries a progress token that is none, by its type or length.
+    /// The next request has a progress token with a wrong type or length.
     pub fn recv_ignored_token(&mut self) {
         self.emit(Event::IgnoredToken);
     }
 
-    /// A request of which no more than its id can be read. It is refused under that, as any request is that is not let
-    /// in; under one that is in use nothing is said of it, as that would be taken for the first one's answer (I4).
+    /// Receives a request of which only the id can be read. It is refused with that id, as any request that is not admitted. If the id is in use,
+    /// nothing is sent: the peer would take it for the answer of the first request (I4).
     pub fn recv_bad_request(&mut self, id: RequestId, tag: u8, why: BadMessage, origin: &Origin) {
         self.emit(Event::BadFrame);
         if self.lifecycle.state() == lifecycle::State::Lost {

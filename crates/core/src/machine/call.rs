@@ -1,4 +1,4 @@
-//! A call of ours: what stands for it while it is in flight.
+//! A call of this side: its data while it is in flight.
 
 use std::time::Instant;
 
@@ -8,28 +8,28 @@ use crate::cause::Cause;
 use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::pool::Pool;
 
-/// A call of ours. One stands for each in flight, so it is small.
+/// A call of this side. There is one for each call in flight, so it is small.
 #[derive(Debug)]
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Call {
     pub(super) number: CallNumber,
-    /// While it is staged or written, its deadline; while it is cancelling, the end of the wait for the peer.
+    /// The deadline while it is staged or written; the end of the wait for the peer while it is cancelling.
     pub(super) alarm: Option<Instant>,
     pub(super) extras: Option<Box<Extras>>,
     pub(super) state: State,
-    /// No cancel message is sent for it.
+    /// Whether no cancel message is sent for it.
     pub(super) no_cancel_message: bool,
     pub(super) peer_may_end: bool,
     pub(super) after_cancel: AfterCancel,
 }
 
-/// What a call needs that is cancelled or has a parent.
+/// The data of calls that are cancelled or have a parent.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Extras {
-    /// The first cancel asked.
+    /// The first cancel.
     pub(super) cause: Option<Cause>,
-    /// Its own deadline, once it is cancelled: that ends the wait for the peer too.
+    /// Its deadline, once it is cancelled: it also ends the wait for the peer.
     pub(super) deadline: Option<Instant>,
     pub(super) cancel: CancelFrame,
     pub(super) parent: Option<InboundKey>,
@@ -37,20 +37,20 @@ pub(super) struct Extras {
     pub(super) next: Option<OutboundKey>,
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its frame waits here; nothing of it is on the wire.
+    /// Its frame waits on this side.
     Staged,
-    /// Its frame was handed to the transport.
+    /// Its frame was passed to the transport.
     Written,
-    /// Its cancel is sent or about to be; the caller waits for the peer.
+    /// Its cancel is sent or about to be sent, and the caller waits for the peer.
     Cancelling,
-    /// It is settled; its slot waits for its cancel to be written, which bounds the cancels that wait.
+    /// It is settled. Its slot stays until its cancel is written, which limits the cancels that wait.
     Leaving,
 }
 
-/// Where the one cancel of a call stands (I7, I12).
+/// The state of the cancel of a call (I7, I12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CancelFrame {
     #[default]
@@ -64,7 +64,7 @@ impl Call {
         self.extras.get_or_insert_with(|| spares.take())
     }
 
-    /// Its extras, if it has any, to be changed.
+    /// Its extras, if it has any.
     pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
         self.extras.as_deref_mut()
     }
@@ -119,7 +119,7 @@ impl Call {
         }
     }
 
-    /// What its alarm is for.
+    /// The purpose of its timer.
     pub(super) const fn timer(&self, key: OutboundKey) -> Timer {
         match self.state {
             State::Staged | State::Written | State::Leaving => Timer::Deadline(key),

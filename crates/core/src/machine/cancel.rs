@@ -1,4 +1,4 @@
-//! Cancels of requests the peer asks of us: the peer's, and this side's own.
+//! Cancels of requests that this side serves, by the peer and by this side.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,15 @@ use crate::dialect::{AckStyle, AnswerAfterCancel, CancelFrom, CancelledReply, De
 use crate::failpoint::{self, Failpoint};
 use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
 
-/// An acknowledgement that is owed: the id it goes under and the exchange it goes on.
+/// An acknowledgement that must be sent: its id and its exchange.
 type OwedAck = Option<(RequestId, ExchangeId)>;
 
 impl Session {
-    /// A cancel of the peer. `key` is `None` if it named nothing that could be an id; `ack` is the id to acknowledge
-    /// under, where the dialect acknowledges.
+    /// Receives a cancel of the peer. `key` is `None` if it names no valid id. `ack` is the id of its acknowledgement, in dialects that acknowledge
+    /// cancels.
     ///
-    /// A cancel for an unknown, finished or foreign request changes nothing (I4, I8), and a second cancel is the
-    /// first again (I7).
+    /// A cancel of an unknown or finished request, or of one of another principal, has no effect (I4, I8). A second cancel has no further effect
+    /// (I7).
     pub fn recv_cancel(
         &mut self,
         now: Instant,
@@ -66,7 +66,7 @@ impl Session {
         self.advance(now);
     }
 
-    /// The peer cancels a request of its by the token under which that reported progress: a cancel of the peer like any other.
+    /// Receives a cancel of the peer by the progress token of its request.
     pub fn recv_cancel_by_token(&mut self, now: Instant, key: InboundKey, origin: &Origin) {
         let named = self.requests.get(key.0).filter(|request| {
             request.origin().scope == origin.scope && request.principal() == origin.principal.as_ref()
@@ -78,8 +78,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// This side cancels a request it serves, with the dialect's answer for that. `true`: the request was open and
-    /// had not been cancelled. The handshake is cancelled by shutdown and disconnect only (I9).
+    /// This side cancels a request that it serves. The peer gets the dialect's answer for that. Returns `true` if the request was open and not
+    /// cancelled before. Only a shutdown and a disconnect cancel the handshake (I9).
     pub fn local_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause) -> bool {
         let Some(request) = self.requests.get(key.0) else { return false };
         let ends_all = matches!(cause.kind(), CauseKind::Shutdown | CauseKind::Disconnected);
@@ -94,8 +94,7 @@ impl Session {
         accepted
     }
 
-    /// The peer gave up the exchange its requests came on. The dialect says whether that is a cancel. It is none of
-    /// the handshake (I9).
+    /// The peer closed the exchange of its requests. The dialect decides whether that is a cancel. It does not cancel the handshake (I9).
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             match self.rules().lost_stream {
@@ -133,7 +132,7 @@ impl Session {
         self.exchanges.range(from..).take_while(|(on, _)| *on == exchange).map(|(_, key)| *key).collect()
     }
 
-    /// The peer took a lost exchange up again; its requests go on.
+    /// The peer resumed a lost exchange. Its requests run on.
     pub fn recv_exchange_resumed(&mut self, _now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             let Some(request) = self.requests.get_mut(key.0) else { continue };
@@ -192,8 +191,8 @@ impl Session {
         }
     }
 
-    /// A cancel of a request that is cancelled already and shielded. Its ack waits as the first one's does, while there is
-    /// room for it: a peer may send cancels for as long as the shield lasts (I11).
+    /// A cancel of a request that is cancelled already and shielded. Its acknowledgement waits as the first one does, up to a limit: a peer may send
+    /// cancels for as long as the shield lasts (I11).
     fn hold_ack_again(&mut self, key: InboundKey, id: RequestId, ack: OwedAck) {
         if ack.is_some() && self.held_acks >= self.config.limits.parked {
             self.emit(Event::LimitReached("parked"));
@@ -231,7 +230,7 @@ impl Session {
         self.acknowledge_settled(ack, id, settled);
     }
 
-    /// A cancel that names a request of its receiver: the serving side has ended a call of ours (MCP 2026).
+    /// Receives a cancel that names a call of this side: the serving side has ended it (MCP 2026).
     fn recv_end_of_call(&mut self, now: Instant, id: RequestId, ack: OwedAck, origin: &Origin) {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
         let call = number.and_then(|number| self.call_of(number));
@@ -246,7 +245,7 @@ impl Session {
         self.advance(now);
     }
 
-    /// The one transition of an accepted cancel. Only for `Queued` and `Running`.
+    /// The transition of an accepted cancel, from `Queued` and `Running`.
     pub(super) fn accept_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause, ack: OwedAck) {
         let decides = self.is_decided_by(&cause);
         let silent =
@@ -280,7 +279,7 @@ impl Session {
         }
     }
 
-    /// What follows an accepted cancel that no shield holds off.
+    /// What follows an accepted cancel without a shield.
     pub(super) fn decide_and_signal(&mut self, now: Instant, key: InboundKey, cause: Cause, decides: bool) {
         if decides {
             self.settle(now, key, ReplyBody::Cancelled(cause));
@@ -319,7 +318,7 @@ impl Session {
         let Some(request) = self.requests.get(key.0) else { return };
         let signalled = match request.state {
             State::Cancelling => true,
-            // One that is still owed its signal is shielded.
+            // A handler without its signal is shielded.
             State::Draining { .. } => request.cause().is_some(),
             State::Queued | State::Running | State::CancelPending | State::Ended => false,
         };
@@ -347,7 +346,7 @@ impl Session {
         self.abort(key);
     }
 
-    /// Ends a handler's task, once.
+    /// Aborts a handler's task, once.
     fn abort(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if !std::mem::replace(&mut request.aborted, true) {
@@ -356,7 +355,7 @@ impl Session {
         }
     }
 
-    /// Whether a cancel of this cause settles the request by itself.
+    /// Whether a cancel with this cause settles the request at once.
     pub(super) fn is_decided_by(&self, cause: &Cause) -> bool {
         let rules = self.rules();
         let waits_for_value = rules.answer_after_cancel == AnswerAfterCancel::ResultIfFinished

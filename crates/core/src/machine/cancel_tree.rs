@@ -1,8 +1,8 @@
-//! Parent and child: the calls a handler makes belong to the request it serves.
+//! Parents and children: the calls of a handler belong to the request that it serves.
 //!
-//! A cascade takes children off their parent one by one, the eldest first, at most [`Limits::cascade_slice`](crate::Limits) a step, and
-//! cancels each as it comes off, so none is signalled twice (I5) and no step is long. It needs no recursion: the
-//! children of a child live on the peer's side, which is told by the child's own cancel.
+//! A cascade unlinks the children of a request one by one, the oldest first, at most [`Limits::cascade_slice`](crate::Limits) in a step, and
+//! cancels each. So none is signalled twice (I5), and no step is long. It needs no recursion: the children of a child are on the peer's side,
+//! which receives the child's cancel.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::cause::{Cause, CauseKind};
 use crate::failpoint::{self, Failpoint};
 use crate::id::{InboundKey, OutboundKey};
 
-/// The cascades under way, and the children that live on other connections.
+/// The cascades in progress, and the children on other connections.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Cascades {
@@ -56,22 +56,22 @@ impl Cascades {
 }
 
 impl Session {
-    /// The call goes on when its parent is cancelled or ends.
+    /// The call continues when its parent is cancelled or ends.
     pub fn local_detach(&mut self, call: OutboundKey) {
         self.unlink_child(call);
     }
 
-    /// Makes a call on another connection a child of a request of this one.
+    /// Makes a call on another connection a child of a request on this one.
     ///
     /// # Errors
-    /// As for [`local_call`](Self::local_call), but that this connection may have ended.
+    /// The errors of [`local_call`](Self::local_call), except that this connection may have ended.
     pub fn local_adopt(
         &mut self,
         _now: Instant,
         parent: InboundKey,
         child: ForeignChild,
     ) -> Result<(), CallRefused> {
-        // The other connection may well be open when this one has ended.
+        // The other connection may be open when this one has ended.
         if !self.may_have_children(parent) {
             return Err(CauseKind::Parent.into());
         }
@@ -88,14 +88,13 @@ impl Session {
         self.free_if_childless(parent);
     }
 
-    /// Whether a cascade has descendants left to walk.
+    /// Whether a cascade has descendants left to cancel.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.tree.parents.is_empty()
     }
 
-    /// Walks one slice of the cascades under way. Every input does so once; call it between frames while
-    /// [`has_work`](Self::has_work).
+    /// Cancels one slice of the cascades in progress. Every input does so once. Call it between frames while [`has_work`](Self::has_work) is true.
     pub fn advance(&mut self, now: Instant) {
         self.walk(now);
         self.after_end(now);
@@ -106,7 +105,7 @@ impl Session {
         if failpoint::active(Failpoint::RecursiveCascade) {
             self.walk_by_itself(now);
         }
-        // A slice of nothing would never get to the end (L4).
+        // A slice of zero would never end (L4).
         for _ in 0..self.config.limits.cascade_slice.max(1) {
             let Some(parent) = self.tree.parents.front().copied() else { return };
             let child = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
@@ -126,7 +125,7 @@ impl Session {
         }
     }
 
-    /// A fault: it needs as much stack as there are children.
+    /// A planted bug: it needs stack for each child.
     #[cfg(feature = "failpoints")]
     fn walk_by_itself(&mut self, now: Instant) {
         let Some(parent) = self.tree.parents.front().copied() else { return };
@@ -137,7 +136,7 @@ impl Session {
         let _ = self.cancel_call(now, child, Cause::new(CauseKind::Parent), None);
     }
 
-    /// Queues a walk over the children of a request that was signalled or settled, unless one is on its way to them.
+    /// Queues a cascade over the children of a request that was signalled or settled, unless one is queued already.
     pub(super) fn begin_cascade(&mut self, parent: InboundKey) {
         let has_foreign = self.tree.has_foreign(parent);
         let Some(request) = self.requests.get_mut(parent.0) else { return };
@@ -149,7 +148,7 @@ impl Session {
         self.tree.parents.push_back(parent);
     }
 
-    /// A request that is signalled or settled has no new children: they are born cancelled (I5).
+    /// A request that is signalled or settled gets no new children: they start cancelled (I5).
     pub(super) fn may_have_children(&self, parent: InboundKey) -> bool {
         match self.state_of(parent) {
             Some(State::Queued | State::Running | State::CancelPending) => true,

@@ -1,4 +1,4 @@
-//! Early cancels: cancels that wait for their request, where link and dialect allow it (SEMANTICS "Order", I8).
+//! Early cancels: cancels that wait for their request, if the transport and the dialect allow it (I8).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ pub(super) struct EarlyCancels {
     order: VecDeque<(Wanted, Instant)>,
 }
 
-/// About what an early cancel takes at most, in bytes: its id and its reason are bounded.
+/// The approximate maximum size of an early cancel, in bytes: its id and its reason are bounded.
 const ENTRY: usize = 1024;
 
-/// A key and whose it is: a stranger's cancel takes nobody's place (I4).
+/// A key and its principal: a cancel of one principal has no effect on requests of another (I4).
 pub(super) type Wanted = (Name, Option<Principal>);
 
 impl EarlyCancels {
@@ -27,12 +27,12 @@ impl EarlyCancels {
         Self { most, longest, waiting: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// About how many bytes they take.
+    /// Approximate bytes of all early cancels.
     pub(super) fn bytes(&self) -> usize {
         self.order.len() * ENTRY
     }
 
-    /// Keeps a cancel for its request. `false`: there is no room, or one waits already.
+    /// Keeps a cancel for its request. `false`: there is no room, or a cancel of the same key waits already.
     pub(super) fn park(&mut self, now: Instant, wanted: Wanted, cause: Cause) -> bool {
         self.forget_old(now);
         let is_full = self.order.len() >= self.most && !failpoint::active(Failpoint::ParkUnbounded);

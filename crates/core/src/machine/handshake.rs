@@ -1,8 +1,8 @@
-//! The capability gate, and what else a handshake settles.
+//! The results of the handshake: whether cancels are declared, and what else it decides.
 
 use crate::dialect::{CapabilityGate, Handshake, HandshakePart, Role, Rules};
 
-/// What both sides have said so far.
+/// What both sides have declared so far.
 #[derive(Clone, Debug)]
 pub(super) struct Agreement {
     role: Role,
@@ -34,8 +34,7 @@ impl Agreement {
         }
     }
 
-    /// Takes in one half. The result ends the exchange: for the server when the machine accepts it, for the client
-    /// when it has read it (000-20).
+    /// Reads one half. The result ends the handshake: for the server when the machine accepts it, for the client when it has received it (000-20).
     pub(super) fn hear(&mut self, rules: &Rules, part: HandshakePart, said: &Handshake) {
         let ours = matches!(
             (part, self.role),
@@ -79,12 +78,12 @@ impl Agreement {
         }
     }
 
-    /// A request the peer makes of us can be out of its cancel's reach because of its params.
+    /// Whether the params of a request of the peer may make it uncancellable.
     pub(super) fn exempts(&self, method: &str) -> bool {
         lists(self.ours_exempting.as_deref(), method)
     }
 
-    /// The same of a request we make of the peer.
+    /// Whether the params of a call of this side may make it uncancellable.
     pub(super) fn peer_exempts(&self, method: &str) -> bool {
         lists(self.peers_exempting.as_deref(), method)
     }

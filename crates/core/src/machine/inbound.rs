@@ -1,4 +1,4 @@
-//! Requests the peer asks of us: from arrival to the end of the handler's task.
+//! Requests of the peer: from their arrival to the end of their handlers' tasks.
 
 use std::time::Instant;
 
@@ -14,8 +14,8 @@ use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId, Scope};
 
 impl Session {
-    /// A request of the peer. `Some(key)`: it has a slot now, before the next frame is read, and `Start` is among the
-    /// outputs of this step or of a later one. `None`: the outputs say how it was refused.
+    /// Receives a request of the peer. `Some(key)`: it has a slot from now on, and `Start` is an output of this step or of a later one. `None`: it
+    /// was refused, and the outputs contain the refusal.
     pub fn recv_request(&mut self, now: Instant, arrival: InboundRequest<'_>) -> Option<InboundKey> {
         let hash = self.ids.hash(&(arrival.origin.scope, &arrival.id));
         if let Err(refusal) = self.admit(now, &arrival, hash) {
@@ -50,7 +50,7 @@ impl Session {
         Some(key)
     }
 
-    /// Whether frames of this request may still be written: it is neither answered nor silenced (I2).
+    /// Whether frames of this request may still be written: it is not settled (I2).
     #[must_use]
     pub fn may_notify(&self, key: InboundKey) -> bool {
         self.lifecycle.state() != lifecycle::State::Lost
@@ -63,8 +63,7 @@ impl Session {
         self.requests.get(key.0)?.cause().cloned()
     }
 
-    /// Offers the end of a handler. The outputs of this step say what is written, if anything: nothing, when the
-    /// request was settled before.
+    /// A handler has ended. The outputs of this step contain the answer, unless the request was settled before.
     pub fn local_answer(&mut self, now: Instant, key: InboundKey, end: HandlerResult) {
         let Some(request) = self.requests.get(key.0) else { return };
         let cancelled = request.cause().cloned();
@@ -107,8 +106,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The handler's task is really gone: returned, aborted, or its thread has ended. Only now are its permit and its
-    /// id free (I10). A task that goes without having offered an end counts as one that panicked.
+    /// The task of a handler has ended: it returned, it was aborted, or its thread ended. Only now its permit and its id are free (I10). A task that
+    /// ends without [`local_answer`](Self::local_answer) counts as a panic.
     pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
         if failpoint::active(Failpoint::LostKeepsSlots) && self.lifecycle.state() == lifecycle::State::Lost {
@@ -144,12 +143,12 @@ impl Session {
         Request::new(arrival, reach, fixed, &mut self.request_extras)
     }
 
-    /// The request that has this id now, in its space.
+    /// The request with this id, in its scope.
     pub(super) fn request_named(&self, scope: Scope, id: &RequestId) -> Option<(InboundKey, &Request)> {
         self.request_hashed(self.ids.hash(&(scope, id)), scope, id)
     }
 
-    /// The same, of a name that is hashed already.
+    /// The request with this name, whose hash is known.
     pub(super) fn request_hashed(
         &self,
         hash: u64,
@@ -162,7 +161,7 @@ impl Session {
         Some((InboundKey(key), request))
     }
 
-    /// The fixed result that requests of this method have in place of the cancelled answer.
+    /// The fixed result that replaces the cancelled answer for this method.
     pub(super) fn fixed_result(&self, method: &str) -> Option<Fixed> {
         let find = |results: &'static [(&'static str, &'static str)]| {
             results.iter().find(|(named, _)| *named == method).map(|(_, result)| *result)
@@ -181,7 +180,7 @@ impl Session {
         self.push(Output::Start(key));
     }
 
-    /// Whether one more may run, of the connection and of its client.
+    /// Whether one more handler may run, of the connection and of its client.
     pub(super) fn has_room(&self, client: Option<ClientNumber>, work: Work) -> bool {
         self.permits.has_room(&self.config.limits, work) && self.shares.has_room(client, work)
     }
@@ -199,7 +198,7 @@ impl Session {
         }
     }
 
-    /// Takes a request that waits out of its line.
+    /// Removes a request from the queue.
     pub(super) fn leave_queue(&mut self, key: InboundKey, work: Work) {
         let client = self.requests.get(key.0).and_then(Request::client);
         self.queue.remove(work, key);
@@ -216,7 +215,7 @@ impl Session {
         self.settle_queued(now, key, body, Settled::Completed);
     }
 
-    /// Settles a request whose handler was never entered; nothing of it is left.
+    /// Settles a request whose handler never ran, and releases it.
     pub(super) fn settle_queued(&mut self, now: Instant, key: InboundKey, body: ReplyBody, settled: Settled) {
         self.write_answer(key, body);
         let Some(request) = self.requests.get_mut(key.0) else { return };
@@ -227,13 +226,13 @@ impl Session {
         self.release(key);
     }
 
-    /// Settles a request with the answer for its first cause. The one place where silence is chosen.
+    /// Settles a request with the answer for its first cause. Only here it is decided that no answer is sent.
     pub(super) fn settle_cancelled(&mut self, now: Instant, key: InboundKey, cause: Option<Cause>) {
         let cause = cause.unwrap_or(Cause::new(CauseKind::Local));
         self.settle(now, key, ReplyBody::Cancelled(cause));
     }
 
-    /// The one decision about a request (I1): its answer or its silence. Its task may go on.
+    /// The decision about a request (I1): its answer, or no answer. Its task may run on.
     pub(super) fn settle(&mut self, now: Instant, key: InboundKey, body: ReplyBody) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         if !request.state.is_open() {
@@ -285,7 +284,7 @@ impl Session {
         self.push(Output::Reply(reply));
     }
 
-    /// Takes an ended request out of everything that knows it (I3). Its slot stays until its children are unlinked.
+    /// Removes an ended request from all tables (I3). Its slot stays until its children are unlinked.
     fn release(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         let alarms =
@@ -312,7 +311,7 @@ impl Session {
         self.free_if_childless(key);
     }
 
-    /// Gives the slot of an ended request back once no child links to it.
+    /// Frees the slot of an ended request once no child links to it.
     pub(super) fn free_if_childless(&mut self, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
         let is_over = request.state == State::Ended && request.extras().first_child.is_none();

@@ -1,4 +1,4 @@
-//! The session of a server as its client begins and ends it, where the dialect has a [`ServerLifecycle`].
+//! How a client opens and closes the session of a server, in dialects with a [`ServerLifecycle`].
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use super::Session;
 use super::output::Event;
 use crate::dialect::{Role, ServerLifecycle};
 
-/// What the client has said of the beginning and the end.
+/// Which of these messages the client has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leaving {
-    /// It asked for the handshake.
+    /// The request of the handshake.
     pub(super) begun: bool,
-    /// It asked for the shutdown.
+    /// The request of the shutdown.
     pub(super) shut_down: bool,
-    /// It told the process to end, which owes this exit code.
+    /// The notification that ends the process, with this exit code.
     pub(super) exit: Option<u8>,
 }
 
 impl Session {
-    /// Whether a notification of the peer is heard. `false`: it came before the session was open, and is dropped and counted.
+    /// Whether a notification of the peer is accepted. `false`: it arrived before the session was open, and is dropped and counted.
     #[must_use]
     pub fn hears_notification(&mut self, method: &str) -> bool {
         let Some(lifecycle) = self.server_lifecycle() else { return true };
@@ -29,8 +29,8 @@ impl Session {
         is_heard
     }
 
-    /// A notification of the peer was heard. If it is the one that ends a server's process, the connection is shut down: what runs is
-    /// cancelled at once, and what was answered before still goes out.
+    /// Receives a notification of the peer. The one that ends a server's process shuts the connection down: requests that run are cancelled at once,
+    /// and answers that wait are still written.
     pub fn recv_notification(&mut self, now: Instant, method: &str) {
         let Some(lifecycle) = self.server_lifecycle() else { return };
         if method == lifecycle.exit {
@@ -40,7 +40,7 @@ impl Session {
         }
     }
 
-    /// The exit code this process owes, once the peer has told it to end: 0 after a shutdown, else 1.
+    /// The exit code of this process, once the peer has requested its end: 0 after a shutdown, else 1.
     #[must_use]
     pub const fn exit_code(&self) -> Option<u8> {
         self.leaving.exit
@@ -52,7 +52,7 @@ impl Session {
         is_open && (self.leaving.begun || self.server_lifecycle().is_none())
     }
 
-    /// A request was let in: before the handshake no other is, and none after a shutdown.
+    /// A request was admitted: before the handshake no other request is, and after a shutdown none is.
     pub(super) fn note_request(&mut self, method: &str) {
         self.leaving.begun |= self.rules().handshake == Some(method);
         if self.server_lifecycle().is_some_and(|lifecycle| lifecycle.shutdown == method) {

@@ -10,14 +10,14 @@ use super::timers::{Timer, later};
 use crate::cause::{Cause, CauseKind};
 use crate::id::InboundKey;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Both ways are open.
+    /// Both directions are open.
     Open,
-    /// The input has ended; what runs may still answer.
+    /// The input has ended. Requests that run may still be answered.
     HalfClosed,
-    /// This side shuts down.
+    /// This side is shutting down.
     Shutdown(Step),
     /// `Close` was output.
     Closed,
@@ -25,27 +25,27 @@ pub(super) enum State {
     Lost,
 }
 
-/// The steps of a shutdown that take time.
+/// The steps of a shutdown that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Handlers and calls may end by themselves.
     Drain,
-    /// Handlers are signalled and have their grace.
+    /// Handlers are signalled and have a grace.
     Grace,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Lifecycle {
     state: State,
-    /// When the next step is due.
+    /// The time of the next step.
     due: Option<Instant>,
-    /// What to do then, in `HalfClosed`.
+    /// What happens then, in `HalfClosed`.
     then: Then,
-    /// A cancelled handler may be waited for without a grace, where the dialect has that. Ends with the connection.
+    /// Whether cancelled handlers have no grace, in dialects that wait for their values. It ends with the connection.
     waits_for_values: bool,
-    /// Until when a shutdown lets handlers end by themselves. Holds on after a loss.
+    /// Until when a shutdown waits for handlers to end by themselves, also after the connection is lost.
     drained_by: Option<Instant>,
-    /// That time is over, or `Close` was output.
+    /// That time has elapsed, or `Close` was output.
     ignores_shields: bool,
 }
 
@@ -83,12 +83,12 @@ impl Lifecycle {
         }
     }
 
-    /// No shield holds past shutdown's deadline.
+    /// Shields end at the deadline of a shutdown.
     pub(super) const fn ignores_shields(&self) -> bool {
         self.ignores_shields
     }
 
-    /// When the next step is due, when a drain ends, whether shields are ignored and values waited for.
+    /// The time of the next step, the end of the drain, whether shields are ignored, and whether values are waited for.
     #[cfg(feature = "verify")]
     pub(super) const fn inspect(&self) -> (Option<Instant>, Option<Instant>, bool, bool) {
         (self.due, self.drained_by, self.ignores_shields, self.waits_for_values)
@@ -96,9 +96,9 @@ impl Lifecycle {
 }
 
 impl Session {
-    /// The input has ended; the output is still open. What runs has
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) to answer, or less where the dialect says so, then it is
-    /// cancelled. No answer can come any more, so our own calls are settled.
+    /// The input has ended, and the output is still open. Requests that run may be answered for
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or less if the dialect says so; then they are cancelled. Calls of this side are
+    /// settled, because no answer can arrive.
     pub fn recv_half_close(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open => {
@@ -115,8 +115,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The connection is lost, or its output is broken. No answer is written any more and every call of ours is
-    /// settled; `lost` says what becomes of the requests we serve.
+    /// The connection is lost, or its output is broken. No answer is written any more, and all calls of this side are settled. `lost` decides what
+    /// happens to requests of the peer.
     pub fn recv_lost(&mut self, now: Instant, lost: DisconnectPolicy) {
         if self.lifecycle.state == State::Lost {
             return;
@@ -138,15 +138,15 @@ impl Session {
         self.advance(now);
     }
 
-    /// Begins the shutdown, the same on every wire:
-    /// 1. requests and top-level calls are refused, while cancels and answers are still read;
-    /// 2. what runs may end by itself for `drain`;
-    /// 3. handlers are cancelled, cascading;
-    /// 4. [`Limits::cancel_grace`](crate::Limits::cancel_grace) later they are aborted;
-    /// 5. our own calls are settled with `Shutdown`, without waiting for the peer;
-    /// 6. `Close`: flush for [`Limits::flush`](crate::Limits::flush) at most and close.
+    /// Starts the shutdown, which is the same on every transport:
+    /// 1. Requests and top-level calls are refused. Cancels and answers are still read.
+    /// 2. Handlers may end by themselves, for `drain`.
+    /// 3. Handlers that still run are cancelled, and their child calls with them.
+    /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
+    /// 5. Calls of this side are settled with `Shutdown`, without waiting for the peer.
+    /// 6. `Close`: flush for at most [`Limits::flush`](crate::Limits::flush), then close.
     ///
-    /// Handlers that outlived their connection are cancelled by the same deadline.
+    /// Handlers that outlived their connection are cancelled at the same deadline.
     pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {
         let drained_by = later(now, drain);
         match self.lifecycle.state {
@@ -154,7 +154,7 @@ impl Session {
                 self.lifecycle.state = State::Shutdown(Step::Drain);
                 self.schedule(drained_by);
             }
-            // What outlived its connection has the same time; its own grace may be over before.
+            // Handlers that outlived their connection have the same time; their own grace may end earlier.
             State::Lost if self.lifecycle.drained_by.is_none() => {
                 self.schedule(self.lifecycle.due.map_or(drained_by, |due| due.min(drained_by)));
             }
@@ -164,19 +164,19 @@ impl Session {
         self.advance(now);
     }
 
-    /// Nobody has used the connection for the time its server allows: it is counted and shut down.
+    /// The connection was idle for too long: it is counted and shut down.
     pub fn local_idle(&mut self, now: Instant) {
         self.emit(Event::LimitReached("idle"));
         self.local_shutdown(now, Duration::ZERO);
     }
 
-    /// Whether anything is in flight, either way.
+    /// Whether a request or a call is in flight.
     #[must_use]
     pub fn has_requests_or_calls(&self) -> bool {
         self.requests.len() > 0 || self.open_calls > 0
     }
 
-    /// The connection is lost and nothing of it is left.
+    /// The connection is lost, and nothing is left of it.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.lifecycle.state == State::Lost && self.requests.len() == 0 && self.calls.len() == 0
@@ -220,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Whatever waited for something to end goes on, if it has. The last thing each input does.
+    /// Continues what waited for the end of something. Each input does this last.
     pub(super) fn after_end(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open | State::Closed => {}
@@ -259,7 +259,7 @@ impl Session {
         self.push(Output::Close(cause));
     }
 
-    /// Cancels every request we serve, the handshake included.
+    /// Cancels all requests of the peer, including the handshake.
     fn cancel_all(&mut self, now: Instant, kind: CauseKind) {
         self.lifecycle.waits_for_values = false;
         for key in self.requests.keys().into_iter().map(InboundKey) {
@@ -274,7 +274,7 @@ impl Session {
         }
     }
 
-    /// Settles and aborts what still runs, shielded or not: nothing can be answered behind `Close`.
+    /// Settles and aborts the requests that still run, also shielded ones: nothing can be answered after `Close`.
     fn end_all(&mut self, now: Instant) {
         for key in self.requests.keys().into_iter().map(InboundKey) {
             self.drop_shields(now, key);
@@ -289,7 +289,7 @@ impl Session {
         }
     }
 
-    /// No handler runs and none waits to.
+    /// Whether no handler runs and no request waits.
     fn has_idle_handlers(&self) -> bool {
         self.permits.held() == 0 && self.queue.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Requests we ask of the peer: from staging to the one settlement its caller sees (I13).
+//! Calls of this side: from staging to their settlement (I13).
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::message::CancelExemption;
 
 impl Session {
-    /// Stages a call. Its frame may be written from now on; call [`local_written`](Self::local_written) when it is.
+    /// Stages a call. Its frame may be written from now on. Call [`local_written`](Self::local_written) when it is written.
     ///
     /// # Errors
-    /// The call is not made: too many are in flight, it would be born cancelled, or the connection is gone.
+    /// The call is refused: too many calls are in flight, its parent is cancelled, or the connection is gone.
     pub fn local_call(
         &mut self,
         now: Instant,
@@ -62,7 +62,7 @@ impl Session {
         Ok((call, number))
     }
 
-    /// Moves the deadline of a call that has neither an answer nor a cancel: its peer has told of progress.
+    /// Moves the deadline of a call that is neither answered nor cancelled, because progress arrived.
     pub fn local_renew(&mut self, now: Instant, call: OutboundKey, deadline: Instant) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         match open.state {
@@ -80,14 +80,14 @@ impl Session {
         self.calls.get(call.0).map(|call| call.number)
     }
 
-    /// The call of ours that has this number, while the machine knows it.
+    /// The call with this number, while the machine knows it.
     #[must_use]
     pub fn call_of(&self, number: CallNumber) -> Option<OutboundKey> {
         let is = |slot| self.calls.at(slot).is_some_and(|(_, call)| call.number == number);
         self.calls.at(self.numbers.find(&number, is)?).map(|(key, _)| OutboundKey(key))
     }
 
-    /// The frame of a call was handed to the transport: from here on it counts as written (I12).
+    /// The frame of a call was passed to the transport: it counts as written (I12).
     pub fn local_written(&mut self, _now: Instant, call: OutboundKey) {
         if let Some(call) = self.calls.get_mut(call.0) {
             if call.state == State::Staged {
@@ -96,8 +96,8 @@ impl Session {
         }
     }
 
-    /// The caller cancels its call, once; `after` overrides what it does then. A later call with
-    /// [`AfterCancel::ReturnNow`] ends the waiting of an earlier one.
+    /// The caller cancels its call. `after` replaces what the caller does afterwards. A later cancel with [`AfterCancel::ReturnNow`] ends the wait
+    /// of an earlier one.
     pub fn local_cancel_call(
         &mut self,
         now: Instant,
@@ -110,13 +110,13 @@ impl Session {
         result
     }
 
-    /// Whether the cancel that was output for this call is still to be written: an answer disarms it.
+    /// Whether the cancel that was output for this call must still be written: an answer disarms it.
     #[must_use]
     pub fn wants_cancel(&self, call: OutboundKey) -> bool {
         self.calls.get(call.0).is_some_and(|call| matches!(call.cancel(), CancelFrame::Waiting(_)))
     }
 
-    /// The cancel of this call was handed to the transport.
+    /// The cancel of this call was passed to the transport.
     pub fn local_cancel_written(&mut self, now: Instant, call: OutboundKey) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         if let CancelFrame::Waiting(number) = open.cancel() {
@@ -128,8 +128,8 @@ impl Session {
         }
     }
 
-    /// The peer answers a call of ours. `Some`: it settles this call, and `Settle` is among the outputs of this step.
-    /// An answer to a call that has ended is late: counted, never an error.
+    /// Receives an answer to a call. `Some`: it settles this call, and `Settle` is an output of this step. An answer to a call that has ended is late:
+    /// it is counted and is not an error.
     pub fn recv_answer(
         &mut self,
         now: Instant,
@@ -137,7 +137,7 @@ impl Session {
         kind: AnswerKind,
     ) -> Option<OutboundKey> {
         if let Some(number) = call.filter(|number| self.cancels.contains_key(number)) {
-            // The answer to an acknowledged cancel that is a request like any other.
+            // The answer to a cancel, which is a request in dialects that acknowledge cancels.
             self.recv_ack(now, Some(number), kind == AnswerKind::Value);
             return None;
         }
@@ -175,15 +175,15 @@ impl Session {
         }
     }
 
-    /// The peer acknowledges a cancel of ours. "Not cancelled" disarms the wait limit: the answer is on its way. A call with a
-    /// deadline ends by that all the same.
+    /// Receives the acknowledgement of a cancel. "Not cancelled" disarms the wait limit, because the answer follows. A call with a deadline still ends
+    /// at its deadline.
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
         let call = cancel.and_then(|number| self.cancels.remove(&number));
         let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
             self.emit(Event::LateAnswer);
             return;
         };
-        // A call with a deadline was promised an end, whatever the peer says.
+        // A call with a deadline ends at its deadline, regardless of the peer.
         let promised = open.cause().is_some_and(|cause| cause.kind() == CauseKind::Deadline);
         if !cancelled && !promised && open.state == State::Cancelling {
             let waited = open.alarm.take();
@@ -197,21 +197,21 @@ impl Session {
         self.push(Output::Acked { call: key, cancelled });
     }
 
-    /// The exchange that the message of this number opened has failed, or has ended without an answer; `sent`: the
-    /// message had reached the wire. One that carried a cancel only is told to nobody.
+    /// The exchange that the message with this number opened has failed, or has ended without an answer. `sent`: the message was sent. The failure of
+    /// an exchange that carried only a cancel has no effect.
     pub fn recv_exchange_failed(&mut self, now: Instant, number: CallNumber, sent: bool) {
         if let Some(call) = self.call_of(number) {
             self.recv_call_failed(now, call, sent);
         }
     }
 
-    /// A call of ours failed on its way, on a wire where one can without the others.
+    /// A call failed alone, on transports where one call can fail without the others.
     pub fn recv_call_failed(&mut self, now: Instant, call: OutboundKey, sent: bool) {
         self.lose_call(call, Some(sent));
         self.advance(now);
     }
 
-    /// The one transition of a cancel of a call of ours.
+    /// The transition of a cancelled call.
     pub(super) fn cancel_call(
         &mut self,
         now: Instant,
@@ -288,7 +288,7 @@ impl Session {
         self.settle_call(call, Settlement::Cancelled { cause, confirmed: false });
     }
 
-    /// Settles a call whose answer can no longer come.
+    /// Settles a call whose answer cannot arrive any more.
     pub(super) fn lose_call(&mut self, call: OutboundKey, sent: Option<bool>) {
         let Some(open) = self.calls.get(call.0) else { return };
         let settlement = match open.cause() {
@@ -302,7 +302,7 @@ impl Session {
         self.settle_call(call, settlement);
     }
 
-    /// The peer ends a call that its dialect lets it end. `false`: it may not, or there is nothing to end.
+    /// The peer ends a call, in dialects that allow it. `false`: it may not, or the call has ended.
     pub(super) fn end_by_peer(&mut self, call: OutboundKey) -> bool {
         let Some(open) = self.calls.get(call.0) else { return false };
         match open.state {
@@ -315,7 +315,7 @@ impl Session {
         true
     }
 
-    /// The one settlement of a call (I13). Its slot stays only while its cancel waits to be written.
+    /// The settlement of a call (I13). Its slot stays only while its cancel waits to be written.
     pub(super) fn settle_call(&mut self, call: OutboundKey, settlement: Settlement) {
         let Some(open) = self.calls.get_mut(call.0) else { return };
         let was_open = open.state != State::Leaving;
@@ -332,7 +332,7 @@ impl Session {
         }
     }
 
-    /// An answer came, or none can: a cancel still waiting is not written any more.
+    /// An answer arrived, or none can arrive: a cancel that waits is not written any more.
     fn disarm(&mut self, call: OutboundKey) {
         if let Some(open) = self.calls.get_mut(call.0) {
             if let CancelFrame::Waiting(number) = open.cancel() {
@@ -380,14 +380,14 @@ impl Session {
         }
     }
 
-    /// Settles every call of ours; the peer can no longer answer.
+    /// Settles all calls, because the peer can no longer answer.
     pub(super) fn lose_all_calls(&mut self) {
         for call in self.calls.keys() {
             self.lose_call(OutboundKey(call), None);
         }
     }
 
-    /// Settles every call of ours without waiting for the peer, which is still told.
+    /// Settles all calls without waiting for the peer, which still receives their cancels.
     pub(super) fn cancel_all_calls(&mut self, now: Instant, kind: CauseKind) {
         for call in self.calls.keys() {
             let after = Some(AfterCancel::ReturnNow);
