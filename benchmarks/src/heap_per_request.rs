@@ -29,8 +29,8 @@ impl Resident {
 /// Limits that let so many requests be in flight.
 fn roomy(requests: usize) -> Limits {
     let mut limits = Limits::default();
-    limits.calls = requests;
-    limits.running = requests;
+    limits.max_calls = requests;
+    limits.max_running_handlers = requests;
     limits
 }
 

@@ -12,7 +12,7 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
     const LIMIT: usize = 4;
     is_about!("L2");
     let mut limits = Limits::default();
-    limits.running = LIMIT;
+    limits.max_running_handlers = LIMIT;
     let (mut client, server, _told) = Bare::meet(LSP, limits);
     client.opens().await;
     // As many again wait for a permit meanwhile.

@@ -42,7 +42,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     is_clean(&server).await;
     // The same once the answered id has left the memory of settled ids, by its age or by their number.
     let mut few = Limits::default();
-    few.remembered = 1;
+    few.max_settled_ids = 1;
     for (dialect, limits, age) in
         [(MCP, Limits::default(), 62), (MCP_2026, Limits::default(), 62), (MCP_2026, few, 0)]
     {

@@ -15,7 +15,7 @@ async fn h2_246_terminal_state_set_before_flush() {
     is_about!("I6");
     let mut limits = Limits::default();
     // How long reading takes is this test's own affair.
-    limits.flush = Duration::from_secs(60);
+    limits.flush_timeout = Duration::from_secs(60);
     let (mut client, server, _told) = Bare::meet(ACP, limits);
     let filler = "x".repeat(4096);
     for id in 0..ANSWERS {

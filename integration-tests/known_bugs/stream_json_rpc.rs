@@ -63,7 +63,7 @@ async fn streamjsonrpc_489_cancel_during_flush() {
     const SIZE: usize = 20_000;
     is_about!("I6 or I12");
     let mut limits = Limits::default();
-    limits.peer_wait = std::time::Duration::from_secs(60);
+    limits.cancel_response_timeout = std::time::Duration::from_secs(60);
     for room in [1, 16, 4096] {
         let (mut ours, theirs) = tokio::io::duplex(room);
         let link = ByteStream::whole(theirs).framing(Framing::Newline).into_link();

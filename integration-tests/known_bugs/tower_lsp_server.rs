@@ -12,7 +12,7 @@ async fn tower_lsp_server_no_cancel_once_4_handlers_run() {
     is_about!("L2");
     for running in [4, 1024] {
         let mut limits = Limits::default();
-        limits.running = running;
+        limits.max_running_handlers = running;
         let (mut client, server, mut told) = Bare::meet(LSP, limits);
         client.opens().await;
         for id in 1..=4 {

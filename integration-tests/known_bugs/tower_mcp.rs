@@ -11,7 +11,7 @@ use crate::bare::{Bare, is_about, is_clean, until};
 async fn tower_mcp_1251_permit_taken_in_the_reader() {
     is_about!("L2");
     let mut limits = Limits::default();
-    limits.running = 1;
+    limits.max_running_handlers = 1;
     let (mut client, server, mut told) = Bare::meet(MCP, limits);
     client.ask(1, "wait", &json!({"n": 1})).await;
     told.hears("wait 1 began").await;

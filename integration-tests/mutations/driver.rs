@@ -27,7 +27,7 @@ fn a_wide_cascade_fits_a_small_stack() {
 fn cascade(children: usize) -> usize {
     let now = std::time::Instant::now();
     let mut config = SessionConfig::new(ACP, Role::Server);
-    config.limits.calls = children;
+    config.limits.max_calls = children;
     let mut session = Session::new(config);
     let arrival = InboundRequest {
         id: RequestId::number(1),

@@ -14,11 +14,11 @@ pub(crate) fn limits() -> Limits {
     limits.detach_grace = Duration::from_millis(200);
     limits.lost_stream_grace = Some(Duration::from_millis(200));
     limits.half_close_grace = Duration::from_millis(200);
-    limits.flush = Duration::from_millis(200);
-    limits.parked_time = Duration::from_secs(2);
+    limits.flush_timeout = Duration::from_millis(200);
+    limits.early_cancel_timeout = Duration::from_secs(2);
     // A connection that stays is full of what it remembers within seconds, and holds no more later.
-    limits.remembered = 64;
-    limits.remembered_time = Duration::from_secs(1);
+    limits.max_settled_ids = 64;
+    limits.settled_id_lifetime = Duration::from_secs(1);
     limits
 }
 

@@ -65,15 +65,15 @@ fn the_limits_of_a_server_stand_with_their_defaults() {
     let page = read("SECURITY.md");
     let limits = ServerLimits::default();
     for (what, value) in [
-        ("running, over all connections", limits.running as u64),
-        ("draining, over all connections", limits.draining as u64),
-        ("sessions of a `Server`", limits.sessions as u64),
-        ("bytes held over all connections", limits.memory as u64),
+        ("running, over all connections", limits.max_running_handlers as u64),
+        ("draining, over all connections", limits.max_draining_handlers as u64),
+        ("sessions of a `Server`", limits.max_connections as u64),
+        ("bytes held over all connections", limits.max_memory_bytes as u64),
     ] {
         assert!(rows(&page, what).iter().any(|row| has_value(row, &shown(value))), "{what}: {value}");
     }
-    assert_eq!(limits.idle, None::<Duration>);
-    assert!(rows(&page, "`ServerLimits::idle`").iter().any(|row| row.contains("| no limit |")));
+    assert_eq!(limits.idle_timeout, None::<Duration>);
+    assert!(rows(&page, "`ServerLimits::idle_timeout`").iter().any(|row| row.contains("| no limit |")));
 }
 
 /// What cannot be set: the file, the constant, its value, and words of its row on the page with the value as it stands there.
@@ -88,7 +88,7 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
     ("core/src/framing/content_length.rs", "MAX_HEADER_BYTES", "8 * 1024", "header block", "8 KiB"),
     ("core/src/dialect/jsonrpc/decode.rs", "MAX_BATCH", "1024", "members of a batch", "1024"),
     ("core/src/dialect/jsonrpc/handshake.rs", "MOST_DECLARED", "64", "declaration names", "64"),
-    ("core/src/transport/byte_stream.rs", "DEFAULT_MAX_FRAME", "16 * 1024 * 1024", "`frame`", "16 MiB"),
+    ("core/src/transport/byte_stream.rs", "DEFAULT_MAX_FRAME", "16 * 1024 * 1024", "`max_frame_bytes`", "16 MiB"),
     ("core/src/transport/partial_frame.rs", "FREE", "16 * 1024", "although memory is full", "16 KiB"),
     ("core/src/transport/partial_frame.rs", "WAIT", "Duration::from_secs(10)", "waiting for memory", "10 s"),
     ("core/src/clients.rs", "RESERVE", "1024 * 1024", "is let in from a reserve", "1 MiB"),

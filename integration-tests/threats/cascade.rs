@@ -52,11 +52,11 @@ async fn wide_in_time() {
 /// What it takes of a core.
 async fn wide() -> Duration {
     let mut limits = Limits::default();
-    limits.running = 200_000;
-    limits.calls = 200_000;
-    limits.outbox_frames = 200_000;
+    limits.max_running_handlers = 200_000;
+    limits.max_calls = 200_000;
+    limits.max_outbox_frames = 200_000;
     // Each child is held with what belongs to it, at both ends.
-    limits.memory = 256 << 20;
+    limits.max_memory_bytes = 256 << 20;
     let (near, far) = memory_pair();
     let all = Arc::new(Notify::new());
     let asked = Arc::clone(&all);
@@ -84,7 +84,7 @@ async fn wide() -> Duration {
         ctx.stopped::<Value>(cause)
     });
     limits.cancel_grace = Duration::from_secs(60);
-    limits.peer_wait = Duration::from_secs(60);
+    limits.cancel_response_timeout = Duration::from_secs(60);
     let server = Peer::builder(ACP).serve(parent).limits(limits.clone()).attach(far).unwrap();
     let client = Peer::builder(ACP).role(Role::Client).serve(child).limits(limits).attach(near).unwrap();
     let root = client.call::<_, Value>("wide", &json!({})).start().unwrap();

@@ -120,7 +120,7 @@ async fn start(limits: &Limits) -> (End, ChildHandle) {
 
 async fn children(signal: Signal) {
     let mut limits = limits();
-    limits.peer_wait = GRACE;
+    limits.cancel_response_timeout = GRACE;
     let (client, child) = start(&limits).await;
     let (kept, cancelled) = (client.call("wait", 1), client.call("wait", 2));
     client.echoes().await;
@@ -138,9 +138,9 @@ async fn children(signal: Signal) {
         // deadline, by who waited for the answer to its cancel, and by a shutdown.
         let timed = client.peer.call::<_, Value>("wait", &json!({"n": 3})).timeout(GRACE).start().unwrap();
         assert_eq!(ended(cancelled).await, "cancelled by caller, unconfirmed", "I13");
-        is_in_time(since, limits.peer_wait);
+        is_in_time(since, limits.cancel_response_timeout);
         assert_eq!(ended(timed).await, "cancelled by deadline, unconfirmed", "I13");
-        is_in_time(since, GRACE + limits.peer_wait);
+        is_in_time(since, GRACE + limits.cancel_response_timeout);
         assert_eq!(client.peer.stats().unresponsive, 2, "each is told as unresponsive");
         assert!(!client.peer.is_closed(), "nobody else can tell it from one that is busy");
         let since = Instant::now();
@@ -148,7 +148,7 @@ async fn children(signal: Signal) {
         assert_eq!(ended(kept).await, "cancelled by shutdown, unconfirmed", "I13");
         in_time("L3: it is killed", child.wait()).await;
         // Its input is closed, SIGTERM, SIGKILL.
-        is_in_time(since, limits.flush + limits.cancel_grace + 2 * GRACE);
+        is_in_time(since, limits.flush_timeout + limits.cancel_grace + 2 * GRACE);
     }
     assert!(!in_time("L3: it is reaped", child.wait()).await.success());
     client.is_clean("who asked").await;

@@ -50,7 +50,7 @@ async fn changes(wire: Wire) {
     let (valve, link) = crate::valve::Valve::new(link.unwrap());
     let peer = Peer::builder(rescind::dialect::ACP).attach(link).unwrap();
     let client = End { peer, valve, seen: crate::agent::Seen::new() };
-    let limit = Limits::default().notifications;
+    let limit = Limits::default().max_queued_notifications;
     let mut most = 0;
     let mut answers = Vec::new();
     for version in 0..CHANGES {

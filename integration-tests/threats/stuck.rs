@@ -53,8 +53,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// test's own: nothing that goes by it can be late.
 async fn unread(wire: crate::wires::Wire) {
     let mut limits = Limits::default();
-    limits.outbox_frames = OUTBOX;
-    limits.queued = RESULTS;
+    limits.max_outbox_frames = OUTBOX;
+    limits.max_queued_requests = RESULTS;
     let ends = Ends::open(wire, &limits).await;
     let (asker, agent) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
@@ -66,7 +66,7 @@ async fn unread(wire: crate::wires::Wire) {
         (0..RESULTS).map(|_| asker.peer.call::<_, Value>("much", &much).start().unwrap()).collect();
     let is_bounded = || agent.peer.queue_stats().outbox_frames <= OUTBOX;
     let waiting = if wire.kind == Kind::Connection {
-        let permits = limits.running as u64;
+        let permits = limits.max_running_handlers as u64;
         // Each is written, in the outbox, or waits; the one more is who is cancelled.
         until("L2, I11: all is read, and results wait with their permits", || {
             let stats = agent.peer.stats();
@@ -118,7 +118,7 @@ async fn unanswered() {
         assert!(in_time("I13: who cancels", call.outcome()).await.is_cancelled());
     }
     let took = since.elapsed();
-    assert!(took <= limits.peer_wait + PROMPT, "{took:?}");
+    assert!(took <= limits.cancel_response_timeout + PROMPT, "{took:?}");
     let since = Instant::now();
     let closing = client.clone();
     let closing = tokio::spawn(async move { closing.shutdown(Duration::ZERO).await });
@@ -128,7 +128,7 @@ async fn unanswered() {
     }
     in_time("L3: the close", closing).await.unwrap();
     let took = since.elapsed();
-    assert!(took <= limits.flush + limits.peer_wait + PROMPT, "{took:?}");
+    assert!(took <= limits.flush_timeout + limits.cancel_response_timeout + PROMPT, "{took:?}");
     until("I3: no call is left", || client.stats().calls == 0).await;
 }
 
@@ -244,8 +244,8 @@ impl Threads {
 fn caps() -> [(ServerLimits, &'static str); 2] {
     let draining = ServerLimits::default();
     let mut running = ServerLimits::default();
-    running.draining = usize::MAX;
-    running.running = 2 * HANDLERS;
+    running.max_draining_handlers = usize::MAX;
+    running.max_running_handlers = 2 * HANDLERS;
     [(draining, "draining"), (running, "running")]
 }
 
@@ -276,16 +276,19 @@ async fn reconnects(cap: ServerLimits) {
             Ok(Value::Null)
         });
     let mut limits = Limits::default();
-    limits.blocking = HANDLERS;
+    limits.max_blocking_handlers = HANDLERS;
     limits.cancel_grace = Duration::from_millis(5);
     let (listener, transport) = memory_listener();
     let server = Server::builder([ACP]).serve(router).limits(limits).server_limits(cap).listen(listener);
     let serving = tokio::spawn(server.run());
     let hello = json!({"protocolVersion": 1});
     // A connection in memory is a client: of its draining handlers its share is counted. Over the limit the next one is refused.
-    let drains = cap.draining < HANDLERS;
-    let filling =
-        if drains { cap.draining / cap.client_share.of(cap.draining) + 1 } else { cap.running / HANDLERS };
+    let drains = cap.max_draining_handlers < HANDLERS;
+    let filling = if drains {
+        cap.max_draining_handlers / cap.client_share.of(cap.max_draining_handlers) + 1
+    } else {
+        cap.max_running_handlers / HANDLERS
+    };
     let (mut most, mut refused) = (0, 0);
     for round in 0..ROUNDS {
         let client = Peer::builder(ACP).role(Role::Client).connect(transport.clone()).await.unwrap();
@@ -314,7 +317,7 @@ async fn reconnects(cap: ServerLimits) {
         "counted: at most {most} threads, {HANDLERS} a connection over {ROUNDS} connections, {refused} refused"
     );
     assert_eq!((most, refused), (HANDLERS * filling, HANDLERS * (ROUNDS - filling)), "I10: the cap holds");
-    assert!(most <= cap.running);
+    assert!(most <= cap.max_running_handlers);
     threads.let_go();
     until("all are gone", || threads.alive() == 0).await;
     // And it serves again.
@@ -356,7 +359,7 @@ fn assert_overloaded(answer: Result<Value, CallError>) {
 async fn deadlock() {
     tokio::time::pause();
     let limits = Limits::default();
-    assert_eq!(limits.running, HANDLERS);
+    assert_eq!(limits.max_running_handlers, HANDLERS);
     let asks = |method: &'static str| {
         move |ctx: CallContext, params: Value| async move {
             let answer: Value = ctx.call(method, &params).await?;
@@ -379,7 +382,9 @@ async fn deadlock() {
     assert_eq!(server.stats().running, HANDLERS as u64);
     let mut refused = 0;
     for call in calls {
-        match tokio::time::timeout(limits.queue_time * 2, call.outcome()).await.expect("L2, I13: a deadlock")
+        match tokio::time::timeout(limits.queue_timeout * 2, call.outcome())
+            .await
+            .expect("L2, I13: a deadlock")
         {
             Outcome::Failed(error) => {
                 assert!(format!("{:?}", error.data).contains("overloaded"), "{error:?}");
@@ -391,7 +396,7 @@ async fn deadlock() {
     }
     let took = since.elapsed();
     assert!(refused > 0, "the first are refused; what they held serves others");
-    assert!((limits.queue_time..=limits.queue_time + PROMPT).contains(&took), "{took:?}");
+    assert!((limits.queue_timeout..=limits.queue_timeout + PROMPT).contains(&took), "{took:?}");
     until("I3", || {
         server.stats().slots + client.stats().slots + server.stats().calls + client.stats().calls == 0
     })

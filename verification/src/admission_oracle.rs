@@ -163,7 +163,7 @@ impl MachineState {
 
     /// I8: a cancel that came before its request counts for so long, and for its sender's request alone.
     fn was_early(&self, name: &Name, before: &Inspection) -> bool {
-        let longest = self.session.limits().parked_time;
+        let longest = self.session.limits().early_cancel_timeout;
         before.parked.iter().any(|(scope, key, principal, age)| {
             *scope == name.scope && *key == name.key && *principal == name.principal && *age < longest
         })
@@ -181,8 +181,10 @@ impl MachineState {
             waiting.clone().count(),
             waiting.filter(|served| is_thread(&served.name) == is_blocking).count(),
         );
-        let starts = all < limits.running && (!is_blocking || threads < limits.blocking) && same == 0;
-        starts || queued < limits.queued
+        let starts = all < limits.max_running_handlers
+            && (!is_blocking || threads < limits.max_blocking_handlers)
+            && same == 0;
+        starts || queued < limits.max_queued_requests
     }
 
     /// I1, I4: a request is let in or refused as the account says, once, and no other input is taken for one.

@@ -111,7 +111,7 @@ impl MachineState {
             }
             Input::Wait => {
                 // What is due meanwhile is done when it is due: a grace begins where another ends.
-                let until = now + self.session.limits().parked_time;
+                let until = now + self.session.limits().early_cancel_timeout;
                 let mut steps = 0;
                 while let Some(due) = self.session.next_timeout().filter(|due| *due < until) {
                     self.now = due.max(self.now);

@@ -205,7 +205,7 @@ impl MachineState {
             Some(parent) if !self.may_have_children(parent) => return Some(CauseKind::Parent.into()),
             None | Some(_) => {}
         }
-        (self.inspect().calls.len() >= self.session.limits().calls).then_some(CallRefused::TooMany)
+        (self.inspect().calls.len() >= self.session.limits().max_calls).then_some(CallRefused::TooMany)
     }
 
     /// I5: a child of a cancelled request, and of one that has ended, is born cancelled.

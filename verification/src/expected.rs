@@ -204,7 +204,7 @@ impl MachineState {
             Some((_, served)) if served.kind != Kind::Work => Says::Now(AckStatus::NotCancellable),
             Some((request, served)) if !served.is_settled() => {
                 let holds_off = served.started && served.shields > 0 && rules.decided == DecidedBy::Cancel;
-                let is_full = self.ledger.acks.len() >= self.session.limits().parked;
+                let is_full = self.ledger.acks.len() >= self.session.limits().max_early_cancels;
                 match (holds_off, served.first) {
                     (false, _) => Says::Now(AckStatus::Cancelled),
                     (true, Some(_)) if is_full => Says::Now(AckStatus::Overloaded),
@@ -217,7 +217,7 @@ impl MachineState {
 
     /// What became of a key, while that is remembered.
     fn recall(&self, key: &RequestId) -> Option<AckStatus> {
-        let longest = self.session.limits().remembered_time;
+        let longest = self.session.limits().settled_id_lifetime;
         let young = |at| self.now.saturating_duration_since(at) < longest;
         let last = self.remembered.iter().rev().find(|(known, ..)| known == key);
         last.filter(|(_, _, at)| young(*at)).map(|(_, status, _)| *status)
@@ -241,7 +241,7 @@ impl MachineState {
 
     pub(super) fn remember_key(&mut self, key: RequestId, status: AckStatus) {
         self.remembered.push_back((key, status, self.now));
-        while self.remembered.len() > self.session.limits().remembered {
+        while self.remembered.len() > self.session.limits().max_settled_ids {
             self.remembered.pop_front();
         }
     }

@@ -134,7 +134,7 @@ impl MachineState {
         if self.session.next_timeout().is_some() {
             inputs.push(Input::Time);
         }
-        let longest = self.session.limits().parked_time;
+        let longest = self.session.limits().early_cancel_timeout;
         if seen.parked.iter().any(|(.., age)| *age < longest) {
             inputs.push(Input::Wait);
         }

@@ -240,12 +240,12 @@ fn check_bounds(limits: &Limits, seen: &Inspection) -> Result<(), Broken> {
     // The first of each request always may wait, and there are no more of those than requests.
     let repeated = seen.requests.iter().map(|view| view.held_acks.saturating_sub(1)).sum();
     let bounds = [
-        ("the queue", seen.queue.len(), limits.queued),
-        ("early cancels", seen.parked.len(), limits.parked),
-        ("remembered ids", seen.remembered.len(), limits.remembered),
-        ("calls", seen.calls.len(), limits.calls),
-        ("permits", seen.permits.0 + seen.permits.1, limits.running),
-        ("acknowledgements of repeated cancels", repeated, limits.parked),
+        ("the queue", seen.queue.len(), limits.max_queued_requests),
+        ("early cancels", seen.parked.len(), limits.max_early_cancels),
+        ("remembered ids", seen.remembered.len(), limits.max_settled_ids),
+        ("calls", seen.calls.len(), limits.max_calls),
+        ("permits", seen.permits.0 + seen.permits.1, limits.max_running_handlers),
+        ("acknowledgements of repeated cancels", repeated, limits.max_early_cancels),
     ];
     for (what, is, may) in bounds {
         holds_and_counts(is >= may, is <= may, "I11", || format!("{what}: {is}, where {may} may be"))?;

@@ -49,7 +49,7 @@ impl Begun {
             DisconnectPolicy::Detach => Some(loss.at + limits.detach_grace),
             DisconnectPolicy::Keep => None,
         };
-        let held = (limits.shield + limits.cancel_grace) * loss.shields;
+        let held = (limits.max_shield_time + limits.cancel_grace) * loss.shields;
         let by_loss = until.map(|until| until + limits.cancel_grace + held);
         // No critical section holds past a drain.
         let by_shutdown = self.shutdown.map(|drained| drained.max(loss.at) + limits.cancel_grace);

@@ -75,10 +75,10 @@ impl MachineState {
     pub fn new(class: Class, order: Order, start: Instant) -> Self {
         let mut limits = Limits::default();
         let ordered = order == Order::Ordered;
-        (limits.running, limits.blocking, limits.queued) = (2, 1, 1);
-        (limits.calls, limits.parked, limits.remembered) = (2, 1, 2);
+        (limits.max_running_handlers, limits.max_blocking_handlers, limits.max_queued_requests) = (2, 1, 1);
+        (limits.max_calls, limits.max_early_cancels, limits.max_settled_ids) = (2, 1, 2);
         // One child a step, so that what comes between the slices of a cascade is seen.
-        limits.cascade_slice = 1;
+        limits.max_cancels_per_step = 1;
         // Else the end of that grace is not seen.
         limits.lost_stream_grace = Some(limits.detach_grace);
         let dialect = class.dialect();

@@ -117,9 +117,9 @@ fn serving(link: Link, limits: &Limits, signals: &Arc<Signals>, declare: Declara
 /// Limits that let so many handlers run at once, and not one more.
 fn limits(slots: usize) -> Limits {
     let mut limits = Limits::default();
-    limits.running = slots;
-    limits.calls = limits.calls.max(slots);
-    limits.outbox_frames = limits.outbox_frames.max(slots);
+    limits.max_running_handlers = slots;
+    limits.max_calls = limits.max_calls.max(slots);
+    limits.max_outbox_frames = limits.max_outbox_frames.max(slots);
     limits
 }
 

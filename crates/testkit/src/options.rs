@@ -125,17 +125,17 @@ impl LimitOptions {
         }
         let time = |millis: Option<u64>| millis.map(Duration::from_millis);
         let mut limits = Limits::default();
-        set(&mut limits.running, self.running);
-        set(&mut limits.queued, self.queued);
-        set(&mut limits.queue_time, time(self.queue_time_ms));
+        set(&mut limits.max_running_handlers, self.running);
+        set(&mut limits.max_queued_requests, self.queued);
+        set(&mut limits.queue_timeout, time(self.queue_time_ms));
         set(&mut limits.cancel_grace, time(self.cancel_grace_ms));
         set(&mut limits.half_close_grace, time(self.half_close_grace_ms));
-        set(&mut limits.drain_deadline, time(self.drain_deadline_ms));
-        set(&mut limits.peer_wait, time(self.peer_wait_ms));
-        set(&mut limits.remembered, self.remembered);
-        set(&mut limits.remembered_time, time(self.remembered_time_ms));
-        set(&mut limits.parked, self.parked);
-        set(&mut limits.parked_time, time(self.parked_time_ms));
+        set(&mut limits.drain_timeout, time(self.drain_deadline_ms));
+        set(&mut limits.cancel_response_timeout, time(self.peer_wait_ms));
+        set(&mut limits.max_settled_ids, self.remembered);
+        set(&mut limits.settled_id_lifetime, time(self.remembered_time_ms));
+        set(&mut limits.max_early_cancels, self.parked);
+        set(&mut limits.early_cancel_timeout, time(self.parked_time_ms));
         limits
     }
 }
@@ -188,9 +188,9 @@ mod tests {
         let options: Options =
             serde_json::from_str(r#"{"limits":{"running":1,"cancel_grace_ms":40}}"#).unwrap();
         let limits = options.limits.over_defaults();
-        assert_eq!(limits.running, 1);
+        assert_eq!(limits.max_running_handlers, 1);
         assert_eq!(limits.cancel_grace, Duration::from_millis(40));
-        assert_eq!(limits.queued, Limits::default().queued);
+        assert_eq!(limits.max_queued_requests, Limits::default().max_queued_requests);
         assert!(options.declares_cancel());
     }
 }

@@ -39,7 +39,7 @@ async fn serve() -> (String, ServerCounts, JoinHandle<()>) {
     let url = listener.endpoint().0;
     let router = Router::new().method("echo", async |_: CallContext, value: Value| Ok(value));
     let mut limits = ServerLimits::default();
-    limits.sessions = MOST;
+    limits.max_connections = MOST;
     let server = Server::builder([ACP]).serve(router).server_limits(limits).listen(listener);
     let counts = server.counts();
     (url, counts, tokio::spawn(async move { server.run().await.unwrap() }))

@@ -298,6 +298,6 @@ pub(crate) fn limits() -> Limits {
     limits.detach_grace = Duration::from_millis(50);
     limits.lost_stream_grace = Some(Duration::from_millis(50));
     limits.half_close_grace = Duration::from_millis(50);
-    limits.flush = Duration::from_millis(200);
+    limits.flush_timeout = Duration::from_millis(200);
     limits
 }

@@ -78,11 +78,11 @@ impl State {
     pub(crate) fn limits(self) -> Limits {
         let mut limits = limits();
         match self {
-            Self::Queued => limits.running = 1,
+            Self::Queued => limits.max_running_handlers = 1,
             Self::Deaf | Self::Draining => limits.cancel_grace = Duration::from_millis(50),
             Self::InGrace | Self::Shielded => limits.cancel_grace = Duration::from_secs(300),
             // All of its answers are to wait: with less memory the last requests would be refused.
-            Self::AnswerStaged => limits.memory = 2 * MUCH * (2 << 20),
+            Self::AnswerStaged => limits.max_memory_bytes = 2 * MUCH * (2 << 20),
             Self::Staged | Self::Running | Self::CancelStaged => {}
         }
         limits

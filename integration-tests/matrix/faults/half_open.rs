@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn frozen_while_it_serves(wire: Wire) -> (Ends, rescind::Call<serde_json::Value>) {
     let mut limits = limits();
-    limits.peer_wait = Duration::from_millis(100);
+    limits.cancel_response_timeout = Duration::from_millis(100);
     let ends = Ends::open(wire, &limits).await;
     let call = ends.client.call("wait", 1);
     ends.server.seen.until("wait 1 began").await;

@@ -34,17 +34,17 @@ fn much(asker: &End, bytes: usize) -> Call<Value> {
 
 fn is_bounded(end: &End, limits: &Limits) {
     let load = end.peer.queue_stats();
-    assert!(load.outbox_frames <= limits.outbox_frames, "I11: {load:?}");
-    assert!(load.outbox_bytes <= limits.outbox_bytes, "I11: {load:?}");
+    assert!(load.outbox_frames <= limits.max_outbox_frames, "I11: {load:?}");
+    assert!(load.outbox_bytes <= limits.max_outbox_bytes, "I11: {load:?}");
 }
 
 /// The handler is signalled although nothing of what waits is read before, and nothing is lost once it is.
 async fn heard(wire: Wire) {
     // How long reading takes afterwards is another matter.
     let mut limits = limits();
-    limits.peer_wait = HANG;
-    limits.outbox_bytes = OUTBOX;
-    limits.queued = RESULTS;
+    limits.cancel_response_timeout = HANG;
+    limits.max_outbox_bytes = OUTBOX;
+    limits.max_queued_requests = RESULTS;
     let ends = Ends::open(wire, &limits).await;
     let (asker, agent) = (&ends.client, &ends.server);
     let wait = asker.call("wait", 1);
@@ -53,7 +53,7 @@ async fn heard(wire: Wire) {
     let before = agent.peer.stats().finished;
     let results: Vec<_> = (0..RESULTS).map(|_| much(asker, BYTES)).collect();
     let handled = if wire.kind == Kind::Connection {
-        let permits = limits.running as u64;
+        let permits = limits.max_running_handlers as u64;
         until("I11: results wait with their permits", || agent.peer.stats().running == permits).await;
         assert!(
             agent.peer.queue_stats().outbox_bytes > OUTBOX / 2,
@@ -98,7 +98,7 @@ async fn told(wire: Wire) {
         agent.peer.queue_stats().outbox_frames > 0 || agent.peer.stats().started > before
     })
     .await;
-    for _ in 0..2 * limits.reserve_frames {
+    for _ in 0..2 * limits.max_reserve_frames {
         calls.push(asker.peer.call::<_, Value>("no/such", &json!({})).start().unwrap());
     }
     let why = in_time("L3: the end", agent.peer.closed()).await.unwrap_err().to_string();

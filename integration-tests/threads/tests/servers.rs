@@ -64,7 +64,7 @@ fn play(first: Event, second: Event) {
     });
     let (listener, transport) = memory_listener();
     let mut limits = ServerLimits::default();
-    (limits.running, limits.sessions) = (1, CONNECTIONS);
+    (limits.max_running_handlers, limits.max_connections) = (1, CONNECTIONS);
     let peers: Arc<Mutex<Vec<Peer>>> = Arc::default();
     let met = Arc::clone(&peers);
     let server = Server::builder([dialect::ACP])

@@ -71,7 +71,7 @@ pub(super) async fn early(wire: Wire) {
     let count = million_over(&wire);
     let alive = Alive::default();
     let mut limits = limits();
-    limits.parked_time = Duration::from_secs(3600);
+    limits.early_cancel_timeout = Duration::from_secs(3600);
     let mut door = wire.listen(kept_open()).await;
     let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Keeps).await;
     let taken = || {

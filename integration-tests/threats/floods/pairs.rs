@@ -116,7 +116,7 @@ async fn some_pairs(
 
 /// The same beside a flood of the same frames that is served without us.
 async fn echoes_beside_the_floor(peer: Peer, door: &mut Door, limits: &Limits, together: usize) -> Duration {
-    let serve = |link| tokio::spawn(floor::serve(link, limits.running, limits.cancel_grace));
+    let serve = |link| tokio::spawn(floor::serve(link, limits.max_running_handlers, limits.cancel_grace));
     let (mut stranger, serving) = Stranger::meet_with(door, serve, Hears::Counts).await;
     let beside = tokio::spawn(echoes(peer, for_a_while()));
     let mut pairs = 0;
@@ -138,7 +138,7 @@ pub(super) async fn pairs(wire: Wire) {
     // What ignores its cancel is aborted after this: the more often, the more are started.
     limits.cancel_grace = Duration::from_millis(20);
     if wire.kind == Kind::Conversation {
-        limits.running = RUNNING;
+        limits.max_running_handlers = RUNNING;
     }
     let mut door = wire.listen(kept_open()).await;
     let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Counts).await;
@@ -152,7 +152,7 @@ pub(super) async fn pairs(wire: Wire) {
     let since = Instant::now();
     let together = together_over(&wire);
     // First as many as may run, so that the limit is reached however slow this machine is; then the flood.
-    let filling = together.max(limits.running);
+    let filling = together.max(limits.max_running_handlers);
     some_pairs(&mut stranger, 0, filling, || server.stats().slots == filling as u64).await;
     let mut count = filling;
     while count < least || TIMED && since.elapsed() < WHILE {
@@ -171,7 +171,7 @@ pub(super) async fn pairs(wire: Wire) {
         server.stats()
     );
     memory.is_within(PAIRS_MEMORY, "pairs");
-    assert_eq!(most, limits.running, "the flood comes up to the limit, I10 not over it");
+    assert_eq!(most, limits.max_running_handlers, "the flood comes up to the limit, I10 not over it");
     is_clean(&server, &alive).await;
     until("I1: each request is answered once", || stranger.heard() == count + 1).await;
     stranger.leave();

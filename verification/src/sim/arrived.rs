@@ -100,7 +100,7 @@ impl State {
 
     /// What came to this side before is answered where that is owed, and the caller told.
     fn check_requests(&mut self, side: Side, before: u64) {
-        let queue_time = u64::try_from(self.limits.of(side).queue_time.as_millis()).unwrap_or(u64::MAX);
+        let queue_time = u64::try_from(self.limits.of(side).queue_timeout.as_millis()).unwrap_or(u64::MAX);
         let owed = |(id, request): &(&String, &RequestSeen)| {
             let Some(nonce) = request.nonce else { return false };
             let over = match self.works.get(&nonce) {

@@ -101,7 +101,8 @@ impl Judge {
             (call.side, call.caller, call.result, call.begun, call.asked);
         let parent = call.parent;
         state.holds(!again, "I13", || format!("{nonce} returned twice"));
-        let wait = u64::try_from(state.limits.of(side).peer_wait.as_millis()).unwrap_or(u64::MAX);
+        let wait =
+            u64::try_from(state.limits.of(side).cancel_response_timeout.as_millis()).unwrap_or(u64::MAX);
         // Its peer said that it is not cancelled, and so its answer is waited for.
         let goes_on = state.is_acknowledged_as_not_cancelled(side, nonce);
         let late = !goes_on && asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);

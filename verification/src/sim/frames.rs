@@ -91,7 +91,7 @@ impl Judge {
                 // A cancel that came first waits for it, where the wire does not keep their order: only posts do not.
                 let waits = state.parks && !ordered && side == Side::Server;
                 let longest =
-                    u64::try_from(state.limits.of(side).parked_time.as_millis()).unwrap_or(u64::MAX);
+                    u64::try_from(state.limits.of(side).early_cancel_timeout.as_millis()).unwrap_or(u64::MAX);
                 if let Some(request) = state.written.of_mut(from).requests.get_mut(&id) {
                     request.received += 1;
                     request.exchange = exchange;

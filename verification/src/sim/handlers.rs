@@ -33,9 +33,9 @@ impl Judge {
         }
         state.tally.saw(Happening::Entered);
         *state.live.of_mut(side) += 1;
-        let (live, most) = (*state.live.of(side), state.limits.of(side).running);
+        let (live, most) = (*state.live.of(side), state.limits.of(side).max_running_handlers);
         // Where it may have as many as ever, a run has not enough of them.
-        let is_there = most < Limits::default().running;
+        let is_there = most < Limits::default().max_running_handlers;
         state.holds_and_counts(is_there, live <= most, "I10", || {
             format!("{live} handlers live at the {side}, {most} may")
         });
@@ -64,7 +64,7 @@ impl Judge {
     /// shield, but for a shutdown and the connection's end.
     pub(super) fn shielded(&self, side: Side, job: &Job, disturbed: bool) {
         let mut state = self.state();
-        let (longest, gone) = (state.limits.of(side).shield.as_millis(), state.is_going());
+        let (longest, gone) = (state.limits.of(side).max_shield_time.as_millis(), state.is_going());
         let may = gone || u128::from(job.ms) >= longest;
         let is_there = !may && state.cancelled_at(side, job.nonce).is_some();
         state.holds_and_counts(is_there, !disturbed || may, "L1", || {
@@ -101,7 +101,7 @@ impl State {
     /// A handler has ended: within its grace, if its peer cancelled it or its connection is gone for good (L3).
     fn check_grace(&mut self, side: Side, nonce: u64, work: Work) {
         // A critical section comes first.
-        let shield = if work == Work::Shield { self.limits.of(side).shield } else { Duration::ZERO };
+        let shield = if work == Work::Shield { self.limits.of(side).max_shield_time } else { Duration::ZERO };
         let grace = self.limits.of(side).cancel_grace + shield;
         let most = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).saturating_add(LATE);
         let cancelled = self.cancelled_at(side, nonce).filter(|_| self.is_open);
@@ -134,7 +134,7 @@ impl State {
 
     /// Where the outbox is small a value waits for room, and until then a cancel is in time.
     fn waits_for_room(&self, side: Side) -> bool {
-        self.limits.of(side).outbox_frames < Limits::default().outbox_frames
+        self.limits.of(side).max_outbox_frames < Limits::default().max_outbox_frames
     }
 
     /// A handler wanted to notify; whether that was taken. Behind its answer or its silence it is not (I2).

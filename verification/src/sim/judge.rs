@@ -188,7 +188,11 @@ impl Judge {
     pub(super) fn shields(&self, side: Side) -> Duration {
         let state = self.state();
         let shielded = |work: &WorkSeen| work.side == side && work.end.is_none() && work.work == Work::Shield;
-        if state.works.values().any(shielded) { state.limits.of(side).shield } else { Duration::ZERO }
+        if state.works.values().any(shielded) {
+            state.limits.of(side).max_shield_time
+        } else {
+            Duration::ZERO
+        }
     }
 
     pub(super) fn live(&self, side: Side) -> usize {
@@ -279,7 +283,8 @@ impl State {
             return true;
         }
         let limits = self.limits.of(side.other());
-        let tight = limits.running < 1024 || *self.shut.of(side.other()) || self.lost || !self.is_open;
+        let tight =
+            limits.max_running_handlers < 1024 || *self.shut.of(side.other()) || self.lost || !self.is_open;
         // LSP's word for a request its server gave up says that it failed.
         let given_up = error.code.0 == -32803 && self.peer_may_cancel(nonce, side);
         match self.works.get(&nonce).map(|work| work.end) {

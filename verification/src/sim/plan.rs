@@ -287,21 +287,21 @@ fn disturbances(rng: &mut Rng, spread: u64) -> Vec<(u64, Disturbance)> {
 fn limits(rng: &mut Rng) -> Limits {
     let mut limits = Limits::default();
     if rng.percent(30) {
-        limits.running = rng.length(1, 3);
-        limits.queued = rng.length(0, 4);
-        limits.queue_time = Duration::from_millis(rng.pick(30_000, &[10, 500]));
+        limits.max_running_handlers = rng.length(1, 3);
+        limits.max_queued_requests = rng.length(0, 4);
+        limits.queue_timeout = Duration::from_millis(rng.pick(30_000, &[10, 500]));
     }
     if rng.percent(20) {
         limits.cancel_grace = Duration::from_millis(rng.pick(1, &[0, 100]));
     }
     if rng.percent(10) {
-        limits.peer_wait = Duration::from_millis(rng.pick(1, &[0, 50]));
+        limits.cancel_response_timeout = Duration::from_millis(rng.pick(1, &[0, 50]));
     }
     if rng.percent(10) {
-        limits.shield = Duration::from_millis(rng.pick(1, &[50]));
+        limits.max_shield_time = Duration::from_millis(rng.pick(1, &[50]));
     }
     if rng.percent(10) {
-        limits.outbox_frames = rng.length(2, 6);
+        limits.max_outbox_frames = rng.length(2, 6);
     }
     limits
 }

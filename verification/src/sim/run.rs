@@ -241,7 +241,7 @@ async fn shut_down(plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side:
     judge.shuts(side);
     let (begun, drain) = (Instant::now(), Duration::from_millis(drain));
     let limits = plan.limits.of(side);
-    let most = drain + limits.cancel_grace + limits.flush + SLACK;
+    let most = drain + limits.cancel_grace + limits.flush_timeout + SLACK;
     let Some(left) = within(judge, "L3", "to shut down", peer.shutdown(drain)).await else { return };
     let took = begun.elapsed();
     judge.note(|| format!("{side} is shut down, {left} handlers are left"));

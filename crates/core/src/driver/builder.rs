@@ -147,7 +147,7 @@ impl PeerBuilder {
     /// The clients with which this connection is counted. Use it in a program that accepts connections without a [`Server`](crate::Server) and
     /// limits the bytes of all of them. Pass the same clients to the listener
     /// ([`Listener::share_among`](crate::Listener::share_among)). If the connection carries several clients (stateless HTTP), each gets its
-    /// share of [`Limits::running`], [`blocking`](Limits::blocking) and [`queued`](Limits::queued). Limits over several connections, such as
+    /// share of [`Limits::max_running_handlers`], [`max_blocking_handlers`](Limits::max_blocking_handlers) and [`max_queued_requests`](Limits::max_queued_requests). Limits over several connections, such as
     /// those of sessions and draining handlers, need a `Server`.
     pub fn clients(mut self, clients: &Clients) -> Self {
         self.admission = Some(Arc::new(Admission::among(clients.clone())));
@@ -249,7 +249,11 @@ impl PeerBuilder {
             None => admission.clients.client(link.meta.principal.as_ref(), link.meta.address),
         };
         // A link that is all clients of its listener has no bound of its own: each of them has one.
-        let memory = if link.traits.exchange_scoped { usize::MAX } else { limits.memory.max(limits.frame) };
+        let memory = if link.traits.exchange_scoped {
+            usize::MAX
+        } else {
+            limits.max_memory_bytes.max(limits.max_frame_bytes)
+        };
         link.budget.set_limit(memory);
         link.budget.set_parent(client.budget());
         let parts = Config {

@@ -140,7 +140,7 @@ impl CallContext {
     }
 
     /// Runs a critical section: until it ends, a cancel is not signalled and the handler is not aborted. The delay is at most
-    /// [`Limits::shield`](crate::Limits::shield), and ends with the deadline of a shutdown. Sections nest.
+    /// [`Limits::max_shield_time`](crate::Limits::max_shield_time), and ends with the deadline of a shutdown. Sections nest.
     ///
     /// # Cancel safety
     /// Dropping the future ends the section.

@@ -167,7 +167,8 @@ impl Outbox {
     /// Whether a value or a notification of this weight may be queued. One is let into an empty outbox at any weight.
     pub(crate) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
         self.takes_any()
-            || (self.room.frames < limits.outbox_frames && self.room.bytes + weight <= limits.outbox_bytes)
+            || (self.room.frames < limits.max_outbox_frames
+                && self.room.bytes + weight <= limits.max_outbox_bytes)
     }
 
     /// Whether no value and no notification waits.
@@ -177,13 +178,13 @@ impl Outbox {
 
     /// Whether so much has been written that those who wait for room may try again.
     pub(crate) fn has_room_again(&self, limits: &Limits) -> bool {
-        self.room.frames <= limits.outbox_frames - limits.outbox_frames / 4
-            && self.room.bytes <= limits.outbox_bytes - limits.outbox_bytes / 4
+        self.room.frames <= limits.max_outbox_frames - limits.max_outbox_frames / 4
+            && self.room.bytes <= limits.max_outbox_bytes - limits.max_outbox_bytes / 4
     }
 
     /// The peer sends and does not read.
     pub(crate) fn reserve_is_spent(&self, limits: &Limits) -> bool {
-        self.reserve.frames > limits.reserve_frames || self.reserve.bytes > limits.reserve_bytes
+        self.reserve.frames > limits.max_reserve_frames || self.reserve.bytes > limits.max_reserve_bytes
     }
 
     pub(crate) fn push_control(&mut self, frame: Control) {

@@ -122,7 +122,7 @@ impl Peer {
     /// 3. Handlers that still run are cancelled, and their child calls with them.
     /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
     /// 5. Calls of this side are settled with [`CauseKind::Shutdown`](crate::CauseKind::Shutdown).
-    /// 6. Frames that wait are flushed, for at most [`Limits::flush`](crate::Limits::flush), and the transport is closed.
+    /// 6. Frames that wait are flushed, for at most [`Limits::flush_timeout`](crate::Limits::flush_timeout), and the transport is closed.
     ///
     /// Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped. A program that must end uses the
     /// runtime's `shutdown_timeout`.
@@ -206,7 +206,7 @@ pub struct QueueStats {
     pub outbox_frames: usize,
     /// Approximate bytes that wait to be written, without calls of this side.
     pub outbox_bytes: usize,
-    /// Approximate bytes that are held for the connection. [`Limits::memory`](crate::Limits::memory) bounds them.
+    /// Approximate bytes that are held for the connection. [`Limits::max_memory_bytes`](crate::Limits::max_memory_bytes) bounds them.
     pub memory: usize,
     /// Notifications of the peer that wait for their handler.
     pub notifications_waiting: usize,

@@ -81,7 +81,11 @@ impl Server {
         let place = match self.admission.seat(&client, link.traits.exchange_scoped) {
             Ok(place) => place,
             Err(why) => {
-                tracing::debug!(limit = self.admission.limits.sessions, why, "a connection was refused");
+                tracing::debug!(
+                    limit = self.admission.limits.max_connections,
+                    why,
+                    "a connection was refused"
+                );
                 runtime.spawn(refuse(link, why));
                 return;
             }
@@ -115,7 +119,7 @@ impl Server {
 async fn refuse(mut link: Link, why: &str) {
     let why = CloseReason::Violation(why.to_owned());
     let close = poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx));
-    let _ = tokio::time::timeout(Limits::default().flush, close).await;
+    let _ = tokio::time::timeout(Limits::default().flush_timeout, close).await;
 }
 
 impl fmt::Debug for Server {

@@ -80,7 +80,7 @@ impl Session {
         }
         let limits = &self.config.limits;
         if !self.has_room(arrival.origin.client, arrival.work) {
-            let full = if self.queue.len() >= limits.queued {
+            let full = if self.queue.len() >= limits.max_queued_requests {
                 Some("queued")
             } else if self.shares.may_wait(arrival.origin.client) {
                 None

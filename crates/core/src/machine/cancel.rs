@@ -194,7 +194,7 @@ impl Session {
     /// A cancel of a request that is cancelled already and shielded. Its acknowledgement waits as the first one does, up to a limit: a peer may send
     /// cancels for as long as the shield lasts (I11).
     fn hold_ack_again(&mut self, key: InboundKey, id: RequestId, ack: OwedAck) {
-        if ack.is_some() && self.held_acks >= self.config.limits.parked {
+        if ack.is_some() && self.held_acks >= self.config.limits.max_early_cancels {
             self.emit(Event::LimitReached("parked"));
             self.acknowledge(ack, Some(id), AckStatus::Overloaded);
             return;

@@ -1,6 +1,6 @@
 //! Parents and children: the calls of a handler belong to the request that it serves.
 //!
-//! A cascade unlinks the children of a request one by one, the oldest first, at most [`Limits::cascade_slice`](crate::Limits) in a step, and
+//! A cascade unlinks the children of a request one by one, the oldest first, at most [`Limits::max_cancels_per_step`](crate::Limits) in a step, and
 //! cancels each. So none is signalled twice (I5), and no step is long. It needs no recursion: the children of a child are on the peer's side,
 //! which receives the child's cancel.
 
@@ -75,7 +75,7 @@ impl Session {
         if !self.may_have_children(parent) {
             return Err(CauseKind::Parent.into());
         }
-        if self.tree.foreign.len() >= self.config.limits.calls {
+        if self.tree.foreign.len() >= self.config.limits.max_calls {
             return Err(CallRefused::TooMany);
         }
         self.tree.foreign.insert((parent, child));
@@ -106,7 +106,7 @@ impl Session {
             self.walk_by_itself(now);
         }
         // A slice of zero would never end (L4).
-        for _ in 0..self.config.limits.cascade_slice.max(1) {
+        for _ in 0..self.config.limits.max_cancels_per_step.max(1) {
             let Some(parent) = self.tree.parents.front().copied() else { return };
             let child = self.requests.get(parent.0).and_then(|request| request.extras().first_child);
             if let Some(child) = child {

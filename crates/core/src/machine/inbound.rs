@@ -39,7 +39,7 @@ impl Session {
         if self.has_room(client, work) {
             self.start(key);
         } else {
-            let until = later(now, self.config.limits.queue_time);
+            let until = later(now, self.config.limits.queue_timeout);
             self.queue.push(work, key);
             self.shares.waits(client);
             self.timers.set(until, Timer::Queue(key));

@@ -96,7 +96,7 @@ impl<'a> CallSpec<'a> {
 /// What a caller does after its cancel was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AfterCancel {
-    /// It waits for the peer's answer, for at most [`Limits::peer_wait`](crate::Limits::peer_wait). The default where the dialect requires an
+    /// It waits for the peer's answer, for at most [`Limits::cancel_response_timeout`](crate::Limits::cancel_response_timeout). The default where the dialect requires an
     /// answer.
     WaitForPeer,
     /// It returns at once. The default where the dialect forbids an answer, and for a dropped call.
@@ -142,7 +142,7 @@ pub enum CancelResult {
 /// Why a call of this side was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallRefused {
-    /// [`Limits::calls`](crate::Limits::calls) is reached.
+    /// [`Limits::max_calls`](crate::Limits::max_calls) is reached.
     TooMany,
     /// Its parent is cancelled, or this side is shutting down. Nothing is sent.
     AlreadyCancelled(Cause),

@@ -262,7 +262,7 @@ impl Session {
                 .early_cancels
                 .inspect()
                 .map(|(((scope, id), principal), at)| {
-                    let age = age(at).min(self.config.limits.parked_time);
+                    let age = age(at).min(self.config.limits.early_cancel_timeout);
                     (*scope, id.clone(), principal.clone(), age)
                 })
                 .collect(),
@@ -271,7 +271,7 @@ impl Session {
                 .inspect()
                 .map(|((scope, id), known, at)| {
                     let known = known.map(|(settled, whose)| (whose.cloned(), settled == Settled::Cancelled));
-                    (*scope, id.clone(), known, age(at).min(self.config.limits.remembered_time))
+                    (*scope, id.clone(), known, age(at).min(self.config.limits.settled_id_lifetime))
                 })
                 .collect(),
             forgotten: (forgotten.highest, forgotten.strings),

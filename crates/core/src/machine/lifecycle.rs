@@ -144,7 +144,7 @@ impl Session {
     /// 3. Handlers that still run are cancelled, and their child calls with them.
     /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
     /// 5. Calls of this side are settled with `Shutdown`, without waiting for the peer.
-    /// 6. `Close`: flush for at most [`Limits::flush`](crate::Limits::flush), then close.
+    /// 6. `Close`: flush for at most [`Limits::flush_timeout`](crate::Limits::flush_timeout), then close.
     ///
     /// Handlers that outlived their connection are cancelled at the same deadline.
     pub fn local_shutdown(&mut self, now: Instant, drain: Duration) {

@@ -70,6 +70,7 @@ pub use input::{
     InboundRequest, Origin, Work,
 };
 pub use limits::Limits;
+pub(crate) use limits::limits;
 pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, ReplyBody, Settlement};
 pub use shares::ClientLimits;
 pub use stats::Stats;
@@ -169,8 +170,11 @@ impl Session {
             queue: queue::Queue::default(),
             permits: queue::Permits::default(),
             shares: shares::Shares::new(config.client_limits),
-            settled: settled_cache::SettledCache::new(limits.remembered, limits.remembered_time),
-            early_cancels: early_cancels::EarlyCancels::new(limits.parked, limits.parked_time),
+            settled: settled_cache::SettledCache::new(limits.max_settled_ids, limits.settled_id_lifetime),
+            early_cancels: early_cancels::EarlyCancels::new(
+                limits.max_early_cancels,
+                limits.early_cancel_timeout,
+            ),
             held_acks: 0,
             calls: table::Table::new(),
             open_calls: 0,

@@ -24,7 +24,7 @@ impl Session {
         spec: &CallSpec<'_>,
     ) -> Result<(OutboundKey, CallNumber), CallRefused> {
         self.may_call(spec.parent)?;
-        if self.calls.len() >= self.config.limits.calls {
+        if self.calls.len() >= self.config.limits.max_calls {
             self.emit(Event::LimitReached("calls"));
             return Err(CallRefused::TooMany);
         }
@@ -222,7 +222,7 @@ impl Session {
         let may_tell = self.agreement.may_send_cancels(self.rules());
         let acknowledged = self.rules().ack == AckStyle::Acknowledged;
         let next = CallNumber(self.next_number);
-        let peer_wait = later(now, self.config.limits.peer_wait);
+        let peer_wait = later(now, self.config.limits.cancel_response_timeout);
         let Some(open) = self.calls.get_mut(call.0) else { return CancelResult::AlreadySettled };
         let after = after.unwrap_or(open.after_cancel);
         match open.state {

@@ -103,7 +103,7 @@ pub enum Output {
     CancelForeign(ForeignChild),
     /// Something for the log and the counters.
     Event(Event),
-    /// Flush for at most [`Limits::flush`](crate::Limits::flush), then close.
+    /// Flush for at most [`Limits::flush_timeout`](crate::Limits::flush_timeout), then close.
     Close(CloseCause),
 }
 

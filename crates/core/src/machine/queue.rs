@@ -17,8 +17,10 @@ impl Permits {
     pub(super) const fn has_room(self, limits: &Limits, work: Work) -> bool {
         let all = self.tasks + self.blocking;
         match work {
-            Work::Task => all < limits.running,
-            Work::Blocking => all < limits.running && self.blocking < limits.blocking,
+            Work::Task => all < limits.max_running_handlers,
+            Work::Blocking => {
+                all < limits.max_running_handlers && self.blocking < limits.max_blocking_handlers
+            }
         }
     }
 

@@ -9,10 +9,10 @@ use crate::failpoint::{self, Failpoint};
 use crate::id::InboundKey;
 
 impl Session {
-    /// A critical section begins: signal, grace and abort wait for its end, [`Limits::shield`](crate::Limits::shield)
+    /// A critical section begins: signal, grace and abort wait for its end, [`Limits::max_shield_time`](crate::Limits::max_shield_time)
     /// at most and never past shutdown's deadline. Sections nest.
     pub fn local_shield(&mut self, now: Instant, key: InboundKey) {
-        let until = later(now, self.config.limits.shield);
+        let until = later(now, self.config.limits.max_shield_time);
         if self.lifecycle.ignores_shields() {
             return;
         }

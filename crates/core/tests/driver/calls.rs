@@ -234,7 +234,7 @@ async fn params_no_message_can_hold_are_refused_before_they_are_sent() {
 async fn too_many_calls_are_told_so_and_nothing_waits_for_room() {
     let (near, _far) = memory_pair();
     let mut limits = rescind_core::Limits::default();
-    limits.calls = 3;
+    limits.max_calls = 3;
     let client = Peer::builder(ACP).limits(limits).attach(near).unwrap();
     let calls: Vec<_> =
         (0..3).map(|_| client.call::<_, Value>("wait", &json!({})).start().unwrap()).collect();

@@ -53,7 +53,7 @@ async fn settled(dialect: Dialect, how: Ending) {
     };
     // One that drains is one too many.
     let mut bounds = ServerLimits::default();
-    bounds.draining = 0;
+    bounds.max_draining_handlers = 0;
     let server = Server::builder([dialect.clone()])
         .serve(router)
         .limits(limits)

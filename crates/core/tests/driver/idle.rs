@@ -35,7 +35,7 @@ async fn serve(idle: Option<Duration>) -> Served {
         })
         .notification("told", |_, _: Value| async {});
     let mut limits = ServerLimits::default();
-    limits.idle = idle;
+    limits.idle_timeout = idle;
     let closed_for_idleness = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&closed_for_idleness);
     let (opened, mut peers) = mpsc::unbounded_channel();

@@ -33,7 +33,7 @@ fn router() -> (Router, mpsc::UnboundedReceiver<String>) {
 
 fn limits(memory: usize) -> Limits {
     let mut limits = Limits::default();
-    (limits.memory, limits.frame) = (memory, MIB);
+    (limits.max_memory_bytes, limits.max_frame_bytes) = (memory, MIB);
     limits
 }
 
@@ -83,7 +83,7 @@ async fn requests_that_wait_for_a_permit_count_too() {
     let (router, mut began) = router();
     let (near, far) = memory_pair();
     let mut limits = limits(2 * MIB);
-    limits.running = 1;
+    limits.max_running_handlers = 1;
     let _server = Peer::builder(MCP).serve(router).limits(limits).attach(far).unwrap();
     let client = Peer::builder(MCP).attach(near).unwrap();
     let hang = || client.call::<_, Value>("hang", &filled(900_000)).start().unwrap();
@@ -98,7 +98,7 @@ async fn all_connections_of_a_server_share_its_memory() {
     let (router, mut began) = router();
     let (listener, transport) = memory_listener();
     let mut bounds = ServerLimits::default();
-    bounds.memory = 3 * MIB;
+    bounds.max_memory_bytes = 3 * MIB;
     let server =
         Server::builder([MCP]).serve(router).limits(limits(2 * MIB)).server_limits(bounds).listen(listener);
     let counts = server.counts();

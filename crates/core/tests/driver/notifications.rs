@@ -128,7 +128,7 @@ async fn a_progress_token_that_is_none_is_ignored_and_counted() {
 #[tokio::test(start_paused = true)]
 async fn notifications_over_the_limit_are_dropped_and_counted() {
     let mut limits = Limits::default();
-    limits.notifications = 2;
+    limits.max_queued_notifications = 2;
     let router = Router::new().concurrent_notification("deaf", |_, _: Value| std::future::pending::<()>());
     let (peer, wire) = probe::serve(router, MCP, TRAITS, limits);
     for _ in 0..5 {
@@ -142,7 +142,7 @@ async fn notifications_over_the_limit_are_dropped_and_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_notification_that_was_handled_takes_no_room_any_more() {
     let mut limits = Limits::default();
-    (limits.notifications, limits.notification_bytes) = (2, 100);
+    (limits.max_queued_notifications, limits.max_notification_bytes) = (2, 100);
     let router = Router::new()
         .notification("kept", |_, _: Value| async {})
         .concurrent_notification("free", |_, _: Value| async {});

@@ -63,7 +63,7 @@ const TRAITS: Capabilities = Capabilities {
 fn full(router: Router) -> (Peer, mpsc::UnboundedSender<Value>) {
     let (says, comes) = mpsc::unbounded_channel();
     let mut limits = Limits::default();
-    limits.outbox_frames = 1;
+    limits.max_outbox_frames = 1;
     let link = Link::new(Comes(comes), Full, TRAITS, PeerInfo::default());
     let peer = Peer::builder(MCP).limits(limits).serve(router).attach(link).unwrap();
     peer.try_notify("noise", &json!({})).unwrap();

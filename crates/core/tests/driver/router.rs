@@ -95,9 +95,9 @@ async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go
             });
         let mut limits = Limits::default();
         if by_bytes {
-            limits.notification_bytes = 3000;
+            limits.max_notification_bytes = 3000;
         } else {
-            limits.notifications = 3;
+            limits.max_queued_notifications = 3;
         }
         let reached = Arc::new(AtomicUsize::new(0));
         let events = Arc::clone(&reached);

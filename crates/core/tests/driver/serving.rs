@@ -352,23 +352,27 @@ async fn a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_re
             }
         });
     let mut limits = Limits::default();
-    (limits.outbox_frames, limits.queued) = (256, 4000);
+    (limits.max_outbox_frames, limits.max_queued_requests) = (256, 4000);
     let server = Peer::builder(ACP).serve(router).limits(limits.clone()).attach(far).unwrap();
     let mut stuck = Stuck::new(near);
     stuck.send(r#"{"jsonrpc":"2.0","id":"w","method":"wait","params":{}}"#).await;
     for id in 0..4000 {
         stuck.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"value","params":{{}}}}"#)).await;
     }
-    let permits = limits.running as u64;
+    let permits = limits.max_running_handlers as u64;
     until("I11: results wait with their permits", || {
         let stats = server.stats();
         stats.running == permits && stats.finished + stats.running + stats.queued == 4001
     })
     .await;
-    assert_eq!(server.queue_stats().outbox_frames, limits.outbox_frames, "I11");
+    assert_eq!(server.queue_stats().outbox_frames, limits.max_outbox_frames, "I11");
     stuck.send(r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"w"}}"#).await;
     until("L2: the handler is not stopped", || ended.load(Ordering::SeqCst) == 1).await;
-    assert!(server.queue_stats().outbox_frames <= limits.outbox_frames, "I11: {:?}", server.queue_stats());
+    assert!(
+        server.queue_stats().outbox_frames <= limits.max_outbox_frames,
+        "I11: {:?}",
+        server.queue_stats()
+    );
     let mut id = 10_000;
     while !server.is_closed() {
         stuck.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"none","params":{{}}}}"#)).await;
@@ -466,7 +470,7 @@ async fn a_server_speaks_the_dialect_of_each_peer_and_bounds_them_all() {
         });
     let mut bounds = ServerLimits::default();
     // What one client may have of it is another test's.
-    (bounds.running, bounds.client_share) = (3, Share::ALL);
+    (bounds.max_running_handlers, bounds.client_share) = (3, Share::ALL);
     let server = Server::builder([LSP, ACP])
         .serve(router)
         .server_limits(bounds)
@@ -541,7 +545,7 @@ async fn a_handler_that_waits_for_room_keeps_its_permit_and_can_be_cancelled() {
     let router =
         Router::new().method("value", |_ctx: CallContext, _: Value| async move { Ok("x".repeat(1000)) });
     let mut limits = Limits::default();
-    limits.outbox_frames = 4;
+    limits.max_outbox_frames = 4;
     let server = Peer::builder(ACP).serve(router).limits(limits).attach(far).unwrap();
     let mut raw = Stuck::new(near);
     for id in 0..200 {
@@ -576,7 +580,7 @@ async fn an_answer_over_the_frame_limit_is_an_internal_error_for_that_request_al
     let router = Router::new()
         .method("big", |_ctx: CallContext, (size,): (usize,)| async move { Ok("x".repeat(size)) });
     let mut limits = Limits::default();
-    limits.frame = 4096;
+    limits.max_frame_bytes = 4096;
     let _server = Peer::builder(ACP).serve(router).limits(limits).attach(far).unwrap();
     let client = Peer::builder(ACP).attach(near).unwrap();
     for size in [4090, 5000, 1 << 20] {

@@ -170,7 +170,7 @@ const PAIRS: [(Who, Who); 4] = [
 async fn blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else() {
     for (attacker, other) in PAIRS {
         let mut limits = ServerLimits::default();
-        limits.draining = 10;
+        limits.max_draining_handlers = 10;
         let served = serve(limits);
         let (mallory, ada) = (served.connect(&attacker).await, served.connect(&other).await);
         let calls: Vec<_> =
@@ -204,7 +204,7 @@ async fn blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else() {
 async fn hanging_handlers_of_one_client_over_many_connections_leave_half_to_others() {
     for (attacker, other) in &PAIRS[..3] {
         let mut limits = ServerLimits::default();
-        limits.running = 16;
+        limits.max_running_handlers = 16;
         let served = serve(limits);
         let mut hanging = Vec::new();
         let mut refusals = 0;
@@ -226,7 +226,7 @@ async fn hanging_handlers_of_one_client_over_many_connections_leave_half_to_othe
 async fn connections_without_use_make_room_and_those_in_use_do_not() {
     for (attacker, other) in PAIRS {
         let mut limits = ServerLimits::default();
-        limits.sessions = 8;
+        limits.max_connections = 8;
         let served = serve(limits);
         let used = served.connect(&other).await;
         assert_eq!(refused(&used).await, None);
@@ -254,7 +254,7 @@ async fn connections_without_use_make_room_and_those_in_use_do_not() {
 async fn a_client_that_uses_its_connections_holds_half_of_them_at_most() {
     for (attacker, other) in &PAIRS[..3] {
         let mut limits = ServerLimits::default();
-        limits.sessions = 8;
+        limits.max_connections = 8;
         let served = serve(limits);
         let mut open = Vec::new();
         for round in 0..8 {
@@ -271,7 +271,7 @@ async fn a_client_that_uses_its_connections_holds_half_of_them_at_most() {
 #[tokio::test]
 async fn a_share_of_all_lets_one_client_have_everything_and_the_table_empties() {
     let mut limits = ServerLimits::default();
-    (limits.sessions, limits.client_share) = (4, Share::ALL);
+    (limits.max_connections, limits.client_share) = (4, Share::ALL);
     let served = serve(limits);
     let mut open = Vec::new();
     for _ in 0..4 {
@@ -295,7 +295,7 @@ async fn connections_without_a_message_make_room_too() {
     let (listener, transport) = memory_listener();
     let router = Router::new().method("echo", |_: CallContext, value: Value| async move { Ok(value) });
     let mut limits = ServerLimits::default();
-    limits.sessions = 2;
+    limits.max_connections = 2;
     let server = Server::builder([ACP, rescind_core::dialect::LSP])
         .serve(router)
         .server_limits(limits)

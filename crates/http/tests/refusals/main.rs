@@ -103,7 +103,7 @@ async fn streamable_refuses_as_the_table_says() {
 /// A server whose application takes no sessions.
 async fn full<B: rescind_http::ServerBinding>(http: HttpServer<B>, column: Column) -> u16 {
     let mut none = ServerLimits::default();
-    none.sessions = 0;
+    none.max_connections = 0;
     let served = support::serve_with(http, &[MCP, ACP], column, Limits::default(), none).await;
     let got = served.refused(&[], None).await;
     assert!(got.head.contains("retry-after: 1"), "{}", got.head);
@@ -113,7 +113,7 @@ async fn full<B: rescind_http::ServerBinding>(http: HttpServer<B>, column: Colum
 #[tokio::test]
 async fn stateless_refuses_as_the_table_says() {
     let mut limits = Limits::default();
-    (limits.running, limits.queued) = (1, 0);
+    (limits.max_running_handlers, limits.max_queued_requests) = (1, 0);
     let http = HttpServer::new(Stateless::new());
     let served =
         support::serve_with(http, &[MCP_2026], Column::Stateless, limits, ServerLimits::default()).await;

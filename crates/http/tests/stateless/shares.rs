@@ -40,7 +40,7 @@ async fn hanging_calls_of_one_client_delay_nobody_elses() {
         [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
     for (mallory, ada) in pairs {
         let mut limits = Limits::default();
-        (limits.running, limits.queued) = (MOST, MOST);
+        (limits.max_running_handlers, limits.max_queued_requests) = (MOST, MOST);
         let mut http = HttpServer::new(Stateless::new());
         if mallory.1 != "all" {
             let auth = async |request: AuthRequest| match request.header("X-User") {

@@ -204,7 +204,7 @@ async fn a_server_that_refuses_a_session_says_503() {
     let listener = server().bind("127.0.0.1:0").await.unwrap();
     let url = rescind_core::Listener::endpoint(&listener).to_string();
     let mut limits = rescind_core::ServerLimits::default();
-    limits.sessions = 0;
+    limits.max_connections = 0;
     let server = rescind_core::Server::builder([MCP]).server_limits(limits).listen(listener);
     let serving = tokio::spawn(server.run());
     let mut raw = Raw::connect(&url).await;

@@ -53,7 +53,7 @@ impl Connection {
             dialect: config.dialect.clone(),
             handles_cancels: config.handles_cancels,
             declares_tasks: options.declares_tasks(),
-            drain: config.limits.drain_deadline,
+            drain: config.limits.drain_timeout,
             session: Session::new(config),
             local_cancel: options.local_cancel.clone(),
             waiting: BTreeMap::new(),

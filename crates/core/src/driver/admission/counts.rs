@@ -16,28 +16,28 @@ impl ServerCounts {
     }
 
     /// Permits in use: handlers that run, handlers that drain included, and requests about to start. New requests are refused at
-    /// [`ServerLimits::running`](crate::ServerLimits::running).
+    /// [`ServerLimits::max_running_handlers`](crate::ServerLimits::max_running_handlers).
     #[must_use]
     pub fn running(&self) -> usize {
         self.0.alive()
     }
 
     /// Handlers that still run after their request is settled. New requests are refused above
-    /// [`ServerLimits::draining`](crate::ServerLimits::draining).
+    /// [`ServerLimits::max_draining_handlers`](crate::ServerLimits::max_draining_handlers).
     #[must_use]
     pub fn draining(&self) -> usize {
         self.0.draining()
     }
 
     /// Bytes held over all connections, and by the listener for frames that are being read. New requests are refused at
-    /// [`ServerLimits::memory`](crate::ServerLimits::memory).
+    /// [`ServerLimits::max_memory_bytes`](crate::ServerLimits::max_memory_bytes).
     #[must_use]
     pub fn memory(&self) -> usize {
         self.0.clients.budget().used()
     }
 
     /// Connections that are open or being opened. New connections are refused at
-    /// [`ServerLimits::sessions`](crate::ServerLimits::sessions).
+    /// [`ServerLimits::max_connections`](crate::ServerLimits::max_connections).
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.0.sessions()

@@ -36,7 +36,7 @@ impl Admission {
             clients: Clients::with_budget(
                 limits.client_share,
                 limits.ipv6_prefix,
-                ByteBudget::new(limits.memory),
+                ByteBudget::new(limits.max_memory_bytes),
             ),
             alive: AtomicUsize::new(0),
             draining: AtomicUsize::new(0),
@@ -55,10 +55,10 @@ impl Admission {
 
     pub(crate) fn unbounded() -> Self {
         Self::new(ServerLimits {
-            running: usize::MAX,
-            draining: usize::MAX,
-            sessions: usize::MAX,
-            memory: usize::MAX,
+            max_running_handlers: usize::MAX,
+            max_draining_handlers: usize::MAX,
+            max_connections: usize::MAX,
+            max_memory_bytes: usize::MAX,
             client_share: Share::ALL,
             ..ServerLimits::default()
         })
@@ -68,7 +68,11 @@ impl Admission {
     pub(crate) fn limits_of_one(&self, limits: &Limits) -> Option<ClientLimits> {
         let share = self.limits.client_share;
         let of_one = || {
-            ClientLimits::new(share.of(limits.running), share.of(limits.blocking), share.of(limits.queued))
+            ClientLimits::new(
+                share.of(limits.max_running_handlers),
+                share.of(limits.max_blocking_handlers),
+                share.of(limits.max_queued_requests),
+            )
         };
         (!share.is_all()).then(of_one)
     }
@@ -76,17 +80,17 @@ impl Admission {
     /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is reached.
     pub(crate) fn admit(&self, client: &Client) -> Result<(), &'static str> {
         // The limit is a threshold: at the limit one more request is admitted.
-        if self.draining_shared.load(Ordering::Relaxed) > self.limits.draining {
+        if self.draining_shared.load(Ordering::Relaxed) > self.limits.max_draining_handlers {
             return Err("server_draining");
         }
         if client.held(Resource::Draining) > self.draining_of_one() {
             return Err("client_draining");
         }
-        if !client.take(Resource::Running, self.limits.running) {
-            let is_full = self.alive() >= self.limits.running;
+        if !client.take(Resource::Running, self.limits.max_running_handlers) {
+            let is_full = self.alive() >= self.limits.max_running_handlers;
             return Err(if is_full { "server_running" } else { "client_running" });
         }
-        let take = |alive: usize| (alive < self.limits.running).then_some(alive + 1);
+        let take = |alive: usize| (alive < self.limits.max_running_handlers).then_some(alive + 1);
         let taken = self.alive.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         taken.map(drop).map_err(|_| {
             client.give_back(Resource::Running, 1);
@@ -118,7 +122,7 @@ impl Admission {
     }
 
     const fn draining_of_one(&self) -> usize {
-        self.limits.client_share.of(self.limits.draining)
+        self.limits.client_share.of(self.limits.max_draining_handlers)
     }
 
     /// How many draining handlers of one client count for other clients.
@@ -128,10 +132,10 @@ impl Admission {
 
     /// Counts one more connection, if the limits allow it.
     pub(crate) fn open_session(&self, client: &Arc<Client>) -> bool {
-        if !client.take(Resource::Sessions, self.limits.sessions) {
+        if !client.take(Resource::Sessions, self.limits.max_connections) {
             return false;
         }
-        let open = |open: usize| (open < self.limits.sessions).then_some(open + 1);
+        let open = |open: usize| (open < self.limits.max_connections).then_some(open + 1);
         let opened = self.sessions.fetch_update(Ordering::AcqRel, Ordering::Relaxed, open).is_ok();
         if !opened {
             client.give_back(Resource::Sessions, 1);
@@ -167,7 +171,7 @@ mod tests {
     }
 
     fn two() -> Admission {
-        of(ServerLimits { running: 2, ..ServerLimits::default() })
+        of(ServerLimits { max_running_handlers: 2, ..ServerLimits::default() })
     }
 
     fn somebody(admission: &Admission) -> Arc<Client> {
@@ -261,7 +265,7 @@ mod tests {
 
     #[test]
     fn draining_handlers_count_until_they_end() {
-        let admission = of(ServerLimits { draining: 0, ..ServerLimits::default() });
+        let admission = of(ServerLimits { max_draining_handlers: 0, ..ServerLimits::default() });
         let client = somebody(&admission);
         let whose = Whose::Connections(&client);
         let mut permits = Permits::default();
@@ -276,7 +280,7 @@ mod tests {
 
     #[test]
     fn who_drains_more_than_its_share_is_refused_and_others_are_not() {
-        let admission = Admission::new(ServerLimits { draining: 10, ..ServerLimits::default() });
+        let admission = Admission::new(ServerLimits { max_draining_handlers: 10, ..ServerLimits::default() });
         let [deaf, deafer, other] = [(); 3].map(|()| somebody(&admission));
         let drain = |client: &Client, handlers: usize| {
             (0..handlers).for_each(|_| Permits::drains(&admission, Whose::Connections(client)));
@@ -309,7 +313,7 @@ mod tests {
 
     #[test]
     fn no_client_runs_more_than_its_share_whoever_came_first() {
-        let admission = Admission::new(ServerLimits { running: 4, ..ServerLimits::default() });
+        let admission = Admission::new(ServerLimits { max_running_handlers: 4, ..ServerLimits::default() });
         let [first, second, third] = [(); 3].map(|()| somebody(&admission));
         let admitted = [&first, &first, &first, &second, &second, &second, &third];
         assert_eq!(
@@ -329,7 +333,7 @@ mod tests {
 
     #[test]
     fn no_more_connections_are_open_than_may_be() {
-        let admission = of(ServerLimits { sessions: 2, ..ServerLimits::default() });
+        let admission = of(ServerLimits { max_connections: 2, ..ServerLimits::default() });
         let client = somebody(&admission);
         assert_eq!([(); 3].map(|()| admission.open_session(&client)), [true, true, false]);
         admission.close_session(&client);

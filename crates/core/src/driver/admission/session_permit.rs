@@ -24,7 +24,7 @@ impl Admission {
     ) -> Result<SessionPermit, &'static str> {
         let open = || self.open_session(client);
         if !(open() || self.make_room(client) && open()) {
-            let is_full = self.sessions() >= self.limits.sessions;
+            let is_full = self.sessions() >= self.limits.max_connections;
             return Err(if is_full { "too many connections" } else { "too many connections of this client" });
         }
         Ok(SessionPermit { admission: Arc::clone(self), seat: self.seats.add(client, is_many) })
@@ -33,7 +33,7 @@ impl Admission {
     /// Returns whether a connection was displaced.
     fn make_room(&self, client: &Arc<Client>) -> bool {
         let has_its_share =
-            client.held(Resource::Sessions) >= self.limits.client_share.of(self.limits.sessions);
+            client.held(Resource::Sessions) >= self.limits.client_share.of(self.limits.max_connections);
         let mut unused = self.seats.unused(has_its_share.then_some(client));
         unused.sort_by_key(|seat| (Reverse(seat.client().held(Resource::Sessions)), seat.number()));
         unused.into_iter().any(|seat| !seat.is_busy() && self.displace(&seat))

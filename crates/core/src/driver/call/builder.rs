@@ -277,7 +277,7 @@ fn refused_call<R>(
 ) -> Result<Call<R>, CallError> {
     let settled = match refused {
         CallRefused::TooMany => {
-            return Err(CallError::TooMany { limit: shared.lock().session.limits().calls });
+            return Err(CallError::TooMany { limit: shared.lock().session.limits().max_calls });
         }
         CallRefused::AlreadyCancelled(cause) => Settled::Cancelled(Cancelled::new(cause, true)),
         CallRefused::Disconnected => Settled::Disconnected { may_have_run: false },

@@ -192,7 +192,7 @@ impl ConnectionInner {
     pub(crate) fn release(self: &Arc<Self>) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !self.serves {
             self.step(|state, now, _| {
-                let drain = state.session.limits().drain_deadline;
+                let drain = state.session.limits().drain_timeout;
                 state.session.local_shutdown(now, drain);
             });
         }

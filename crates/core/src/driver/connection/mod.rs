@@ -112,7 +112,7 @@ impl ConnectionTask {
         place: Option<SessionPermit>,
     ) -> Self {
         // A link without a session carries all clients of its listener.
-        let idle = Idle::new(shared.admission.limits.idle.filter(|_| !shared.exchange_scoped));
+        let idle = Idle::new(shared.admission.limits.idle_timeout.filter(|_| !shared.exchange_scoped));
         let written_held = shared.budget.hold(0);
         Self {
             shared,
@@ -170,7 +170,7 @@ impl ConnectionTask {
         let (cause, waiting, flush) = {
             let state = self.shared.lock();
             let Some(cause) = state.close else { return };
-            (cause, state.outbox.frames(), state.session.limits().flush)
+            (cause, state.outbox.frames(), state.session.limits().flush_timeout)
         };
         self.rx = None;
         self.pending.clear();

@@ -73,7 +73,7 @@ impl<H> NotificationQueue<H> {
     }
 
     pub(crate) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
-        self.len() < limits.notifications && self.bytes + weight <= limits.notification_bytes
+        self.len() < limits.max_queued_notifications && self.bytes + weight <= limits.max_notification_bytes
     }
 
     /// Accepts a notification that is handled in order.
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn there_is_room_up_to_the_last_notification_and_the_last_byte() {
         let mut limits = Limits::default();
-        (limits.notifications, limits.notification_bytes) = (3, 15);
+        (limits.max_queued_notifications, limits.max_notification_bytes) = (3, 15);
         let notices =
             |concurrent, bytes| NotificationQueue::<()> { bytes, concurrent, ..NotificationQueue::default() };
         for (notices, weight, has_room) in [

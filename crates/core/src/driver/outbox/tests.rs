@@ -107,8 +107,8 @@ fn calls_taken_back_are_swept_although_a_silence_swept_before() {
 fn room_is_bounded_and_one_large_frame_always_fits_an_empty_outbox() {
     let limits = Limits::default();
     let mut outbox = Outbox::new();
-    assert!(outbox.has_room(&limits, limits.outbox_bytes * 2));
-    for _ in 0..limits.outbox_frames {
+    assert!(outbox.has_room(&limits, limits.max_outbox_bytes * 2));
+    for _ in 0..limits.max_outbox_frames {
         assert!(outbox.has_room(&limits, 200));
         outbox.push_bulk(note(0));
     }
@@ -217,7 +217,7 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
     }
     assert_eq!(waits(&outbox), (0, 0));
     let mut limits = Limits::default();
-    (limits.reserve_frames, limits.reserve_bytes) = (0, 0);
+    (limits.max_reserve_frames, limits.max_reserve_bytes) = (0, 0);
     assert!(outbox.has_room(&limits, usize::MAX), "an empty outbox takes one frame of any weight");
     assert!(!outbox.reserve_is_spent(&limits), "nothing is on the reserve");
 }
@@ -228,7 +228,7 @@ fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of
     let params = format!("[{}]", " ".repeat(66));
     for (max_frames, max_bytes) in [(8, 1 << 20), (1 << 20, 1600)] {
         let mut limits = Limits::default();
-        (limits.outbox_frames, limits.outbox_bytes) = (max_frames, max_bytes);
+        (limits.max_outbox_frames, limits.max_outbox_bytes) = (max_frames, max_bytes);
         let mut outbox = Outbox::new();
         let room: Vec<_> = (0..8)
             .map(|_| {
@@ -251,7 +251,7 @@ fn the_reserve_is_spent_by_one_frame_or_one_byte_too_many() {
     let refusal = || Control::Refuse { to: None, exchange: ExchangeId::NONE, why: Refusal::Internal };
     for (max_frames, max_bytes) in [(3, 1 << 20), (1 << 20, 3 * 128)] {
         let mut limits = Limits::default();
-        (limits.reserve_frames, limits.reserve_bytes) = (max_frames, max_bytes);
+        (limits.max_reserve_frames, limits.max_reserve_bytes) = (max_frames, max_bytes);
         let mut outbox = Outbox::new();
         // What has room of its own does not count.
         (0..10).for_each(|_| outbox.push_bulk(note(0)));

@@ -207,7 +207,7 @@ pub(crate) struct State {
 
 impl ConnectionInner {
     pub(crate) fn new(parts: Config, session: Session) -> Self {
-        let max_frame = session.limits().frame.min(parts.traits.max_frame);
+        let max_frame = session.limits().max_frame_bytes.min(parts.traits.max_frame);
         Self {
             state: Mutex::new(State {
                 session,

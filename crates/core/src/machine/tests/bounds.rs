@@ -8,7 +8,7 @@ use crate::message::BadMessage;
 #[test]
 fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
     // L4
-    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 0);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_cancels_per_step = 0);
     let parent = bench.running(1);
     let child = CallSpec { parent: Some(parent), ..CallSpec::new("child") };
     let _ = bench.written(&child);
@@ -24,16 +24,16 @@ fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
 fn a_time_that_never_ends_is_no_panic() {
     let mut bench = Bench::with(MCP, |config| {
         let limits = &mut config.limits;
-        limits.running = 1;
+        limits.max_running_handlers = 1;
         for time in [
-            &mut limits.queue_time,
-            &mut limits.parked_time,
-            &mut limits.remembered_time,
+            &mut limits.queue_timeout,
+            &mut limits.early_cancel_timeout,
+            &mut limits.settled_id_lifetime,
             &mut limits.cancel_grace,
             &mut limits.half_close_grace,
             &mut limits.detach_grace,
-            &mut limits.peer_wait,
-            &mut limits.shield,
+            &mut limits.cancel_response_timeout,
+            &mut limits.max_shield_time,
         ] {
             *time = Duration::MAX;
         }
@@ -57,8 +57,8 @@ fn a_time_that_never_ends_is_no_panic() {
 #[test]
 fn with_no_permits_at_all_a_half_closed_connection_closes_with_its_last_request() {
     let mut bench = Bench::with(ACP, |config| {
-        config.limits.blocking = 0;
-        config.limits.queue_time = Duration::from_secs(10);
+        config.limits.max_blocking_handlers = 0;
+        config.limits.queue_timeout = Duration::from_secs(10);
     });
     let blocking = InboundRequest { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
     let _queued = bench.session.recv_request(bench.now, blocking).unwrap();
@@ -70,7 +70,7 @@ fn with_no_permits_at_all_a_half_closed_connection_closes_with_its_last_request(
 
 #[test]
 fn a_drained_connection_closes_when_its_last_queued_request_is_cancelled() {
-    let mut bench = Bench::with(ACP, |config| config.limits.running = 0);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 0);
     let _queued = bench.session.recv_request(bench.now, Bench::arrival(1, "a")).unwrap();
     bench.session.local_shutdown(bench.now, Duration::from_secs(10));
     let outputs = bench.cancel(1);
@@ -91,7 +91,7 @@ fn a_bad_frame_with_an_exchange_of_its_own_is_always_answered_there() {
 #[test]
 fn cancels_of_a_shielded_call_wait_for_its_end_up_to_a_bound() {
     // I11
-    let mut bench = Bench::with(ABP, |config| config.limits.parked = 3);
+    let mut bench = Bench::with(ABP, |config| config.limits.max_early_cancels = 3);
     bench.session.handshake(HandshakePart::Result, &Handshake::default());
     let (first, second) = (bench.running_call(1, "c1"), bench.running_call(2, "c2"));
     bench.session.local_shield(bench.now, first);

@@ -273,7 +273,7 @@ fn a_call_whose_exchange_has_failed_is_settled() {
 #[test]
 fn calls_in_flight_are_bounded() {
     // I11
-    let mut bench = Bench::with(ACP, |config| config.limits.calls = 2);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_calls = 2);
     let _ = bench.written(&CallSpec::new("a"));
     let _ = bench.written(&CallSpec::new("a"));
     let refused = bench.session.local_call(bench.now, &CallSpec::new("a"));

@@ -415,7 +415,7 @@ fn parked_cancels_are_bounded_and_expire() {
 
 #[test]
 fn when_settled_ids_were_forgotten_only_ids_above_them_are_parked() {
-    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
+    let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 4);
     for id in 1..=10 {
         let key = bench.running(id);
         let _ = bench.answer(key, HandlerResult::Value);
@@ -429,7 +429,7 @@ fn when_settled_ids_were_forgotten_only_ids_above_them_are_parked() {
 #[test]
 fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgotten() {
     // Separate POSTs: 12 has overtaken 11's cancel, and 11's cancel its request.
-    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 4);
+    let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 4);
     for id in 1..=10 {
         let key = bench.running(id);
         let _ = bench.answer(key, HandlerResult::Value);
@@ -443,7 +443,7 @@ fn an_early_cancel_below_the_highest_seen_is_parked_when_no_higher_id_was_forgot
 
 #[test]
 fn strings_are_not_parked_once_one_that_was_settled_is_forgotten() {
-    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 1);
+    let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 1);
     let text = |id: &str| RequestId::text(id).unwrap();
     let early = |bench: &mut Bench, id: RequestId| {
         bench.session.recv_cancel(bench.now, Some(id), None, None, &Origin::STREAM);

@@ -47,7 +47,7 @@ fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
 fn each_early_cancel_waits_for_a_time_of_its_own() {
     // I8
     let mut bench = Bench::new(MCP);
-    let wait = bench.session.limits().parked_time;
+    let wait = bench.session.limits().early_cancel_timeout;
     let _ = bench.cancel(1);
     bench.now += wait / 2;
     let _ = bench.cancel(2);
@@ -110,7 +110,7 @@ fn a_late_cancel_of_a_refused_request_does_not_hit_its_retry() {
 fn a_late_cancel_of_a_request_refused_under_a_draining_id_does_not_hit_its_retry() {
     // I14: the first is forgotten when the cancel comes, the refusal is not
     let mut bench = Bench::with(MCP, |config| {
-        config.limits.peer_wait = Duration::MAX;
+        config.limits.cancel_response_timeout = Duration::MAX;
         config.limits.cancel_grace = Duration::MAX;
     });
     let first = bench.running(9);
@@ -134,7 +134,7 @@ fn an_early_cancel_is_spent_by_a_request_that_is_refused_for_another_reason() {
 
 #[test]
 fn a_memory_of_nothing_parks_only_ids_above_all_settled() {
-    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
+    let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 0);
     let key = bench.running(5);
     let _ = bench.answer(key, HandlerResult::Value);
     let _ = bench.ended(key);
@@ -144,7 +144,7 @@ fn a_memory_of_nothing_parks_only_ids_above_all_settled() {
 
 #[test]
 fn a_refused_id_counts_among_the_forgotten() {
-    let mut bench = Bench::with(MCP, |config| config.limits.remembered = 0);
+    let mut bench = Bench::with(MCP, |config| config.limits.max_settled_ids = 0);
     let refused = InboundRequest { admission: Err("server"), ..Bench::arrival(5, "tools/call") };
     assert_eq!(bench.arrive(refused).0, None);
     assert_eq!(bench.cancel(5), [Output::Event(Event::UnknownCancel)]);

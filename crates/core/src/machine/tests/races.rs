@@ -300,7 +300,7 @@ fn two_requests_of_one_exchange_are_both_given_up_with_it() {
 #[test]
 fn a_child_of_a_request_that_was_never_entered_leaves_with_it() {
     // I3, I5
-    let mut bench = Bench::with(ACP, |config| config.limits.running = 0);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 0);
     let parent = bench.session.recv_request(bench.now, Bench::arrival(1, "test/wait")).unwrap();
     bench.session.local_adopt(bench.now, parent, ForeignChild(1)).unwrap();
     let outputs = bench.cancel(1);

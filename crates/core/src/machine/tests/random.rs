@@ -122,19 +122,19 @@ impl Watch {
             config.role = role;
             config.exchange_scoped = exchange_scoped;
             config.ordered = !exchange_scoped;
-            config.limits.running = 3;
-            config.limits.blocking = 1;
-            config.limits.queued = 2;
-            config.limits.cascade_slice = 2;
-            config.limits.remembered = 3;
-            config.limits.parked = 2;
+            config.limits.max_running_handlers = 3;
+            config.limits.max_blocking_handlers = 1;
+            config.limits.max_queued_requests = 2;
+            config.limits.max_cancels_per_step = 2;
+            config.limits.max_settled_ids = 3;
+            config.limits.max_early_cancels = 2;
             if tight {
-                config.limits.running = 1;
-                config.limits.blocking = 0;
+                config.limits.max_running_handlers = 1;
+                config.limits.max_blocking_handlers = 0;
                 config.limits.cancel_grace = Duration::ZERO;
-                config.limits.shield = Duration::ZERO;
-                config.limits.remembered = 0;
-                config.limits.cascade_slice = 0;
+                config.limits.max_shield_time = Duration::ZERO;
+                config.limits.max_settled_ids = 0;
+                config.limits.max_cancels_per_step = 0;
             }
         });
         Self {
@@ -439,7 +439,10 @@ impl Watch {
         prop_assert_eq!(stats.running + stats.draining, alive, "I10");
         prop_assert_eq!(stats.queued, self.bench.session.queue.len() as u64);
         prop_assert_eq!(stats.slots, (self.accepted.len() - self.gone.len()) as u64, "I3");
-        prop_assert!(stats.running + stats.draining <= self.bench.session.limits().running as u64, "I11");
+        prop_assert!(
+            stats.running + stats.draining <= self.bench.session.limits().max_running_handlers as u64,
+            "I11"
+        );
         let open = self.calls.iter().filter(|call| !self.outcomes.contains_key(call)).count();
         prop_assert_eq!(self.bench.session.open_calls, open, "I13");
         prop_assert!(self.bench.session.timers.len() <= 4 * self.open.len() + 2 * self.calls.len() + 1, "I3");

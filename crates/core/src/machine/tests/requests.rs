@@ -76,8 +76,8 @@ fn a_number_and_its_text_are_two_requests() {
 fn over_the_running_limit_a_request_waits_and_over_the_queue_it_is_refused() {
     // I10, I11
     let mut bench = Bench::with(ACP, |config| {
-        config.limits.running = 1;
-        config.limits.queued = 1;
+        config.limits.max_running_handlers = 1;
+        config.limits.max_queued_requests = 1;
     });
     let running = bench.running(1);
     let queued = bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).unwrap();
@@ -97,8 +97,8 @@ fn over_the_running_limit_a_request_waits_and_over_the_queue_it_is_refused() {
 fn without_a_queue_what_finds_no_permit_is_refused() {
     // I10, I11
     let mut bench = Bench::with(ACP, |config| {
-        config.limits.running = 1;
-        config.limits.queued = 0;
+        config.limits.max_running_handlers = 1;
+        config.limits.max_queued_requests = 0;
     });
     let _running = bench.running(1);
     assert!(bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).is_none());
@@ -107,7 +107,7 @@ fn without_a_queue_what_finds_no_permit_is_refused() {
 
 #[test]
 fn a_queued_request_is_refused_when_its_time_is_over() {
-    let mut bench = Bench::with(ACP, |config| config.limits.running = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 1);
     let _running = bench.running(1);
     let queued = bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).unwrap();
     let outputs = bench.pass(Duration::from_secs(30));
@@ -119,7 +119,7 @@ fn a_queued_request_is_refused_when_its_time_is_over() {
 #[test]
 fn a_queued_request_that_is_cancelled_is_never_entered() {
     // 004-27, I3
-    let mut bench = Bench::with(ACP, |config| config.limits.running = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 1);
     let running = bench.running(1);
     let queued = bench.session.recv_request(bench.now, Bench::arrival(2, "test/wait")).unwrap();
     let outputs = bench.cancel(2);
@@ -131,7 +131,7 @@ fn a_queued_request_that_is_cancelled_is_never_entered() {
 
 #[test]
 fn blocking_work_has_a_limit_of_its_own_and_holds_no_task_up() {
-    let mut bench = Bench::with(ACP, |config| config.limits.blocking = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_blocking_handlers = 1);
     let blocking = |id| InboundRequest { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
     assert!(bench.session.recv_request(bench.now, blocking(1)).is_some());
     assert!(bench.session.recv_request(bench.now, blocking(2)).is_some());
@@ -143,7 +143,7 @@ fn blocking_work_has_a_limit_of_its_own_and_holds_no_task_up() {
 fn blocking_work_counts_among_all_that_runs() {
     // I10
     let blocking = |id| InboundRequest { work: Work::Blocking, ..Bench::arrival(id, "test/block") };
-    let mut bench = Bench::with(ACP, |config| config.limits.running = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 1);
     let task = bench.running(1);
     let [first, second] = [2, 3].map(|id| bench.session.recv_request(bench.now, blocking(id)).unwrap());
     assert_eq!(bench.outputs(), []);
@@ -193,7 +193,7 @@ fn ten_thousand_requests_under_one_id_give_one_result() {
 
 #[test]
 fn handlers_are_counted_from_their_start_to_their_end() {
-    let mut bench = Bench::with(ACP, |config| config.limits.running = 3);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_running_handlers = 3);
     let keys = [1, 2, 3].map(|id| bench.running(id));
     let _queued = bench.session.recv_request(bench.now, Bench::arrival(4, "test/wait")).unwrap();
     let counted = |bench: &Bench| {

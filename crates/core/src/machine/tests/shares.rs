@@ -5,7 +5,11 @@ use crate::dialect::{ACP, Refusal};
 
 fn shared() -> Bench {
     Bench::with(ACP, |config| {
-        (config.limits.running, config.limits.blocking, config.limits.queued) = (4, 2, 4);
+        (
+            config.limits.max_running_handlers,
+            config.limits.max_blocking_handlers,
+            config.limits.max_queued_requests,
+        ) = (4, 2, 4);
         config.client_limits = Some(ClientLimits::new(2, 1, 2));
     })
 }
@@ -74,7 +78,7 @@ fn blocking_work_has_a_share_of_its_own_and_places_in_the_queue_are_given_back()
     assert_eq!(started(&bench.outputs()), [other]);
     assert_eq!(ask(&mut bench, 1, 5, Work::Blocking), None);
     let _ = bench.outputs();
-    let time = bench.session.limits().queue_time;
+    let time = bench.session.limits().queue_timeout;
     let _ = bench.pass(time);
     assert!(waiting.iter().all(|key| bench.session.request_cause(*key).is_none()));
     let again = ask(&mut bench, 1, 6, Work::Blocking).unwrap();

@@ -53,7 +53,7 @@ fn a_parent_that_answers_cancels_its_open_children_but_not_the_detached() {
 #[test]
 fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
     // I3
-    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_cancels_per_step = 1);
     let parent = bench.running(1);
     let children = [bench.written(&child_of(parent)), bench.written(&child_of(parent))];
     assert_eq!(cancels(&bench.answer(parent, HandlerResult::Value)), children[..1]);
@@ -66,7 +66,7 @@ fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
 #[test]
 fn a_request_that_is_cancelled_and_then_answered_is_in_one_cascade() {
     // I3
-    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_cancels_per_step = 1);
     let parent = bench.running(1);
     let children = [bench.written(&child_of(parent)), bench.written(&child_of(parent))];
     assert_eq!(cancels(&bench.cancel(1)), children[..1]);
@@ -95,7 +95,7 @@ fn children_that_end_by_themselves_leave_their_parent() {
 
 #[test]
 fn a_hundred_thousand_children_are_walked_in_slices() {
-    let mut bench = Bench::with(ACP, |config| config.limits.calls = 200_000);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_calls = 200_000);
     let parent = bench.running(1);
     for _ in 0..100_000 {
         let _ = bench.written(&child_of(parent));
@@ -114,7 +114,7 @@ fn a_hundred_thousand_children_are_walked_in_slices() {
 #[test]
 fn a_parent_that_is_gone_keeps_its_slot_until_its_children_are_unlinked() {
     // I3, I14
-    let mut bench = Bench::with(ACP, |config| config.limits.cascade_slice = 1);
+    let mut bench = Bench::with(ACP, |config| config.limits.max_cancels_per_step = 1);
     let parent = bench.running(1);
     for _ in 0..8 {
         let _ = bench.written(&child_of(parent));

@@ -66,7 +66,7 @@ async fn a_wire_that_takes_no_more_is_left_when_the_time_to_flush_is_over() {
     peer.try_notify("news", &json!({})).unwrap();
     begin_shutdown(&peer);
     end(&peer).await.unwrap();
-    assert_eq!(begun.elapsed(), Limits::default().flush);
+    assert_eq!(begun.elapsed(), Limits::default().flush_timeout);
     assert_eq!(wire.told().await, [""; 0], "it is closed although a frame waits");
 }
 
@@ -85,7 +85,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
         wire.wake();
     }
     let took = begun.elapsed();
-    assert!(took >= Limits::default().flush && took < Duration::from_millis(1500), "{took:?}");
+    assert!(took >= Limits::default().flush_timeout && took < Duration::from_millis(1500), "{took:?}");
     assert_eq!(peer.try_notify("news", &json!({})), gone);
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 #[tokio::test(start_paused = true)]
 async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
     let mut limits = Limits::default();
-    limits.running = 1;
+    limits.max_running_handlers = 1;
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "step", &json!({})));
     let answered = ["begin 3", "Data Notification stepped on 3", "Data Answer 1 on 3, last"];
@@ -56,7 +56,7 @@ async fn what_comes_on_an_exchange_of_ours_is_answered_elsewhere_and_ends_nothin
 #[tokio::test(start_paused = true)]
 async fn a_wire_hears_what_a_refusal_is_about_before_the_refusal() {
     let mut limits = Limits::default();
-    (limits.running, limits.queued, limits.frame) = (1, 0, 4096);
+    (limits.max_running_handlers, limits.max_queued_requests, limits.max_frame_bytes) = (1, 0, 4096);
     let dialect = Dialect::builder("strict").handshake("initialize").session_required().build();
     let (_peer, wire) = open(dialect, TRAITS, limits);
     let no_params = json!({});
@@ -156,7 +156,7 @@ async fn a_call_the_wire_refuses_never_ran_and_a_wire_that_breaks_ends_the_conne
 async fn an_answer_may_be_just_as_long_as_a_frame() {
     let envelope = r#"{"jsonrpc":"2.0","id":1,"result":""}"#.len();
     let mut limits = Limits::default();
-    limits.frame = envelope + 100;
+    limits.max_frame_bytes = envelope + 100;
     let (_peer, wire) = open(MCP, TRAITS, limits);
     wire.says(3, &request(1, "big", &json!([100])));
     assert_eq!(wire.told().await, ["begin 3", "Data Answer 1 on 3, last"]);

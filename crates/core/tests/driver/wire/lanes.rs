@@ -116,7 +116,7 @@ async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_to_notify_goes_on_once_there_is_room() {
     let mut limits = Limits::default();
-    limits.outbox_frames = 1;
+    limits.max_outbox_frames = 1;
     let (peer, wire) = open(MCP, TRAITS, limits);
     wire.state().full = Some(Lane::Data);
     peer.try_notify("news", &json!({})).unwrap();
@@ -135,7 +135,7 @@ async fn who_waits_to_notify_goes_on_once_there_is_room() {
 #[tokio::test(start_paused = true)]
 async fn a_notification_that_no_frame_could_hold_is_refused_at_once() {
     let mut limits = Limits::default();
-    limits.frame = 100;
+    limits.max_frame_bytes = 100;
     let (peer, _wire) = open(MCP, TRAITS, limits);
     let params = |bytes: usize| json!(["x".repeat(bytes - r#"[""]"#.len())]);
     for (bytes, fits) in [(10, true), (98, true), (99, false), (200, false)] {

@@ -32,7 +32,7 @@ impl Listener for Door {
 async fn one_connection_too_many_is_closed_and_the_next_has_the_place_of_one_that_ended() {
     let (knock, door) = mpsc::unbounded_channel();
     let mut bounds = ServerLimits::default();
-    bounds.sessions = 1;
+    bounds.max_connections = 1;
     let server = Server::builder([ACP])
         .serve(Router::new().method("echo", |_: CallContext, value: Value| async move { Ok(value) }))
         .server_limits(bounds)

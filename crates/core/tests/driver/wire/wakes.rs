@@ -75,7 +75,7 @@ async fn ends_in_its_time(later: Option<Duration>) {
 async fn a_cascade_goes_on_slice_by_slice_although_nothing_can_be_written() {
     const CHILDREN: u64 = 100;
     let mut limits = Limits::default();
-    limits.cascade_slice = 1;
+    limits.max_cancels_per_step = 1;
     let router = Router::new().method("many", |ctx: CallContext, _: Value| async move {
         let call = || ctx.call::<_, Value>("work", &json!({})).start().unwrap();
         let _calls: Vec<_> = (0..CHILDREN).map(|_| call()).collect();
