@@ -28,9 +28,9 @@ pub use clients::{
 };
 #[cfg(feature = "tokio")]
 pub use driver::{
-    ArrivalOrder, Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Notification,
-    Notifications, Peer, PeerBuilder, QueueStats, Router, Server, ServerBuilder, ServerCounts, ServerLimits,
-    Starting, Stopped,
+    ArrivalOrder, Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Method,
+    MethodHandler, Notification, Notifications, Peer, PeerBuilder, QueueStats, Router, Server, ServerBuilder,
+    ServerCounts, ServerLimits, Starting, Stopped,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

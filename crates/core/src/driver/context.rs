@@ -34,7 +34,7 @@ impl CallContext {
         &self.0.connection
     }
 
-    pub(crate) fn request(&self) -> &RequestData {
+    pub(crate) fn data(&self) -> &RequestData {
         &self.0.data
     }
 

@@ -195,9 +195,9 @@ impl<R> CallBuilder<R> {
         let mut foreign = None;
         if let Some(parent) = &parent {
             if Arc::ptr_eq(parent.connection(), &self.shared) {
-                spec.parent = Some(parent.request().key);
+                spec.parent = Some(parent.data().key);
             } else {
-                foreign = match ForeignParent::adopt(parent.connection(), parent.request().key) {
+                foreign = match ForeignParent::adopt(parent.connection(), parent.data().key) {
                     Ok(adopted) => Some(adopted),
                     Err(CallRefused::AlreadyCancelled(cause)) => return refuse_child(parent, cause, born),
                     Err(refused) => return refused_call(&self.shared, &method, refused),

@@ -26,6 +26,6 @@ impl ArrivalOrder {
     #[must_use]
     pub fn is_before(&self, request: &CallContext) -> bool {
         std::ptr::eq(self.connection.as_ptr(), Arc::as_ptr(request.connection()))
-            && request.request().came_after() >= self.number
+            && request.data().came_after() >= self.number
     }
 }
