@@ -47,20 +47,29 @@
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
 //! | `rustls` | `wss` and `https`, for the wires that are on (alone it brings nothing) | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
-//! | `full` | all of them | all of them |
+//! | `lsp-types` | LSP's methods with the types of `gen-lsp-types`: [`lsp`] | `gen-lsp-types` |
+//! | `acp-types` | ACP's methods with the types of its own schema crate: [`acp`] | `agent-client-protocol-schema` |
+//! | `mcp-types` | MCP's methods with the types of `rust-mcp-schema`: [`mcp`] | `rust-mcp-schema` |
+//! | `full` | all of them, without the three features of types | those of the features |
 
+#[cfg(feature = "acp-types")]
+pub mod acp;
 #[cfg(all(feature = "http", feature = "websocket"))]
 mod acp_endpoint;
+#[cfg(feature = "lsp-types")]
+pub mod lsp;
+#[cfg(feature = "mcp-types")]
+pub mod mcp;
 
 pub use rescind_core::{
     ApiMisuse, ArrivalOrder, AuthHook, AuthRefusal, AuthRequest, ByteStream, Call, CallBuilder, CallContext,
     CallError, CancelResult, Cancelled, Canceller, Cause, CauseKind, Client, ClientCertificates, ClientKey,
     ClientLimits, Clients, ConnectionError, Credential, DEFAULT_IPV6_PREFIX, Declaration, Endpoint,
     ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy, Limits, MAX_REASON_BYTES,
-    MemoryListener, MemoryTransport, NotAllowable, Notification, Notifications, OriginPolicy, Outcome, Peer,
-    PeerAddress, PeerBuilder, Principal, ProtocolViolation, QueueStats, Registry, RequestId, Router, Server,
-    ServerBuilder, ServerCounts, ServerLimits, SessionId, Share, Shown, Starting, Stats, Stopped, dialect,
-    memory_listener, memory_pair,
+    MemoryListener, MemoryTransport, Method, MethodHandler, NotAllowable, Notification, Notifications,
+    OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder, Principal, ProtocolViolation, QueueStats,
+    Registry, RequestId, Router, Server, ServerBuilder, ServerCounts, ServerLimits, SessionId, Share, Shown,
+    Starting, Stats, Stopped, dialect, memory_listener, memory_pair,
 };
 #[cfg(feature = "tower")]
 pub use rescind_core::{CallRequest, RawParams, ServiceRequest};
