@@ -30,7 +30,7 @@ pub use clients::{
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Method,
     MethodHandler, Notification, Notifications, Peer, PeerBuilder, QueueStats, Router, Server, ServerBuilder,
-    ServerCounts, ServerLimits, Starting, Stopped,
+    ServerCounts, ServerHandle, ServerLimits, Starting, Stopped,
 };
 #[cfg(feature = "tower")]
 pub use driver::{CallRequest, RawParams, ServiceRequest};

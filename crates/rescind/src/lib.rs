@@ -68,8 +68,8 @@ pub use rescind_core::{
     ErrorCode, ErrorObject, Event, FrameStream, Framing, HandlerError, HostPolicy, Limits, MAX_REASON_BYTES,
     MemoryListener, MemoryTransport, Method, MethodHandler, NotAllowable, Notification, Notifications,
     OriginPolicy, Outcome, Peer, PeerAddress, PeerBuilder, Principal, ProtocolViolation, QueueStats,
-    Registry, RequestId, Router, Server, ServerBuilder, ServerCounts, ServerLimits, SessionId, Share, Shown,
-    Starting, Stats, Stopped, dialect, memory_listener, memory_pair,
+    Registry, RequestId, Router, Server, ServerBuilder, ServerCounts, ServerHandle, ServerLimits, SessionId,
+    Share, Shown, Starting, Stats, Stopped, dialect, memory_listener, memory_pair,
 };
 #[cfg(feature = "tower")]
 pub use rescind_core::{CallRequest, RawParams, ServiceRequest};

@@ -291,6 +291,10 @@ impl Occupant for ConnectionInner {
     fn leave(self: Arc<Self>) {
         self.step(|state, now, _| state.session.local_idle(now));
     }
+
+    fn shut_down(self: Arc<Self>, drain: Duration) {
+        self.step(|state, now, _| state.session.local_shutdown(now, drain));
+    }
 }
 
 impl fmt::Debug for PeerBuilder {

@@ -39,6 +39,6 @@ pub use notifications::arrival_order::ArrivalOrder;
 pub use notifications::{Notification, Notifications};
 pub use peer::{Peer, QueueStats};
 pub use router::Router;
-pub use server::{Server, ServerBuilder};
+pub use server::{Server, ServerBuilder, ServerHandle};
 #[cfg(feature = "tower")]
 pub use tower::{CallRequest, RawParams, ServiceRequest};

@@ -78,6 +78,14 @@ pub trait Listener: Send + 'static {
     /// A listener that wraps another passes the call on.
     fn share_among(self: Pin<&mut Self>, _clients: &Clients) {}
 
+    /// Refuses new connections from now on. Returns whether open connections need the listener: the server then keeps it until they have
+    /// ended, else it drops it at once. It is called once, when the server drains; the listener is not polled after it. Default: `false`.
+    /// A listener that wraps another passes the call on.
+    #[must_use]
+    fn stop_accepting(self: Pin<&mut Self>) -> bool {
+        false
+    }
+
     /// The address on which it listens, with the actual port.
     fn endpoint(&self) -> Endpoint;
 
@@ -103,6 +111,10 @@ where
 
     fn share_among(self: Pin<&mut Self>, clients: &Clients) {
         self.get_mut().as_mut().share_among(clients);
+    }
+
+    fn stop_accepting(self: Pin<&mut Self>) -> bool {
+        self.get_mut().as_mut().stop_accepting()
     }
 
     fn endpoint(&self) -> Endpoint {

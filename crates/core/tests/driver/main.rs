@@ -6,6 +6,7 @@ mod broken_framing;
 mod calls;
 mod cancel_first;
 mod default_framing;
+mod drain;
 mod draining;
 mod drops;
 mod exchanges;

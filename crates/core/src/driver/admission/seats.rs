@@ -5,7 +5,9 @@
 //! - P3 No connection's lock is taken while the table's lock is held.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -22,6 +24,8 @@ pub(crate) trait Occupant: Send + Sync {
     fn is_busy(&self) -> bool;
     /// Shuts it down, as an idle connection is shut down.
     fn leave(self: Arc<Self>);
+    /// Shuts it down. Its handlers have `drain` to end before they are cancelled.
+    fn shut_down(self: Arc<Self>, drain: Duration);
 }
 
 /// The seats of a server's connections.
@@ -30,6 +34,7 @@ pub(crate) struct Seats {
     table: Mutex<Table>,
     /// How many connections were displaced.
     displaced: AtomicUsize,
+    emptied: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +42,14 @@ struct Table {
     next: u64,
     taken: BTreeMap<u64, Arc<Seat>>,
     leaving: usize,
+    /// The server drains: no seat is given any more.
+    draining: bool,
+}
+
+impl Table {
+    fn is_empty(&self) -> bool {
+        self.taken.is_empty() && self.leaving == 0
+    }
 }
 
 /// The seat of a connection.
@@ -59,8 +72,12 @@ impl Seats {
     }
 
     /// A seat for one more connection. `is_many`: the connection carries several clients, and is never displaced.
-    pub(crate) fn add(&self, client: &Arc<Client>, is_many: bool) -> Arc<Seat> {
+    /// `None`: the server drains.
+    pub(crate) fn add(&self, client: &Arc<Client>, is_many: bool) -> Option<Arc<Seat>> {
         let mut table = self.table();
+        if table.draining {
+            return None;
+        }
         let number = table.next;
         table.next += 1;
         let seat = Arc::new(Seat {
@@ -72,7 +89,7 @@ impl Seats {
             told: Notify::new(),
         });
         table.taken.insert(number, Arc::clone(&seat));
-        seat
+        Some(seat)
     }
 
     /// The seats of unused connections. `of`: only those of this client.
@@ -104,7 +121,40 @@ impl Seats {
         if !had_it {
             table.leaving -= 1;
         }
+        if table.is_empty() {
+            self.emptied.notify_waiters();
+        }
         had_it
+    }
+
+    /// Gives no seat any more, and shuts down every connection. A connection that has not opened yet ends at once.
+    pub(crate) fn shut_down(&self, drain: Duration) {
+        let seats: Vec<_> = {
+            let mut table = self.table();
+            table.draining = true;
+            table.taken.values().cloned().collect()
+        };
+        for seat in seats {
+            match seat.occupant() {
+                Some(occupant) => occupant.shut_down(drain),
+                None => seat.leave(),
+            }
+        }
+    }
+
+    /// Waits until no connection is open.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let mut emptied = pin!(self.emptied.notified());
+            emptied.as_mut().enable();
+            if self.table().is_empty() {
+                return;
+            }
+            emptied.await;
+        }
     }
 }
 

@@ -27,7 +27,11 @@ impl Admission {
             let is_full = self.sessions() >= self.limits.max_connections;
             return Err(if is_full { "too many connections" } else { "too many connections of this client" });
         }
-        Ok(SessionPermit { admission: Arc::clone(self), seat: self.seats.add(client, is_many) })
+        let Some(seat) = self.seats.add(client, is_many) else {
+            self.close_session(client);
+            return Err("the server is shutting down");
+        };
+        Ok(SessionPermit { admission: Arc::clone(self), seat })
     }
 
     /// Returns whether a connection was displaced.

@@ -1,5 +1,7 @@
 //! A server: it accepts connections from one listener.
 
+mod handle;
+
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -19,6 +21,9 @@ use crate::registry::Registry;
 use crate::sync::Handle;
 use crate::transport::{CloseReason, Endpoint, Link, Listener};
 
+use handle::Phase;
+pub use handle::ServerHandle;
+
 type PeerHook = Arc<dyn Fn(Peer) + Send + Sync>;
 
 /// Serves every connection of a listener with one router, with limits over all connections.
@@ -27,6 +32,7 @@ pub struct Server {
     peers: PeerBuilder,
     admission: Arc<Admission>,
     on_peer: Option<PeerHook>,
+    phase: Phase,
 }
 
 impl Server {
@@ -45,17 +51,21 @@ impl Server {
         self.listener.endpoint()
     }
 
-    /// The counts over all its connections, which [`ServerLimits`] bounds. Call it before [`run`](Self::run), which consumes the server.
+    /// The counts over all its connections, which [`ServerLimits`] bounds.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
         ServerCounts::new(Arc::clone(&self.admission))
     }
 
-    /// Accepts connections until the listener ends. A connection that fails, or that speaks none of the server's dialects, is logged, and the
-    /// next one is accepted. Open connections stay open after this future returns.
-    ///
-    /// For a graceful shutdown call [`Peer::shutdown`] on each connection (see [`ServerBuilder::on_peer`]) and keep this future running until
-    /// the connections have ended.
+    /// A handle that drains the server and waits for its end. Take it before [`run`](Self::run), which consumes the server.
+    #[must_use]
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle::new(Arc::clone(&self.admission), self.phase.clone())
+    }
+
+    /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A connection that fails, or
+    /// that speaks none of the server's dialects, is logged, and the next one is accepted. If the listener ends, open connections stay open
+    /// after this future returns.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime.
@@ -65,13 +75,25 @@ impl Server {
     /// belong to the listener and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
-        while let Some(accepted) = self.listener.accept().await {
-            match accepted {
-                Ok(link) => self.accept(link, &runtime),
-                Err(error) => {
+        let _ended = self.phase.ended.clone().drop_guard();
+        let draining = self.phase.draining.clone();
+        let mut drains = pin!(draining.cancelled());
+        loop {
+            let accepted = poll_fn(|cx| match drains.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => self.listener.as_mut().poll_accept(cx),
+            });
+            match accepted.await {
+                Some(Ok(link)) => self.accept(link, &runtime),
+                Some(Err(error)) => {
                     tracing::debug!(error = %crate::shown::Shown::text(&error), "a connection could not be accepted");
                 }
+                None => break,
             }
+        }
+        if draining.is_cancelled() && self.listener.as_mut().stop_accepting() {
+            // Open connections need the listener.
+            self.admission.seats.emptied().await;
         }
         Ok(())
     }
@@ -178,7 +200,7 @@ impl ServerBuilder {
         let admission = Arc::new(Admission::new(self.limits));
         let mut listener: Pin<Box<dyn Listener>> = Box::pin(listener);
         listener.as_mut().share_among(&admission.clients);
-        Server { listener, peers: self.peers, admission, on_peer: self.on_peer }
+        Server { listener, peers: self.peers, admission, on_peer: self.on_peer, phase: Phase::default() }
     }
 }
 
