@@ -10,8 +10,9 @@ pub struct Limits {
     pub running: usize,
     /// The most blocking handlers that run at once. Default: 128.
     pub blocking: usize,
-    /// The most bytes held for the connection: requests that wait or run, frames that wait to be written, notifications that wait for their
-    /// handler. New requests are refused at this limit. Default: 32 MiB. The limit is never less than one frame.
+    /// The most bytes held for the connection: requests that wait or run, frames that wait to be written, notifications
+    /// that wait for their handler. New requests are refused at this limit. Default: 32 MiB. The limit is never less
+    /// than one frame.
     pub memory: usize,
     /// The most requests that wait for a permit. Default: 1024.
     pub queued: usize,
@@ -23,7 +24,8 @@ pub struct Limits {
     pub outbox_frames: usize,
     /// The most bytes that wait to be written. Default: 16 MiB.
     pub outbox_bytes: usize,
-    /// The most refusals and acknowledgements that wait to be written. They do not count for `outbox_frames`. Default: 4096.
+    /// The most refusals and acknowledgements that wait to be written. They do not count for `outbox_frames`. Default:
+    /// 4096.
     pub reserve_frames: usize,
     /// The most bytes of refusals and acknowledgements that wait to be written. Default: 1 MiB.
     pub reserve_bytes: usize,
@@ -33,13 +35,15 @@ pub struct Limits {
     pub notification_bytes: usize,
     /// The most calls of this side in flight. Default: 65,536.
     pub calls: usize,
-    /// The most early cancels that wait for their request. Default: 256. The same number of acknowledgements may wait for the end of a shield;
-    /// above it a repeated cancel is refused. The first cancel of each request is always accepted.
+    /// The most early cancels that wait for their request. Default: 256. The same number of acknowledgements may wait
+    /// for the end of a shield; above it a repeated cancel is refused. The first cancel of each request is always
+    /// accepted.
     pub parked: usize,
     /// How long an early cancel waits for its request. Default: 30 s.
     pub parked_time: Duration,
-    /// The most settled ids that are remembered. Default: 1024. An early cancel with an integer id waits only if the id is above every integer id
-    /// that was forgotten. An early cancel with a string id waits only if no string id was forgotten.
+    /// The most settled ids that are remembered. Default: 1024. An early cancel with an integer id waits only if the id
+    /// is above every integer id that was forgotten. An early cancel with a string id waits only if no string id was
+    /// forgotten.
     pub remembered: usize,
     /// How long a settled id is remembered. Default: 60 s.
     pub remembered_time: Duration,
@@ -48,13 +52,13 @@ pub struct Limits {
     /// The time between the end of input and the cancel of the requests that still run. Default: 30 s.
     /// A dialect may allow less ([`Rules::half_close_at_most`](crate::dialect::Rules::half_close_at_most)).
     pub half_close_grace: Duration,
-    /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream cancels its request after a grace (ACP
-    /// and LSP over HTTP). Default: 30 s.
+    /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream cancels its
+    /// request after a grace (ACP and LSP over HTTP). Default: 30 s.
     pub detach_grace: Duration,
-    /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream does not cancel its request (MCP 2025 over
-    /// HTTP). Default: `None`: the request runs until it ends or its session ends.
+    /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream does not cancel
+    /// its request (MCP 2025 over HTTP). Default: `None`: the request runs until it ends or its session ends.
     pub lost_stream_grace: Option<Duration>,
-    /// How long a shutdown waits for handlers to end by themselves. Default: 10 s.
+    /// How long a shutdown waits for handlers before it cancels them. Default: 10 s.
     pub drain_deadline: Duration,
     /// How long a cancelled call waits for the peer's answer. Default: 5 s.
     pub peer_wait: Duration,
