@@ -1,4 +1,4 @@
-//! Errors, grouped by who caused them: the transport, the peer, or the caller.
+//! Errors, grouped by their origin: the transport, the peer, or the caller.
 
 use crate::cause::Cancelled;
 use crate::message::ErrorObject;

@@ -8,7 +8,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Lane;
 use crate::transport::send_buffer::{has_room, is_half_empty};
 
-/// What a frame counts in addition to its bytes, so that the number of empty frames is limited too.
+/// The bytes that each frame counts in addition to its own, so that the number of empty frames is limited too.
 const FRAME_COST: usize = 64;
 
 /// One direction of a connection within this process. Wakers are called after the lock is released.
