@@ -44,7 +44,7 @@
 //! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper`, `hyper-util` |
 //! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
 //! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
-//! | `http` with `websocket` | ACP's endpoint, whose one path is both: `AcpEndpoint` | none more |
+//! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
 //! | `rustls` | `wss` and `https`, for the transports that are enabled (alone it adds nothing) | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |

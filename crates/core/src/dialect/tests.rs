@@ -1,4 +1,4 @@
-//! Tests for all dialects: the list, the recognition of first messages, the builder, and frames from strangers.
+//! Tests for all dialects: the list, the recognition of first messages, the builder, and invalid frames.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! The params of a message: written for a message of this side; for a message of the peer found in its frame, kept
-//! beside it, and read as a value.
+//! The params of a message. For a message of this side they are written as JSON. For a message of the peer they are
+//! found in its frame, kept, and read as a value.
 
 use std::sync::Arc;
 

@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// Tells a connection that is one too many, and closes it.
+/// Closes a connection above the limits, with the reason.
 async fn refuse(mut link: Link, why: &str) {
     let why = CloseReason::Violation(why.to_owned());
     let close = poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx));

@@ -22,7 +22,7 @@
 //! - I5 Each descendant is signalled once: a cascade unlinks a child before it cancels it.
 //! - I6 A result that was decided before the cancel is kept: `settle` precedes every later cancel.
 //! - I7 Cancelling twice has the effect of cancelling once.
-//! - I8 An unknown cancel uses nothing but an entry in the bounded table of early cancels.
+//! - I8 An unknown cancel uses only an entry in the bounded table of early cancels.
 //! - I9 No message, caller or parent cancels the handshake.
 //! - I10 The permits in use are the tasks alive: only `local_ended` gives a permit back.
 //! - I11 [`Limits`] bounds every map and queue.

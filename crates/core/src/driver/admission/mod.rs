@@ -199,7 +199,7 @@ mod tests {
             permits.starts(&admission, whose, true);
             permits.give_back(&admission, Some(&client));
         }
-        // Within one step here a handler ends and the next one starts; meanwhile a request comes elsewhere.
+        // In one step a handler ends here and the next one starts. Meanwhile a request arrives elsewhere.
         Permits::drains(&admission, whose);
         here.ends(&admission, whose, Task::Draining);
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
         here.starts(&admission, whose, false);
         here.give_back(&admission, Some(&client));
         assert_eq!(admission.admit(&client), Err("server_running"));
-        // With nobody waiting the place is free for all.
+        // If no request waits, the permit is free for all.
         here.ends(&admission, whose, Task::Running);
         here.give_back(&admission, Some(&client));
         assert_eq!((admission.alive(), client.held(Resource::Running)), (1, 1));
@@ -247,7 +247,7 @@ mod tests {
         }
         let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
         assert_eq!(held(), (2, 1, 1));
-        // One of the one ends, and one of the other that waited starts in its place.
+        // A request of the first client ends, and a waiting request of the other client starts with its permit.
         permits.ends(&admission, Whose::Own(&one), Task::Running);
         permits.starts(&admission, Whose::Own(&other), false);
         permits.give_back(&admission, None);
