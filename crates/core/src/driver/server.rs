@@ -30,7 +30,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its first message.
+    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its
+    /// first message.
     pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
         ServerBuilder {
             peers: PeerBuilder::of(dialects).role(Role::Server),
@@ -45,24 +46,25 @@ impl Server {
         self.listener.endpoint()
     }
 
-    /// The counts over all its connections, which [`ServerLimits`] bounds. Call it before [`run`](Self::run), which consumes the server.
+    /// The counts over all its connections, which [`ServerLimits`] bounds. Call it before [`run`](Self::run), which
+    /// consumes the server.
     #[must_use]
     pub fn counts(&self) -> ServerCounts {
         ServerCounts::new(Arc::clone(&self.admission))
     }
 
-    /// Accepts connections until the listener ends. A connection that fails, or that speaks none of the server's dialects, is logged, and the
-    /// next one is accepted. Open connections stay open after this future returns.
+    /// Accepts connections until the listener ends. A connection that fails, or that speaks none of the server's
+    /// dialects, is logged, and the next one is accepted. Open connections stay open after this future returns.
     ///
-    /// For a graceful shutdown call [`Peer::shutdown`] on each connection (see [`ServerBuilder::on_peer`]) and keep this future running until
-    /// the connections have ended.
+    /// For a graceful shutdown call [`Peer::shutdown`] on each connection (see [`ServerBuilder::on_peer`]) and keep
+    /// this future running until the connections have ended.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the listener, so no more connections are accepted. Open connections stay open, except over HTTP, where they
-    /// belong to the listener and end with it.
+    /// Dropping the future drops the listener, so no more connections are accepted. Open connections stay open, except
+    /// over HTTP, where they belong to the listener and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
         while let Some(accepted) = self.listener.accept().await {

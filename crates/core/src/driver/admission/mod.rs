@@ -46,7 +46,8 @@ impl Admission {
         }
     }
 
-    /// No limits except the bytes of these clients. If a connection carries several clients, each may use its share of the connection's limits.
+    /// No limits except the bytes of these clients. If a connection carries several clients, each may use its share of
+    /// the connection's limits.
     pub(crate) fn among(clients: Clients) -> Self {
         let unbounded = Self::unbounded();
         let limits = ServerLimits { client_share: clients.share(), ..unbounded.limits };
@@ -73,7 +74,8 @@ impl Admission {
         (!share.is_all()).then(of_one)
     }
 
-    /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is reached.
+    /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is
+    /// reached.
     pub(crate) fn admit(&self, client: &Client) -> Result<(), &'static str> {
         // The limit is a threshold: at the limit one more request is admitted.
         if self.draining_shared.load(Ordering::Relaxed) > self.limits.draining {
