@@ -43,9 +43,10 @@ impl AcpEndpoint {
         Self { server, options: UpgradeOptions::new().link(link) }
     }
 
-    /// Sets the options of WebSockets. Their path, hosts and origins have no effect: those of the server apply. The
-    /// principal that their auth hook returns replaces the one that the server's hook returned. A connection ends when
-    /// the credential of either hook expires. By default new options refuse binary messages, which the draft ignores.
+    /// Sets the options of WebSocket connections. Their path, hosts and origins have no effect: those of the server
+    /// apply. The principal that their auth hook returns replaces the one that the server's hook returned. A connection
+    /// ends when the credential of either hook expires. By default new options refuse binary messages, which the draft
+    /// ignores.
     pub fn websocket(mut self, options: UpgradeOptions) -> Self {
         self.options = options;
         self
@@ -86,7 +87,8 @@ impl AcpEndpoint {
 
 /// The connections of an [`AcpEndpoint`], over HTTP and over WebSocket.
 ///
-/// Dropping it closes the port, the connections over HTTP and the handshakes in progress. Open WebSockets stay open.
+/// Dropping it closes the port, the connections over HTTP and the handshakes in progress. Open WebSocket connections
+/// stay open.
 pub struct AcpListener {
     http: HttpListener,
     upgraded: MountedListener,
