@@ -1,7 +1,7 @@
 //! Budgets of bytes: of a server, of each client, of each connection.
 //!
-//! Budgets form a tree: the bytes of a connection count for its client and for its server too. If a budget is full, new work is refused or
-//! waits. Accepted work is never dropped: its answer is counted even if that exceeds the limit.
+//! Budgets form a tree: the bytes of a connection count for its client and for its server too. If a budget is full, new
+//! work is refused or waits. Accepted work is never dropped: its answer is counted even if that exceeds the limit.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -70,8 +70,8 @@ impl ByteBudget {
         child
     }
 
-    /// Sets the parent, for which the bytes of this budget count too, also those in use already. A budget that has a parent keeps it. Call it
-    /// while no other thread uses this budget.
+    /// Sets the parent, for which the bytes of this budget count too, also those in use already. A budget that has a
+    /// parent keeps it. Call it while no other thread uses this budget.
     pub fn set_parent(&self, parent: &Self) {
         if self.0.parent.set(parent.clone()).is_ok() {
             parent.add(self.used());
@@ -110,7 +110,8 @@ impl ByteBudget {
     /// Takes this many bytes if they fit. `None`: they do not fit.
     #[must_use]
     pub fn try_hold(&self, bytes: usize) -> Option<HeldBytes> {
-        // Bytes that are added and removed again would wake the tasks that wait, and two of them would wake each other for ever.
+        // Bytes that are added and removed again would wake the tasks that wait, and two of them would wake each other
+        // for ever.
         if bytes > 0 && !self.has_room(bytes) {
             return None;
         }
@@ -242,7 +243,8 @@ impl HeldBytes {
         self.bytes = bytes;
     }
 
-    /// Changes the number of bytes if they fit; fewer bytes always fit. Returns `false` if they do not fit, and nothing changes.
+    /// Changes the number of bytes if they fit; fewer bytes always fit. Returns `false` if they do not fit, and nothing
+    /// changes.
     #[must_use]
     pub fn try_resize(&mut self, bytes: usize) -> bool {
         let before = self.bytes;

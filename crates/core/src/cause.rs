@@ -130,7 +130,8 @@ impl fmt::Debug for Cause {
     }
 }
 
-/// The most bytes that are shown of a text of the peer. An escape is up to six times as long as the character it replaces.
+/// The most bytes that are shown of a text of the peer. An escape is up to six times as long as the character it
+/// replaces.
 const MAX_SHOWN_BYTES: usize = 768;
 
 /// Shows a text of the peer on one short line: characters that are not printable are escaped, and a long text is cut.
@@ -168,7 +169,8 @@ pub enum Outcome<T> {
     Cancelled(Cancelled),
     /// The peer answered with an error that does not say "cancelled".
     Failed(ErrorObject),
-    /// The peer answered, and this side cannot read the answer: it does not have the requested type, or the shape that the dialect requires.
+    /// The peer answered, and this side cannot read the answer: it does not have the requested type, or the shape that
+    /// the dialect requires.
     Unreadable {
         /// What is wrong with it.
         what: String,
@@ -186,7 +188,8 @@ pub enum Outcome<T> {
 pub struct Cancelled {
     /// Why it was cancelled.
     pub cause: Cause,
-    /// The peer confirmed the cancel, or the request never reached the transport. `false`: the peer may still be running it.
+    /// The peer confirmed the cancel, or the request never reached the transport. `false`: the peer may still be
+    /// running it.
     pub confirmed: bool,
 }
 

@@ -1,6 +1,6 @@
-//! A list that grows a page at a time: nothing in it moves once its page is full, and no more than a page is spare.
+//! A list that grows by one page at a time. A full page does not move, and at most one page has unused room.
 
-/// Places of a page.
+/// The number of places in a page.
 const PAGE: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl<T> ChunkedVec<T> {
                 page.push(value);
                 self.pages.push(page);
             }
-            // The first grows by doubling: most connections have a few requests at once.
+            // The first page grows by doubling: most connections have only a few requests at once.
             None => self.pages.push(vec![value]),
         }
     }

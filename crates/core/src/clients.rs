@@ -1,10 +1,11 @@
 //! The clients of a server, and what each of them uses, so that no client can use everything.
 //!
-//! - K1 A client is identified by its principal; without one by its address; without an address by its connection. Several connections of
-//!   one client are counted together.
-//! - K2 No client uses more than its [`Share`] of a limit, also while it is the only client: work that runs cannot be taken back when another
-//!   client connects.
-//! - K3 The table does not keep a client alive. A client is in the table while it has a connection, a session or a request.
+//! - K1 A client is identified by its principal; without one by its address; without an address by its connection.
+//!   Several connections of one client are counted together.
+//! - K2 No client uses more than its [`Share`] of a limit, also while it is the only client: work that runs cannot be
+//!   taken back when another client connects.
+//! - K3 The table does not keep a client alive. A client is in the table while it has a connection, a session or a
+//!   request.
 //! - K4 The lock of the table is a leaf: no function is called and no client is dropped while it is held.
 
 use std::collections::HashMap;
@@ -63,8 +64,8 @@ impl Default for Share {
     }
 }
 
-/// The address from which an HTTP request was sent. It is an extension of the request, for a service that is mounted in a server of your
-/// own. The listeners of this workspace add it.
+/// The address from which an HTTP request was sent. It is an extension of the request, for a service that is mounted in
+/// a server of your own. The listeners of this workspace add it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 
@@ -137,7 +138,8 @@ struct Table {
 }
 
 impl Clients {
-    /// An empty table. `ipv6_prefix`: the number of leading bits of an IPv6 address that identify a client, at most 128.
+    /// An empty table. `ipv6_prefix`: the number of leading bits of an IPv6 address that identify a client, at most
+    /// 128.
     #[must_use]
     pub fn new(share: Share, ipv6_prefix: u8) -> Self {
         Self::with_budget(share, ipv6_prefix, ByteBudget::default())
@@ -156,7 +158,8 @@ impl Clients {
         &self.0.budget
     }
 
-    /// The client with this principal, or else with this address. Without both it is a client of its own, which is not in the table.
+    /// The client with this principal, or else with this address. Without both it is a client of its own, which is not
+    /// in the table.
     #[must_use]
     pub fn client(&self, principal: Option<&Principal>, address: Option<IpAddr>) -> Arc<Client> {
         let Some(key) = ClientKey::of(principal, address, self.0.ipv6_prefix) else {
@@ -281,8 +284,8 @@ impl Client {
         self.count(what).load(Ordering::Relaxed)
     }
 
-    /// Bytes that it may use in addition to its [`budget`](Self::budget): 1 MiB, for small requests such as cancels, which are accepted also when
-    /// the budget is full.
+    /// Bytes that it may use in addition to its [`budget`](Self::budget): 1 MiB, for small requests such as cancels,
+    /// which are accepted also when the budget is full.
     #[must_use]
     pub const fn reserve(&self) -> &ByteBudget {
         &self.reserve
@@ -302,7 +305,8 @@ impl Client {
         self.take(what, limit).then(|| ClientPermit { client: Arc::clone(self), what })
     }
 
-    /// Uses one more, regardless of its share. Dropping the permit gives it back. For a transport that checks [`held`](Self::held) itself.
+    /// Uses one more, regardless of its share. Dropping the permit gives it back. For a transport that checks
+    /// [`held`](Self::held) itself.
     pub fn place_anyway(self: &Arc<Self>, what: Resource) -> ClientPermit {
         self.take_anyway(what);
         ClientPermit { client: Arc::clone(self), what }

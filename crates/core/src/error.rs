@@ -1,4 +1,4 @@
-//! Errors, grouped by who caused them: the transport, the peer, or the caller.
+//! Errors, grouped by their origin: the transport, the peer, or the caller.
 
 use crate::cause::Cancelled;
 use crate::message::ErrorObject;
@@ -34,7 +34,8 @@ pub enum CallError {
         /// What serde says.
         what: String,
     },
-    /// The peer answered, and this side cannot read the answer: it does not have the requested type, or the shape that the dialect requires.
+    /// The peer answered, and this side cannot read the answer: it does not have the requested type, or the shape that
+    /// the dialect requires.
     #[error("the answer to `{method}` cannot be read: {what}")]
     Answer {
         /// The method called.

@@ -1,7 +1,7 @@
-//! Faults that are planted on purpose, to see which test catches each. Feature `failpoints`; never build a release with it.
+//! Faults that are planted on purpose, to see which test finds each. Feature `failpoints`. No release is built with it.
 //!
-//! Without the feature [`active`] is `false` when compiling, so that the optimiser drops what a fault would do. With it, the process
-//! behaves as ever unless the variable `RESCIND_FAILPOINT` names a fault when it is asked for the first time.
+//! Without the feature [`active`] is the constant `false`, and the optimiser removes the code of the faults. With the
+//! feature the process behaves normally, unless the variable `RESCIND_FAILPOINT` names a fault at the first call.
 
 #[cfg(all(feature = "failpoints", not(debug_assertions)))]
 compile_error!("the feature `failpoints` is for tests: no optimised build may have it");
@@ -18,7 +18,7 @@ macro_rules! failpoints {
             /// Every fault.
             pub const ALL: &'static [Self] = &[$(Self::$failpoint,)+];
 
-            /// What `RESCIND_FAILPOINT` calls it.
+            /// Its name in `RESCIND_FAILPOINT`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -26,7 +26,7 @@ macro_rules! failpoints {
                 }
             }
 
-            /// Where it is, and what it does.
+            /// Where the fault is, and what it does.
             #[must_use]
             pub fn what(self) -> &'static str {
                 let what = match self {
@@ -41,63 +41,63 @@ macro_rules! failpoints {
 failpoints! {
     /// Machine: a second cancel signals the handler again.
     DoubleSignal = "double-signal",
-    /// Machine: the permit comes back with the answer, though the task goes on.
+    /// Machine: the permit is returned with the answer, although the task still runs.
     EarlyRefund = "early-refund",
-    /// Machine: an old key finds what has its place now.
+    /// Machine: an old key finds the new request in its slot.
     NoGeneration = "no-generation",
     /// Machine: a second request takes over an id in use.
     OverwriteDuplicate = "overwrite-duplicate",
-    /// Machine: a cascade goes down by calling itself.
+    /// Machine: a cascade is recursive.
     RecursiveCascade = "recursive-cascade",
     /// Machine: a call that was not written is cancelled with a message.
     CancelOvertakes = "cancel-overtakes",
-    /// Machine: an answer follows the silence that was owed.
+    /// Machine: a request that must not be answered is answered.
     AnswerAfterSilence = "answer-after-silence",
-    /// Machine: a critical section holds nothing off.
+    /// Machine: a critical section does not delay a cancel.
     ShieldIgnored = "shield-ignored",
-    /// Machine: early cancels wait without a bound.
+    /// Machine: the number of early cancels that wait is not limited.
     ParkUnbounded = "park-unbounded",
     /// Machine: an early cancel waits for ever.
     EarlyCancelStays = "early-cancel-stays",
-    /// Machine: the timers of a request outlive it.
+    /// Machine: the timers of a request stay after its end.
     TimerLeft = "timer-left",
     /// Machine: a cancel reaches the handshake.
     HandshakeCancelled = "handshake-cancelled",
     /// Machine: a cancelled request may have new children.
     NotBornCancelled = "not-born-cancelled",
-    /// Machine: what a handler returns after its cancel is not sent.
+    /// Machine: the value that a handler returns after its cancel is not sent.
     ValueDropped = "value-dropped",
     /// Machine: an answer does not disarm the cancel that waits to be written.
     CancelNotDisarmed = "cancel-not-disarmed",
-    /// Machine: a task that was told to end counts as gone at once.
+    /// Machine: an aborted task counts as ended at once.
     RapidReset = "rapid-reset",
-    /// Machine: the end of a task on a lost connection is not heard.
+    /// Machine: the end of a task on a lost connection is ignored.
     LostKeepsSlots = "lost-keeps-slots",
-    /// Machine: the end of a critical section does not bring the cancel it held off.
+    /// Machine: the end of a critical section does not deliver the cancel that it delayed.
     SignalLost = "signal-lost",
-    /// Machine: an answer to a call is not heard.
+    /// Machine: an answer to a call is ignored.
     AnswerUnheard = "answer-unheard",
-    /// Machine: a caller that cancels again is told the later cause.
+    /// Machine: a caller that cancels again gets the later cause.
     LaterCause = "later-cause",
     /// Machine: a cancel is acknowledged twice.
     AckTwice = "ack-twice",
-    /// Driver: a cancel that comes before its handler was polled is lost.
+    /// Driver: a cancel that arrives before its handler was polled is lost.
     LateRegistration = "late-registration",
-    /// Driver: nobody is woken for what is put into the outbox.
+    /// Driver: no task is woken for frames that are put into the outbox.
     LostWakeup = "lost-wakeup",
-    /// Driver: callers are not told that the connection is lost.
+    /// Driver: callers do not learn that the connection is lost.
     ForgottenCallers = "forgotten-callers",
-    /// Driver: what waits to be written for a silenced request is written.
+    /// Driver: the frames of a silenced request that wait to be written are written.
     SilenceLeavesFrames = "silence-leaves-frames",
-    /// Framing: the frame behind one that was refused is dropped with it.
+    /// Framing: the frame after a refused frame is dropped too.
     BadFrameSwallowsNext = "bad-frame-swallows-next",
-    /// Byte streams: what did not fit into one write is lost.
+    /// Byte streams: bytes that did not fit into one write are lost.
     TornWrite = "torn-write",
-    /// HTTP: nobody is told that the client of an exchange has left.
+    /// HTTP: the server does not learn that the client of an exchange has left.
     ExchangeCloseUntold = "exchange-close-untold",
-    /// HTTP: posts count as ordered, so that a cancel ahead of its request is lost.
+    /// HTTP: POST requests count as ordered, so that a cancel that arrives before its request is lost.
     PostsCountAsOrdered = "posts-count-as-ordered",
-    /// WebSocket: pings that are not answered mean nothing.
+    /// WebSocket: pings without an answer have no effect.
     PongDeadlineIgnored = "pong-deadline-ignored",
     /// WebSocket: nothing is read while a write waits.
     ReadingWaitsForWriting = "reading-waits-for-writing",

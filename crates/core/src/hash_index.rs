@@ -1,11 +1,11 @@
-//! Finds the places of a table by name, without keeping the names a second time.
+//! Finds the places of a table by name, and does not store the names a second time.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use hashbrown::HashTable;
 
-/// Positions by the hash of their name. A name is read from where it is stored anyway. Names come from strangers,
-/// so the hash is the standard library's, keyed for each index.
+/// Positions by the hash of their name. A name is read from the place where it is stored already. The peer chooses the
+/// names, so the hash is the standard library's, with a random key for each index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HashIndex {
     hasher: RandomState,
@@ -13,28 +13,29 @@ pub(crate) struct HashIndex {
 }
 
 impl HashIndex {
-    /// The place of this name, among those of the same hash the one that `is` it.
+    /// The place of this name: of the places with the same hash, the one for which `is` returns `true`.
     pub(crate) fn find(&self, name: &impl Hash, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.find_hashed(self.hash(name), is)
     }
 
-    /// What a name that is looked for and then added is hashed to, once.
+    /// The hash of a name. A name that is looked up and then added is hashed once.
     pub(crate) fn hash(&self, name: &impl Hash) -> u64 {
         self.hasher.hash_one(name)
     }
 
-    /// As [`find`](Self::find), of a name with this hash.
+    /// As [`find`](Self::find), for a name with this hash.
     pub(crate) fn find_hashed(&self, hash: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         self.places.find(hash, |place| is(*place)).copied()
     }
 
-    /// Adds a place whose name is not in the index and has this hash. `name` tells the name of each place in it.
+    /// Adds a place whose name is not in the index and has this hash. `name` returns the name of each place in the
+    /// index.
     pub(crate) fn insert<N: Hash>(&mut self, hash: u64, place: u32, name: impl Fn(u32) -> Option<N>) {
         let again = |place: &u32| name(*place).map_or(0, |name| self.hasher.hash_one(name));
         self.places.insert_unique(hash, place, again);
     }
 
-    /// Takes a place out again.
+    /// Removes a place.
     pub(crate) fn remove(&mut self, name: &impl Hash, place: u32) {
         if let Ok(found) = self.places.find_entry(self.hasher.hash_one(name), |known| *known == place) {
             found.remove();

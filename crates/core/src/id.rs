@@ -1,4 +1,4 @@
-//! Request ids as they stand on the wire, and the keys that stand for them inside.
+//! Request ids as they are written on the wire, and the keys that identify requests inside this library.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The most bytes a text id may have, in UTF-8 after unescaping.
+/// The longest text id, in bytes of UTF-8 after unescaping.
 pub const MAX_ID_BYTES: usize = 256;
 
-/// A request id exactly as its sender wrote it: a whole number or a text, never one taken for the other.
+/// A request id exactly as its sender wrote it: a whole number or a text. The two are never converted into each other.
 ///
-/// `1` and `"1"` are two ids. Numbers are kept as `i64` and never pass through a float; fractions, exponents,
-/// `-0`, `null`, booleans, arrays and numbers beyond `i64` are not ids.
+/// `1` and `"1"` are two ids. Numbers are kept as `i64` and never pass through a float. Fractions, exponents, `-0`,
+/// `null`, booleans, arrays and numbers outside of `i64` are not ids.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(Repr);
 
@@ -23,7 +23,7 @@ enum Repr {
     Text(Arc<str>),
 }
 
-/// In one piece each: every frame that comes in has its id hashed several times.
+/// Each id is hashed in one call, because the id of every received frame is hashed several times.
 impl Hash for Repr {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
@@ -37,13 +37,13 @@ impl Hash for Repr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidId {
-    /// Not a whole number in plain digits, nor a text.
+    /// Neither a whole number in plain digits nor a text.
     #[error("a request id is a whole number or a string")]
     NotAnId,
-    /// A whole number that does not fit 64 bits with a sign.
+    /// A whole number that does not fit into a signed 64-bit integer.
     #[error("a numeric request id fits a signed 64-bit number")]
     OutOfRange,
-    /// A text over [`MAX_ID_BYTES`].
+    /// A text longer than [`MAX_ID_BYTES`].
     #[error("a request id has at most {MAX_ID_BYTES} bytes")]
     TooLong,
 }
@@ -58,7 +58,7 @@ impl RequestId {
     /// A text id.
     ///
     /// # Errors
-    /// [`InvalidId::TooLong`] over [`MAX_ID_BYTES`] bytes.
+    /// [`InvalidId::TooLong`] if it has more than [`MAX_ID_BYTES`] bytes.
     pub fn text(value: &str) -> Result<Self, InvalidId> {
         if value.len() > MAX_ID_BYTES {
             return Err(InvalidId::TooLong);
@@ -66,10 +66,10 @@ impl RequestId {
         Ok(Self(Repr::Text(value.into())))
     }
 
-    /// Reads one JSON token, such as `7` or `"7"`, without going through a float.
+    /// Reads one JSON token, such as `7` or `"7"`. A number does not pass through a float.
     ///
     /// # Errors
-    /// Says which rule of [`RequestId`] the token breaks.
+    /// The rule of [`RequestId`] that the token violates.
     pub fn from_json(token: &str) -> Result<Self, InvalidId> {
         let token = token.trim_ascii();
         if token.starts_with('"') {
@@ -109,7 +109,7 @@ impl RequestId {
     /// Appends the id as JSON.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         match &self.0 {
-            // Writing into memory has no way to fail.
+            // A write into memory cannot fail.
             Repr::Number(value) => drop(write!(out, "{value}")),
             Repr::Text(value) => drop(serde_json::to_writer(out, &**value)),
         }
@@ -156,71 +156,73 @@ impl<'de> Deserialize<'de> for RequestId {
     }
 }
 
-/// The number of a call of ours: counts up from 1 on each connection and is never used twice.
+/// The number of a call of this side. It counts up from 1 on each connection, and no number is used twice.
 ///
-/// The dialect's codec decides how it is spelled as an id on the wire.
+/// The codec of the dialect decides how it is written as an id on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallNumber(pub u64);
 
-/// A place in a table together with how often the place was used: a key kept too long finds nothing (I14).
+/// A slot in a table, and how often the slot was used before. So an outdated key finds nothing (I14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallKey {
-    /// The place.
+    /// The slot.
     pub slot: u32,
-    /// How many requests had the place before.
+    /// The number of requests that used the slot before.
     pub generation: u32,
 }
 
-/// Names a request the peer asks of us.
+/// Identifies a request that this side serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InboundKey(pub CallKey);
 
-/// Names a request we ask of the peer.
+/// Identifies a call of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutboundKey(pub CallKey);
 
-/// One exchange on a wire that has them (an HTTP request and its response); byte streams use [`ExchangeId::NONE`].
+/// One exchange of a transport that has exchanges (an HTTP request and its response). Byte streams use
+/// [`ExchangeId::NONE`].
 ///
-/// The driver numbers the exchanges this side opens and sets their highest bit; a wire numbers those the peer opens,
-/// from 1, and never sets it.
+/// The driver numbers the exchanges that this side opens, and sets their highest bit. The transport numbers the
+/// exchanges that the peer opens, from 1, and never sets that bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExchangeId(pub u64);
 
 impl ExchangeId {
-    /// No exchange: the wire has none, or may choose what the frame goes out on.
+    /// No exchange: the transport has none, or it chooses the exchange for the frame.
     pub const NONE: Self = Self(0);
 
     const OURS: u64 = 1 << 63;
 
-    /// The exchange this side opens with the message of this number.
+    /// The exchange that this side opens with the message of this number.
     #[must_use]
     pub const fn of_call(number: CallNumber) -> Self {
         Self(Self::OURS | number.0)
     }
 
-    /// The message this side opened it with; `None`: it is the peer's, or none.
+    /// The number of the message with which this side opened it. `None`: the peer opened it, or it is
+    /// [`ExchangeId::NONE`].
     #[must_use]
     pub const fn call(self) -> Option<CallNumber> {
         if self.0 & Self::OURS == 0 { None } else { Some(CallNumber(self.0 & !Self::OURS)) }
     }
 
-    /// The peer opened it.
+    /// Whether the peer opened it.
     #[must_use]
     pub const fn is_peers(self) -> bool {
         self.0 != Self::NONE.0 && self.0 & Self::OURS == 0
     }
 }
 
-/// The space an id is unique in.
+/// The scope in which an id is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// The whole session.
     Session,
-    /// One exchange alone (stateless HTTP).
+    /// One exchange (stateless HTTP).
     Exchange(ExchangeId),
 }
 
-/// Nothing for the usual one, which all names of a connection have in common.
+/// [`Scope::Session`] hashes to nothing: it is the usual scope, and all names of a connection share it.
 impl Hash for Scope {
     fn hash<H: Hasher>(&self, state: &mut H) {
         match self {
@@ -230,11 +232,12 @@ impl Hash for Scope {
     }
 }
 
-/// One of the clients of a connection that is many clients' at once (stateless HTTP).
+/// One of the clients that share a connection (stateless HTTP).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientNumber(pub usize);
 
-/// Who sent a message, as an auth hook named them. A cancel counts only for a request of the same principal (I4).
+/// The sender of a message, as the auth hook named it. A cancel has an effect only on a request of the same principal
+/// (I4).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal(pub Arc<str>);
 

@@ -1,4 +1,5 @@
-//! The cancellation machine of Rescind and all that stands around it without a wire of its own.
+//! The cancellation machine of Rescind, its driver, its dialects, the traits of its transports, and the transports that
+//! need no crate of their own.
 
 mod byte_budget;
 mod cause;

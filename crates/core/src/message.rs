@@ -1,4 +1,4 @@
-//! What a frame says once its envelope is read: borrowed, with params left as they stand.
+//! The content of a frame after its envelope was read. It borrows from the frame, and params stay unparsed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,14 +13,14 @@ use crate::id::{CallNumber, RequestId};
 pub struct ErrorObject {
     /// The code. Its meaning belongs to the dialect.
     pub code: ErrorCode,
-    /// A short sentence for people. Never matched on.
+    /// A short sentence for people. Code never compares it.
     pub message: String,
-    /// Anything more.
+    /// Additional data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
 }
 
-/// An error code. In dialects whose codes are words (ABP) the word stands in `data.code`.
+/// An error code. In dialects whose codes are words (ABP) the word is in `data.code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ErrorCode(pub i64);
@@ -30,7 +30,7 @@ impl ErrorCode {
     pub const PARSE_ERROR: Self = Self(-32700);
     /// The JSON is not a message.
     pub const INVALID_REQUEST: Self = Self(-32600);
-    /// Nobody serves the method.
+    /// The method is not served.
     pub const METHOD_NOT_FOUND: Self = Self(-32601);
     /// The params do not fit the method.
     pub const INVALID_PARAMS: Self = Self(-32602);
@@ -59,12 +59,12 @@ impl ErrorObject {
         self
     }
 
-    /// `INVALID_PARAMS` with what is wrong.
+    /// `INVALID_PARAMS` with a description of what is wrong.
     pub fn invalid_params(what: impl fmt::Display) -> Self {
         Self::new(ErrorCode::INVALID_PARAMS, format!("Invalid params: {what}"))
     }
 
-    /// `INTERNAL_ERROR`, which says nothing of what went wrong inside.
+    /// `INTERNAL_ERROR` without details of the failure.
     #[must_use]
     pub fn internal() -> Self {
         Self::new(ErrorCode::INTERNAL_ERROR, "Internal error")
@@ -86,87 +86,88 @@ impl fmt::Display for ErrorObject {
 
 impl std::error::Error for ErrorObject {}
 
-/// A frame after its envelope was read. Every shape a frame can have is one of these, good or bad.
+/// A frame after its envelope was read. Every frame, valid or not, becomes one of these.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Incoming<'a> {
-    /// The peer asks something of us.
+    /// A request of the peer.
     Request(IncomingRequest<'a>),
-    /// The peer tells us something.
+    /// A notification of the peer.
     Notification {
         /// The method.
         method: Cow<'a, str>,
-        /// The params as they stand.
+        /// The params, unparsed.
         params: Option<&'a RawValue>,
     },
-    /// The peer answers a call of ours.
+    /// The peer's answer to a call of this side.
     Answer {
-        /// The call; `None` if the id is none of ours in any case (a text where we write numbers, say).
+        /// The call. `None`: no call of this side can have this id (for example a text where this side writes numbers).
         call: Option<CallNumber>,
-        /// What the answer says.
+        /// The content of the answer.
         body: AnswerBody<'a>,
     },
-    /// The peer wants one of its requests to stop.
+    /// The peer cancels one of its requests.
     Cancel(IncomingCancel),
-    /// The peer acknowledges a cancel of ours.
+    /// The peer acknowledges a cancel of this side.
     Ack {
-        /// The number the cancel was sent under; `None` as for an answer.
+        /// The number with which the cancel was sent. `None`: as in `Answer`.
         cancel: Option<CallNumber>,
-        /// The peer says the call is cancelled.
+        /// Whether the peer says that the call is cancelled.
         cancelled: bool,
-        /// What the peer says about it.
+        /// The reason that the peer gives.
         reason: Option<Cow<'a, str>>,
     },
-    /// An error about a frame of ours whose id the peer could not read. Never answered.
+    /// An error about a frame of this side whose id the peer could not read. It is never answered.
     PeerError(ErrorObject),
-    /// Several messages in one frame. Only some revisions of some dialects allow it.
+    /// Several messages in one frame. Only some revisions of some dialects allow that.
     Batch(Vec<&'a RawValue>),
-    /// A request that cannot be read but for its id: refused under it, so that its caller does not wait for ever.
+    /// A request of which only the id can be read. It is refused with that id, so that its caller does not wait for
+    /// ever.
     BadRequest {
-        /// The id its refusal carries.
+        /// The id of its refusal.
         id: RequestId,
         /// As [`IncomingRequest::tag`].
         tag: u8,
         /// What is wrong with it.
         why: BadMessage,
     },
-    /// Not a message. Answered without an id, as the dialect writes that.
+    /// Not a message. It is answered without an id, in the form of the dialect.
     Bad(BadMessage),
 }
 
 /// A request of the peer.
 #[derive(Debug)]
 pub struct IncomingRequest<'a> {
-    /// The id its answer carries.
+    /// The id of its answer.
     pub id: RequestId,
-    /// What a cancel will name it by.
+    /// The key by which a cancel names it.
     pub cancel_key: CancelKey,
     /// The method (ABP: the capability).
     pub method: Cow<'a, str>,
-    /// The params as they stand.
+    /// The params, unparsed.
     pub params: Option<&'a RawValue>,
-    /// The params name something that makes the request uncancellable (MCP: `task`).
+    /// Whether the params name something that makes the request uncancellable (MCP: `task`).
     pub exempt: CancelExemption,
-    /// The progress token the request carries, as it stands. One that is neither a string nor an integer, or that has more than
-    /// 256 bytes, is ignored and counted ([`Event::IgnoredToken`](crate::Event::IgnoredToken)).
+    /// The progress token of the request, unparsed. A token that is neither a string nor an integer, or that has more
+    /// than 256 bytes, is ignored and counted ([`Event::IgnoredToken`](crate::Event::IgnoredToken)).
     pub progress_token: Option<&'a RawValue>,
-    /// The codec's own mark, handed back to it when the answer is written.
+    /// A mark of the codec. The codec gets it back when it writes the answer.
     pub tag: u8,
 }
 
 impl<'a> IncomingRequest<'a> {
-    /// The progress token, if it may be kept and repeated to the peer: a string or an integer, of at most 256 bytes.
+    /// The progress token, if it may be kept and repeated to the peer: a string or an integer of at most 256 bytes.
     #[must_use]
     pub fn usable_token(&self) -> Option<&'a RawValue> {
         self.progress_token.filter(|token| is_usable_token(token.get()))
     }
 }
 
-/// In bytes, as the token stands in the frame; of a string, without its quotes.
+/// In bytes of the frame. Of a string, without its quotes.
 const MAX_TOKEN_BYTES: usize = 256;
 
-/// MCP and LSP (`ProgressToken`) have a string or an integer, ABP a string. An integer may be longer than any type of ours: it is
-/// only repeated.
+/// MCP and LSP (`ProgressToken`) allow a string or an integer, ABP a string. An integer may be larger than every
+/// integer type, because it is only repeated.
 pub(crate) fn is_usable_token(token: &str) -> bool {
     let inner = token.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let digits = token.strip_prefix('-').unwrap_or(token);
@@ -176,48 +177,48 @@ pub(crate) fn is_usable_token(token: &str) -> bool {
     }
 }
 
-/// What a request of the peer can be cancelled by.
+/// The key by which a request of the peer can be cancelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CancelKey {
     /// Its id.
     SameAsId,
-    /// Another name (ABP: `callId`).
+    /// Another key (ABP: `callId`).
     Named(RequestId),
-    /// Nothing: no cancel can name it.
+    /// There is none: no cancel can name the request.
     None,
 }
 
-/// Whether a cancel message can reach a request.
+/// Whether a cancel message can cancel a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelExemption {
-    /// It can.
+    /// A cancel message can cancel it.
     No,
-    /// A cancel message for it is ignored, and none is sent for it.
+    /// A cancel message for it is ignored, and this side sends none for it.
     FromCancelMessages,
 }
 
 /// A cancel of the peer.
 #[derive(Debug)]
 pub struct IncomingCancel {
-    /// The request it names, or why it names none.
+    /// The request that it names, or why it names no request.
     pub key: Result<RequestId, crate::id::InvalidId>,
-    /// Free text from a stranger.
+    /// The reason. The peer wrote the text.
     pub reason: Option<String>,
-    /// The id to acknowledge under, where the dialect acknowledges.
+    /// The id of the acknowledgement, in dialects that acknowledge cancels.
     pub ack: Option<RequestId>,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnswerBody<'a> {
     /// A value.
     Value(&'a RawValue),
-    /// The dialect's words for "it was cancelled".
+    /// The dialect's form of "it was cancelled".
     Cancelled,
     /// Any other error.
     Error(ErrorObject),
-    /// The id is clear but the rest is not an answer (both members, neither, or an error that is none).
+    /// The id is valid and the rest is not an answer (both members, neither member, or an invalid error).
     Malformed(&'static str),
 }
 
@@ -225,7 +226,7 @@ pub enum AnswerBody<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadMessage {
-    /// The wire could not cut a frame out of what came.
+    /// The transport could not read a frame from its input.
     #[error("{0}")]
     Frame(crate::framing::BadFrame),
     /// Not UTF-8.
@@ -237,37 +238,37 @@ pub enum BadMessage {
     /// Nested deeper than the limit.
     #[error("the frame is nested too deep")]
     TooDeep,
-    /// JSON, but not an object (or, for a batch, an empty array).
+    /// JSON that is not an object, or an empty batch.
     #[error("a message is a JSON object")]
     NotAnObject,
-    /// The same member twice.
+    /// A member occurs twice.
     #[error("a member stands twice in the message")]
     DuplicateMember,
     /// `jsonrpc` is missing or is not `"2.0"` (ABP: no `type`).
     #[error("the message does not name its protocol version")]
     WrongVersion,
-    /// The id breaks a rule of [`RequestId`].
+    /// The id violates a rule of [`RequestId`].
     #[error("the message's id is not one: {0}")]
     InvalidId(crate::id::InvalidId),
     /// Neither a request nor a notification nor an answer.
     #[error("the message is neither request, notification nor answer")]
     NoKind,
-    /// `method` is not a text.
+    /// `method` is not a string.
     #[error("the method is not a string")]
     InvalidMethod,
-    /// `params` is neither object nor array.
+    /// `params` is neither an object nor an array.
     #[error("params is an object or an array")]
     InvalidParams,
-    /// A batch where none is allowed.
+    /// A batch where batches are not allowed.
     #[error("batches are not allowed here")]
     BatchNotAllowed,
-    /// No dialect of those offered recognises the first message.
+    /// No offered dialect recognises the first message.
     #[error("no dialect offered here recognises the message")]
     UnknownDialect,
 }
 
 impl BadMessage {
-    /// The limit of this side that it met, where it is no fault of the message.
+    /// The limit of this side that was reached, if the message itself is valid.
     pub(crate) const fn limit(self) -> Option<&'static str> {
         match self {
             Self::Frame(crate::framing::BadFrame::MemoryFull) => Some(crate::byte_budget::MEMORY),
@@ -275,7 +276,7 @@ impl BadMessage {
         }
     }
 
-    /// `PARSE_ERROR` where it is not JSON, else `INVALID_REQUEST`.
+    /// `PARSE_ERROR` if it is not JSON, else `INVALID_REQUEST`.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {

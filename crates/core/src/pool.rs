@@ -1,6 +1,6 @@
-//! Boxes that were used and are used again, so that a step of the machine does not wait for the allocator.
+//! Boxes that are used again, so that a step of the machine does not wait for the allocator.
 
-/// So many are kept.
+/// The most boxes that are kept.
 const MOST: usize = 64;
 
 #[derive(Debug)]
@@ -12,13 +12,13 @@ impl<T: Default> Pool<T> {
         Self(Vec::new())
     }
 
-    /// An empty one.
+    /// A box with the default value.
     #[expect(clippy::unnecessary_box_returns, reason = "the box is what is wanted")]
     pub(crate) fn take(&mut self) -> Box<T> {
         self.0.pop().unwrap_or_default()
     }
 
-    /// Keeps a box that is done with, emptied.
+    /// Resets a box that is not used any more, and keeps it.
     pub(crate) fn keep(&mut self, used: Option<Box<T>>) {
         if let Some(mut used) = used.filter(|_| self.0.len() < MOST) {
             *used = T::default();

@@ -11,13 +11,13 @@ use crate::sync::RwLock;
 
 const SHARDS: usize = 16;
 
-/// Places a shard keeps when it is empty.
+/// The most places that a shard keeps when it is empty.
 const KEPT: usize = 1024;
 
 /// The name of a session in a [`Registry`].
 ///
-/// A session and a request id together always identify one request. Where an id is unique only within an exchange (stateless HTTP), each
-/// exchange has a session name of its own.
+/// A session and a request id together always identify one request. Where an id is unique only within an exchange
+/// (stateless HTTP), each exchange has a session name of its own.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Arc<str>);
 
@@ -55,11 +55,11 @@ impl fmt::Debug for SessionId {
 
 /// The cancelled requests whose handlers still run, of any number of sessions. A clone is the same registry, and cheap.
 ///
-/// A request is listed from its cancel signal until its handler ends, however it ends (002-17). So a new request with a reused id is never
-/// reported as cancelled because of an earlier one. A request that is not cancelled costs nothing.
+/// A request is listed from its cancel signal until its handler ends, however it ends (002-17). So a new request with a
+/// reused id is never reported as cancelled because of an earlier one. A request that is not cancelled costs nothing.
 ///
-/// [`is_cancelled`](Self::is_cancelled) computes one hash and does one look-up (002-14) under the read lock of one of sixteen shards. No
-/// other code runs under that lock.
+/// [`is_cancelled`](Self::is_cancelled) computes one hash and does one look-up (002-14) under the read lock of one of
+/// sixteen shards. No other code runs under that lock.
 ///
 /// ```
 /// use rescind_core::{Registry, RequestId, SessionId};
@@ -139,14 +139,15 @@ fn is(session: &SessionId, request: &RequestId) -> impl Fn(&(SessionId, RequestI
 }
 
 impl Shards {
-    /// The shard of a session, whose requests share its connection's lock anyway, and the hash of a request in it.
+    /// The shard of a session and the hash of a request in it. All requests of a session are in one shard: they share
+    /// the lock of its connection anyway.
     fn of(&self, session: &SessionId, request: &RequestId) -> (&RwLock<Shard>, u64) {
         let mut hasher = self.hasher.build_hasher();
         session.hash(&mut hasher);
         let place = usize::try_from(hasher.finish() % SHARDS as u64).unwrap_or(0);
         request.hash(&mut hasher);
         let [first, ..] = &self.shards;
-        // The place is below SHARDS; the first stands in only to spare a panic.
+        // The place is always below SHARDS. `first` is there only to avoid a panic.
         (self.shards.get(place).unwrap_or(first), hasher.finish())
     }
 }

@@ -1,15 +1,17 @@
-//! What a stranger says, as a log may hold it.
+//! Text of the peer, in a form that is safe in a log.
 
 use std::fmt::{self, Write as _};
 
-/// The most bytes that are shown of a name: two of them on an event and two on its span leave room on a line of a kilobyte.
+/// The most bytes of a name that are shown: two names on an event and two on its span leave room on a line of a
+/// kilobyte.
 const NAME: usize = 128;
-/// The most bytes that are shown of a text.
+/// The most bytes of a text that are shown.
 const TEXT: usize = 256;
 
-/// Shows what may be a stranger's on one short line: everything but printable characters is escaped, and what is too long is cut.
+/// Shows a text that the peer may have written on one short line: characters that are not printable are escaped, and a
+/// long text is cut.
 ///
-/// For fields of logs and spans, in wires of your own too: method names, ids, addresses, texts of errors.
+/// For fields of logs and spans, also in transports of your own: method names, ids, addresses, texts of errors.
 ///
 /// ```
 /// use rescind_core::Shown;
@@ -24,12 +26,12 @@ pub struct Shown<T> {
 }
 
 impl<T: fmt::Display> Shown<T> {
-    /// A name: a method, an id, an address; 128 bytes of it.
+    /// A name: a method, an id, an address. At most 128 bytes of it are shown.
     pub const fn name(value: T) -> Self {
         Self { value, most: NAME }
     }
 
-    /// A text: a reason, an error; 256 bytes of it.
+    /// A text: a reason, an error. At most 256 bytes of it are shown.
     pub const fn text(value: T) -> Self {
         Self { value, most: TEXT }
     }
@@ -53,7 +55,7 @@ impl<T: fmt::Display> fmt::Debug for Shown<T> {
     }
 }
 
-/// Takes what a value writes, until there is no room: then it says that it failed, so that a long value writes no more.
+/// Receives what a value writes, until there is no room. Then it returns an error, so that a long value stops writing.
 struct Line<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     room: usize,

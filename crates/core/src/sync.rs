@@ -1,5 +1,5 @@
-//! Locks, atomics and tasks: what threads meet at, in one place. The engine that tries out orders of threads puts its own in
-//! their stead (`cfg(rescind_shuttle)`, which `integration-tests/threads` sets and nothing else does).
+//! Locks, atomics and tasks, in one place. The engine that tries out orders of threads replaces them with its own
+//! (`cfg(rescind_shuttle)`, which only `integration-tests/threads` sets).
 
 #[cfg(not(rescind_shuttle))]
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};

@@ -6,9 +6,9 @@ use crate::{PipeError, system};
 
 /// The address of a pipe: a path, or a name.
 ///
-/// A name is a file in the directory `rescind` of the user's runtime directory (`XDG_RUNTIME_DIR`). Without a runtime directory it is a file in
-/// the directory `rescind-UID` of the directory for temporary files. A listener creates the directory. On Windows a name is
-/// `\\.\pipe\NAME`, and a path must begin with `\\.\pipe\`.
+/// A name is a file in the directory `rescind` of the user's runtime directory (`XDG_RUNTIME_DIR`). Without a runtime
+/// directory it is a file in the directory `rescind-UID` of the directory for temporary files. A listener creates the
+/// directory. On Windows a name is `\\.\pipe\NAME`, and a path must begin with `\\.\pipe\`.
 ///
 /// ```
 /// # use rescind_named_pipe::PipeAddress;
@@ -56,7 +56,7 @@ impl PipeAddress {
         }
     }
 
-    /// Whether its directory is ours to make.
+    /// Whether a listener creates its directory.
     #[cfg(unix)]
     pub(crate) const fn is_name(&self) -> bool {
         matches!(self.0, Repr::Name(_))
@@ -66,7 +66,7 @@ impl PipeAddress {
 impl FromStr for PipeAddress {
     type Err = PipeError;
 
-    /// What holds a separator is a path, all else a name.
+    /// A text with a separator is a path. Every other text is a name.
     fn from_str(text: &str) -> Result<Self, PipeError> {
         if text.contains('\0') {
             return Err(PipeError::Address { text: text.to_owned(), why: "a path holds no NUL" });
@@ -82,7 +82,7 @@ impl FromStr for PipeAddress {
 impl fmt::Display for PipeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            // Without a separator it would be read as a name.
+            // Without a separator it would be parsed as a name.
             Repr::Path(path) if !path.to_string_lossy().contains(is_separator) => {
                 write!(f, ".{MAIN_SEPARATOR}{}", path.display())
             }

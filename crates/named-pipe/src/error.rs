@@ -3,31 +3,31 @@ use std::path::PathBuf;
 
 use rescind_core::{TransportError, TransportErrorKind};
 
-/// Why a pipe could not be made or reached. It is the source of the [`TransportError`] the wire gives.
+/// Why a pipe could not be made or reached. It is the source of the transport's [`TransportError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipeError {
-    /// The text names no pipe.
+    /// The text is not an address of a pipe.
     #[error("`{}` names no pipe: {why}", .text.escape_debug())]
     Address {
-        /// What was given.
+        /// The text.
         text: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Somebody listens there.
+    /// Another process listens on the path.
     #[error("{} is in use: another process listens there; end it or choose another path", .path.display())]
     InUse {
         /// The path.
         path: PathBuf,
     },
-    /// What is there is no socket, and was left alone.
+    /// The file at the path is not a socket. It was not changed.
     #[error("{} is there and is no socket; remove it or choose another path", .path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// The directory is not ours alone.
+    /// The directory is not a directory of this user alone.
     #[error(
         "the directory {} {why}; a pipe must lie in a directory that is yours and has mode 0700",
         .directory.display()
@@ -38,22 +38,22 @@ pub enum PipeError {
         /// What is wrong with it.
         why: String,
     },
-    /// The peer runs as somebody else.
+    /// The peer runs as another user.
     #[error("the peer runs as user id {theirs} and this process as {ours}; only the same user may connect")]
     ForeignPeer {
-        /// Our effective user id.
+        /// The effective user id of this process.
         ours: u32,
-        /// The peer's.
+        /// The user id of the peer.
         theirs: u32,
     },
-    /// The system refused.
+    /// The system refused an operation.
     #[error("{what} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// With which file.
+        /// Its file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

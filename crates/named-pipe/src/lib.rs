@@ -19,21 +19,24 @@
 //! ```
 //!
 //! # Who may connect
-//! On Unix a pipe is a socket file with mode 0600. Its directory must belong to the user and have mode 0700. Each side refuses a peer of another
-//! user id ([`PipeError::ForeignPeer`]). The abstract namespace, where any process may connect, is never used. On Windows the security
-//! descriptor of the pipe admits only its owner and SYSTEM, and no one over the network.
+//! On Unix a pipe is a socket file with mode 0600. Its directory must belong to the user and have mode 0700. Each side
+//! refuses a peer of another user id ([`PipeError::ForeignPeer`]). The abstract namespace, where any process may
+//! connect, is never used. On Windows the security descriptor of the pipe admits only its owner and SYSTEM, and no one
+//! over the network.
 //!
 //! # A file that is left behind
-//! A listener holds a lock file beside its socket (`NAME.lock`) while it lives. It removes both when it is dropped; the socket only if it is
-//! still its own. If a process died and left a socket, the next listener replaces it, once it has the lock and a connection to the socket was
-//! refused. A second listener cannot replace one that lives: it gets [`PipeError::InUse`].
+//! A listener holds a lock file beside its socket (`NAME.lock`) while it lives. It removes both when it is dropped; the
+//! socket only if it is still its own. If a process died and left a socket, the next listener replaces it, once it has
+//! the lock and a connection to the socket was refused. A second listener cannot replace one that lives: it gets
+//! [`PipeError::InUse`].
 //!
 //! # How connections end
-//! A peer that closed its output is still answered. A peer that disconnected is noticed at once, and its requests are cancelled.
+//! A peer that closed its output is still answered. A peer that disconnected is noticed at once, and its requests are
+//! cancelled.
 //!
 //! # What was run where
-//! The tests ran on Linux. The code for Windows was compiled for `x86_64-pc-windows-gnu` and not run. On Windows the output cannot be closed
-//! alone: closing drops the whole stream, and what the peer still sends is lost.
+//! The tests ran on Linux. The code for Windows was compiled for `x86_64-pc-windows-gnu` and not run. On Windows the
+//! output cannot be closed alone: closing drops the whole stream, and what the peer still sends is lost.
 
 mod address;
 mod error;

@@ -15,7 +15,8 @@ use crate::system::{self, Claim};
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 
-/// After the system could not accept, as when the process has no file descriptor left: to ask again at once would spin.
+/// The pause after the system could not accept a connection, for example without a free file descriptor. Without a
+/// pause the listener would spin.
 const REST: Duration = Duration::from_millis(100);
 
 /// Accepts connections on a pipe. Dropping it removes the pipe.
@@ -25,7 +26,7 @@ pub struct NamedPipeListener {
     socket: Arc<Socket>,
     file: PathBuf,
     settings: Settings,
-    /// Dropped last: it gives the path away.
+    /// Dropped last: it releases the path.
     _claim: Claim,
 }
 
@@ -38,7 +39,8 @@ impl NamedPipeListener {
     /// Listens on this address.
     ///
     /// # Errors
-    /// Each [`PipeError`] except `ForeignPeer`: other users can access the directory, another listener has the address, or the system refuses.
+    /// Each [`PipeError`] except `ForeignPeer`: other users can access the directory, another listener has the address,
+    /// or the system refuses.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt; nothing remains.

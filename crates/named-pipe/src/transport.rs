@@ -46,7 +46,7 @@ impl Transport for NamedPipeTransport {
 
 const NAME: &str = "named-pipe";
 
-/// What both sides of a pipe can be told.
+/// The settings that both sides of a pipe have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) framing: Option<Framing>,

@@ -1,4 +1,4 @@
-//! A stream that ends only with the whole of it: shutting its output down drops it.
+//! A stream that cannot close one direction alone: shutting its output down drops the whole stream.
 
 use std::fmt;
 use std::io;
@@ -8,19 +8,19 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Two halves of one stream. After the output is shut down, input has ended too.
+/// The two halves of one stream. After the output is shut down, the input has ended too.
 pub(crate) fn halves<S: AsyncRead + AsyncWrite>(stream: S) -> (Half<S>, Half<S>) {
     let state = State { stream: Some(Box::pin(stream)), reading: None };
     let shared = Arc::new(Mutex::new(state));
     (Half(Arc::clone(&shared)), Half(shared))
 }
 
-/// One of them.
+/// One of the two halves.
 pub(crate) struct Half<S>(Arc<Mutex<State<S>>>);
 
 struct State<S> {
     stream: Option<Pin<Box<S>>>,
-    /// Waits for input, which may end by our own hand.
+    /// Waits for input. A shutdown by this side ends the input too.
     reading: Option<Waker>,
 }
 
@@ -54,7 +54,8 @@ impl<S: AsyncWrite> AsyncWrite for Half<S> {
         }
     }
 
-    /// What was written is the system's already. To flush a Windows pipe is to wait until the peer has read all.
+    /// The system has all written bytes already. A flush of a Windows pipe would wait until the peer has read
+    /// everything.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -64,7 +65,7 @@ impl<S: AsyncWrite> AsyncWrite for Half<S> {
             let mut state = self.state();
             (state.stream.take(), state.reading.take())
         };
-        // Not under the lock: both run code of others.
+        // Not under the lock: both run other code.
         drop(stream);
         if let Some(reading) = reading {
             reading.wake();

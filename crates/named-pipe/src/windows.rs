@@ -1,4 +1,4 @@
-//! The named pipes of Windows. Compiled, and not run: see the crate's documentation.
+//! The named pipes of Windows. This code was compiled and not run: see the crate's documentation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use widestring::u16cstr;
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError, whole};
 
-/// Nobody inherits anything; the network is refused; the owner and SYSTEM may do all.
+/// Nothing is inherited. The network is refused. The owner and SYSTEM have full access.
 const OWNER_AND_SYSTEM: &widestring::U16CStr = u16cstr!("D:P(D;;GA;;;NU)(A;;GA;;;OW)(A;;GA;;;SY)");
-/// `ERROR_PIPE_BUSY`: the waiting instance was taken and the next is not there yet.
+/// `ERROR_PIPE_BUSY`: the waiting instance is in use, and the next one does not exist yet.
 const PIPE_BUSY: i32 = 231;
-/// How long a listener without a free instance is asked again.
+/// How long a connection to a listener without a free instance is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time between two times it is asked.
+/// The time between two attempts.
 const BETWEEN: Duration = Duration::from_millis(5);
 
 /// Windows removes a pipe with its last handle.
@@ -33,14 +33,14 @@ pub(crate) fn directory_of_names() -> PathBuf {
     PathBuf::from(r"\\.\pipe")
 }
 
-/// The first instance of the pipe, or an error: interprocess asks for it so, refuses remote clients, and makes the
-/// next instance before it hands one out.
+/// The first instance of the pipe, or an error. interprocess requests the first instance, refuses remote clients, and
+/// creates the next instance before it returns one.
 #[expect(clippy::unused_async, reason = "on Unix it waits to see whether a socket is stale")]
 pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
     let file = address.file();
     match bind(&file) {
         Ok(socket) => Ok((socket, Claim)),
-        // Somebody else's first instance.
+        // The first instance belongs to another process.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(PipeError::InUse { path: file }),
         Err(error) => Err(PipeError::io("could not listen on", file, error)),
     }
@@ -58,7 +58,7 @@ pub(crate) fn accepted(stream: Stream, settings: Settings) -> Result<Link, Trans
     Ok(settings.link(reader, writer, None))
 }
 
-/// By tokio itself, which does not let the listener act in our name.
+/// Uses tokio directly, which does not allow the listener to impersonate this user.
 pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, TransportError> {
     let begun = Instant::now();
     loop {

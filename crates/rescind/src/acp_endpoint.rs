@@ -8,8 +8,8 @@ use rescind_core::{Clients, Endpoint, Link, Listener, TransportError};
 use rescind_http::{Acp, HttpCounts, HttpListener, HttpServer, HttpService};
 use rescind_websocket::{BinaryMessages, LinkOptions, MountedListener, UpgradeOptions, mount};
 
-/// ACP's endpoint as its draft of remote transports has it: POST, GET and DELETE are HTTP, and a GET that asks for the
-/// upgrade is a WebSocket. Either has an `Acp-Connection-Id`, and a connection of its own.
+/// ACP's endpoint, as its draft of remote transports defines it: POST, GET and DELETE are HTTP, and a GET with an
+/// upgrade opens a WebSocket. Each of the two has an `Acp-Connection-Id` and a connection of its own.
 ///
 /// ```
 /// use rescind::http::{Acp, HttpServer};
@@ -27,7 +27,7 @@ use rescind_websocket::{BinaryMessages, LinkOptions, MountedListener, UpgradeOpt
 /// # }
 /// ```
 ///
-/// Whom it serves the HTTP server says: its hosts, origins and auth hook hold for both wires.
+/// The hosts, the origins and the auth hook of the HTTP server apply to both transports.
 #[derive(Debug)]
 #[must_use = "an endpoint serves once it is bound or mounted"]
 pub struct AcpEndpoint {
@@ -36,37 +36,37 @@ pub struct AcpEndpoint {
 }
 
 impl AcpEndpoint {
-    /// The endpoint of this server. Binary messages of a WebSocket are ignored, as the draft asks.
+    /// The endpoint of this server. Binary messages on a WebSocket are ignored, as the draft requires.
     pub fn new(server: HttpServer<Acp>) -> Self {
         let link =
             LinkOptions::new().binary(BinaryMessages::Ignore(rescind_websocket::IgnoredCounter::new()));
         Self { server, options: UpgradeOptions::new().link(link) }
     }
 
-    /// How a WebSocket is made and what it is like. The path, hosts and origins named here do not count: those of the
-    /// server do. Whom an auth hook named here names goes before whom the server's names; a connection ends when the credential of
-    /// either expires. Options that say nothing of binary
-    /// messages refuse them, where the draft has them ignored.
+    /// Sets the options of WebSocket connections. Their path, hosts and origins have no effect: those of the server
+    /// apply. The principal that their auth hook returns replaces the one that the server's hook returned. A connection
+    /// ends when the credential of either hook expires. By default new options refuse binary messages, which the draft
+    /// ignores.
     pub fn websocket(mut self, options: UpgradeOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Listens on this address, as in `127.0.0.1:0`.
+    /// Listens on this address, for example `127.0.0.1:0`.
     ///
     /// # Errors
     /// The address cannot be listened on.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up; nothing stays open.
+    /// Dropping the future abandons the attempt; nothing stays open.
     pub async fn bind(self, address: &str) -> Result<AcpListener, TransportError> {
         let (server, upgraded) = self.join();
         let http = server.bind(address).await?;
         Ok(AcpListener { http, upgraded, next: Wire::Http })
     }
 
-    /// A service to be mounted beside routes of yours, in a hyper server that allows upgrades, as axum's does; and the
-    /// listener its links come out of.
+    /// A service to mount beside your own routes, in a hyper server that allows upgrades, as axum's does; and the
+    /// listener that yields its connections.
     #[must_use]
     pub fn mount(self) -> (HttpService, AcpListener) {
         let (server, upgraded) = self.join();
@@ -75,7 +75,7 @@ impl AcpEndpoint {
     }
 
     fn join(self) -> (HttpServer<Acp>, MountedListener) {
-        // The server has looked at the path, the host and the origin before it hands a request over.
+        // The server has checked the path, the host and the origin before it passes a request on.
         let (upgrades, listener) = mount(self.options.any_path().allow_any_host().allow_any_origin());
         let server = self.server.upgrades(move |mut request, credential| {
             let upgrades = upgrades.clone();
@@ -85,13 +85,14 @@ impl AcpEndpoint {
     }
 }
 
-/// The connections of an [`AcpEndpoint`], of both wires.
+/// The connections of an [`AcpEndpoint`], over HTTP and over WebSocket.
 ///
-/// Dropped, it ends the port, the connections over HTTP and the handshakes under way; a WebSocket that is open stays so.
+/// Dropping it closes the port, the connections over HTTP and the handshakes in progress. Open WebSocket connections
+/// stay open.
 pub struct AcpListener {
     http: HttpListener,
     upgraded: MountedListener,
-    /// Which is asked first, in turns, so that a burst on one does not keep the other waiting.
+    /// The transport that is polled first. It alternates, so that many connections on one do not delay the other.
     next: Wire,
 }
 
@@ -102,7 +103,8 @@ enum Wire {
 }
 
 impl AcpListener {
-    /// What the server has given up over HTTP. A WebSocket gives nothing up: its peer is kept waiting, or has to go.
+    /// The counts of notifications and sessions that the server dropped over HTTP. A WebSocket drops neither: its peer
+    /// waits, or its connection ends.
     #[must_use]
     pub fn counts(&self) -> HttpCounts {
         self.http.counts()

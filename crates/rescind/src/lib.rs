@@ -1,8 +1,9 @@
-//! Cancel any single request of a JSON-RPC style conversation, from either side, with the same outcome on every wire.
+//! Cancel any single request of a JSON-RPC style conversation, from either side, with the same outcome on every
+//! transport.
 //!
-//! Agents, editors and tool servers speak ACP, MCP, LSP or ABP; each spells cancellation differently. Here the meaning
-//! is settled once, in a state machine without I/O ([`machine::Session`]), each protocol is a value of rules ([`dialect`]), and
-//! a connection is a [`Peer`] whichever wire it runs over.
+//! Agents, editors and tool servers use ACP, MCP, LSP or ABP, and each of these protocols has its own form of
+//! cancellation. Here one state machine without I/O ([`machine::Session`]) defines its meaning. Each protocol is a
+//! value of rules ([`dialect`]), and a connection is a [`Peer`] on every transport.
 //!
 //! ```
 //! use rescind::{CallContext, Outcome, Peer, Router, dialect, memory_pair};
@@ -20,7 +21,7 @@
 //! });
 //! let _serving = Peer::builder(dialect::ACP).serve(router).attach(server)?;
 //!
-//! // A side that calls: dropping the call cancels it, and so does its canceller.
+//! // A side that calls: dropping the call or using its canceller cancels it.
 //! let peer = Peer::builder(dialect::ACP).attach(client)?;
 //! let call = peer.call::<_, Value>("work", &json!({}));
 //! let call = call.notifications_where(|told| told.method() == "started").start()?;
@@ -42,10 +43,10 @@
 //! | `stdio` (default) | this process's stdin and stdout, child processes: [`stdio`] | `rescind-stdio`, `rustix` |
 //! | `websocket` | client and server over WebSocket: [`websocket`] | `rescind-websocket`, `tokio-tungstenite`, `hyper`, `hyper-util` |
 //! | `axum` | its upgrade handler for a route of axum's | `websocket`, `axum` |
-//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of yours: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
-//! | `http` with `websocket` | ACP's endpoint, whose one path is both: `AcpEndpoint` | none more |
+//! | `http` | client and server over HTTP, in three bindings, alone or mounted in a server of your own: [`http`] | `rescind-http`, `hyper`, `hyper-util`, `http-body-util`, `getrandom`, `base64`, `tower-service` |
+//! | `http` with `websocket` | ACP's endpoint, with both on one path: `AcpEndpoint` | no others |
 //! | `named-pipe` | Unix domain sockets, Windows named pipes, listener and client: [`named_pipe`] | `rescind-named-pipe`, `interprocess`, `rustix` |
-//! | `rustls` | `wss` and `https`, for the wires that are on (alone it brings nothing) | `tokio-rustls`, `rustls-native-certs` |
+//! | `rustls` | `wss` and `https`, for the transports that are enabled (alone it adds nothing) | `tokio-rustls`, `rustls-native-certs` |
 //! | `tower` | handlers and peers as `tower::Service` | `tower-service` |
 //! | `lsp-types` | LSP's methods with the types of `gen-lsp-types`: [`lsp`] | `gen-lsp-types` |
 //! | `acp-types` | ACP's methods with the types of its own schema crate: [`acp`] | `agent-client-protocol-schema` |
@@ -74,7 +75,8 @@ pub use rescind_core::{
 #[cfg(feature = "tower")]
 pub use rescind_core::{CallRequest, RawParams, ServiceRequest};
 
-/// The state machine without I/O: its inputs, outputs and keys. For drivers other than [`Peer`], and for codecs of dialects.
+/// The state machine without I/O: its inputs, outputs and keys. For drivers other than [`Peer`], and for codecs of
+/// dialects.
 pub mod machine {
     pub use rescind_core::{
         AckStatus, AfterCancel, AnswerBody, AnswerKind, BadMessage, CallKey, CallNumber, CallRefused,
@@ -84,7 +86,7 @@ pub mod machine {
     };
 }
 
-/// What a transport implements, and what it is given: links, frames, listeners, the bytes it holds.
+/// The traits of a transport, and the types that they use: links, frames, listeners, byte budgets.
 pub mod transport {
     pub use rescind_core::{
         BadFrame, BoxFuture, ByteBudget, Capabilities, ClientNumber, ClientPermit, CloseReason,
@@ -107,12 +109,12 @@ pub use rescind_stdio as stdio;
 #[cfg(feature = "websocket")]
 pub use rescind_websocket as websocket;
 
-/// Runs the README's Rust as a test.
+/// Runs the Rust code of the README as a test.
 #[cfg(all(doctest, feature = "stdio"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// Runs the page's Rust as a test.
+/// Runs the Rust code of the page as a test.
 #[cfg(all(doctest, feature = "stdio"))]
 #[doc = include_str!("../../../docs/language-server.md")]
 struct LanguageServer;

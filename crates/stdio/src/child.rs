@@ -1,7 +1,8 @@
-//! A child process behind a transport. It is asked to end by the end of its input, then by signals, and it is always waited for.
+//! A child process behind a transport. It is asked to end by the end of its input, then by signals, and it is always
+//! waited for.
 //!
-//! One thread supervises each child. Only this thread reaps the child, so no signal can reach another process with a reused id. The thread
-//! outlives the runtime, so no child remains after the runtime has ended.
+//! One thread supervises each child. Only this thread reaps the child, so no signal can reach another process with a
+//! reused id. The thread outlives the runtime, so no child remains after the runtime has ended.
 
 mod error;
 mod handle;

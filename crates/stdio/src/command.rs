@@ -13,15 +13,16 @@ use crate::child::{ChildError, ChildHandle, Process, child_link, supervise};
 
 /// A transport that starts a child process and uses its stdin and stdout. No shell is involved.
 ///
-/// On Unix the child leads a process group of its own. Its stderr is always read, and the last 8 KiB of it are part of the error when the child
-/// fails ([`ChildError`]).
+/// On Unix the child leads a process group of its own. Its stderr is always read, and the last 8 KiB of it are part of
+/// the error when the child fails ([`ChildError`]).
 ///
-/// Closing the connection closes the child's stdin and waits. After one grace the process group gets SIGTERM, after another one SIGKILL.
-/// Dropping the connection without closing it kills the group at once. In both cases the child is waited for, also after the runtime has ended,
-/// and processes that remain in its group are killed. A descendant that left the group (`setsid`, or a shell with job control) is not ended.
+/// Closing the connection closes the child's stdin and waits. After one grace the process group gets SIGTERM, after
+/// another one SIGKILL. Dropping the connection without closing it kills the group at once. In both cases the child is
+/// waited for, also after the runtime has ended, and processes that remain in its group are killed. A descendant that
+/// left the group (`setsid`, or a shell with job control) is not ended.
 ///
-/// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it has sent a message, the
-/// connection ends normally. Any other exit before closing is an error.
+/// If the child closes its stdout and runs on, the connection is half closed. If the child exits with status 0 after it
+/// has sent a message, the connection ends normally. Any other exit before closing is an error.
 #[derive(Debug)]
 #[must_use = "nothing is started until it is opened"]
 pub struct Command {
@@ -60,8 +61,8 @@ impl Command {
         self
     }
 
-    /// Clears the child's environment, also variables that were set before. Set the needed ones afterwards with [`env`](Self::env). On Windows most
-    /// programs need at least `SystemRoot`.
+    /// Clears the child's environment, also variables that were set before. Set the needed ones afterwards with
+    /// [`env`](Self::env). On Windows most programs need at least `SystemRoot`.
     pub fn env_clear(mut self) -> Self {
         self.program.env_clear();
         self
@@ -100,7 +101,8 @@ impl Command {
     /// Starts the child, and returns the link and a handle of the process.
     ///
     /// # Errors
-    /// The child could not be started, or there is no tokio runtime. The source is a [`ChildError`] that names the program.
+    /// The child could not be started, or there is no tokio runtime. The source is a [`ChildError`] that names the
+    /// program.
     ///
     /// # Panics
     /// Within a tokio runtime whose I/O driver is not enabled.
@@ -160,7 +162,7 @@ impl Transport for Command {
 #[cfg(unix)]
 type Pipes = ByteStream<tokio::net::unix::pipe::Receiver, tokio::net::unix::pipe::Sender>;
 
-/// Our ends are descriptions of their own: that they do not block is nothing to the child.
+/// The ends of this side have file descriptions of their own. So non-blocking mode here does not affect the child.
 #[cfg(unix)]
 fn pipes(child: &mut Child) -> io::Result<Pipes> {
     use std::os::fd::OwnedFd;

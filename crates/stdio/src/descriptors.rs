@@ -13,10 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::blocking::{BlockingReader, BlockingWriter};
 use crate::threads::{ThreadReader, ThreadWriter};
 
-/// Two descriptors of any kind as a wire: pipes, files, terminals, sockets.
+/// A transport on two descriptors of any kind: pipes, files, terminals, sockets.
 ///
-/// On Linux a pipe goes through the reactor, by a description of our own: the flags of the one it shares with other
-/// processes stay as they are. All else is served by a thread each way.
+/// On Linux a pipe uses the reactor, with a file description of its own: the flags of the description that it shares
+/// with other processes stay unchanged. Every other descriptor uses one thread for each direction.
 #[derive(Debug)]
 #[must_use = "a wire does nothing until it is opened"]
 pub struct Descriptors {
@@ -28,12 +28,12 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// A wire that reads from `input` and writes to `output`; each is closed with its half.
+    /// A transport that reads from `input` and writes to `output`. Each is closed with its half.
     pub fn new(input: OwnedFd, output: OwnedFd) -> Self {
         Self { input, output, framing: None, max_frame: None, peer: "descriptors" }
     }
 
-    /// How frames are delimited. Default: as the dialect demands.
+    /// How frames are delimited. Default: the framing of the dialect.
     pub fn framing(mut self, framing: Framing) -> Self {
         self.framing = Some(framing);
         self
@@ -97,7 +97,7 @@ fn writer(output: OwnedFd) -> io::Result<Writer> {
     Ok(Box::new(ThreadWriter::new(BlockingWriter::new(output))?))
 }
 
-/// Dropping it ends the thread, even one that waits for input.
+/// Dropping it ends the thread, also while the thread waits for input.
 struct StoppingReader {
     reader: ThreadReader,
     _stop: blocking::Stop,

@@ -13,9 +13,10 @@
 //! ```
 //!
 //! # What was run where
-//! The tests ran on Linux. On other Unix systems two things differ: threads read and write this process's stdin and stdout, and the exit of a
-//! child is polled every 20 ms. The code for Windows was written and not run. There are no process groups on Windows, so a child is ended by
-//! `TerminateProcess` and its own children are not, and a stray `println!` cannot be redirected to stderr.
+//! The tests ran on Linux. On other Unix systems two things differ: threads read and write this process's stdin and
+//! stdout, and the exit of a child is polled every 20 ms. The code for Windows was written and not run. There are no
+//! process groups on Windows, so a child is ended by `TerminateProcess` and its own children are not, and a stray
+//! `println!` cannot be redirected to stderr.
 
 mod child;
 mod command;

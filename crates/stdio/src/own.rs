@@ -3,13 +3,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rescind_core::{BoxFuture, Framing, Link, Transport, TransportError, TransportErrorKind};
 
-/// There is one stdin and one stdout.
+/// A process has only one stdin and one stdout.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// A transport on this process's stdin and stdout. Nothing changes until it is opened.
 ///
-/// Opening it moves the descriptors. Afterwards stdin is empty, and what other code of the process prints to stdout, such as a stray `println!`,
-/// goes to stderr (not on Windows). The descriptors are not moved back.
+/// Opening it moves the descriptors. Afterwards stdin is empty, and what other code of the process prints to stdout,
+/// such as a stray `println!`, goes to stderr (not on Windows). The descriptors are not moved back.
 pub fn this_process() -> ThisProcess {
     ThisProcess { framing: None, max_frame: None }
 }

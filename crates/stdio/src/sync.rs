@@ -1,4 +1,4 @@
-//! What the threads of pipes meet at, in one place. The engine that tries out orders of threads compiles them with its own
+//! What the threads of pipes share, in one place. The engine that tries out orders of threads replaces it with its own
 //! (`integration-tests/threads`).
 
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};

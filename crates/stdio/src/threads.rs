@@ -1,5 +1,5 @@
-//! Blocking input and output on threads of their own, for what no reactor can watch. Unlike the runtime's own blocking
-//! threads these hold up neither the runtime's shutdown nor the process's end.
+//! Blocking input and output on separate threads, for descriptors that no reactor can watch. Unlike the blocking
+//! threads of the runtime, these threads delay neither the runtime's shutdown nor the end of the process.
 
 mod reader;
 mod writer;
@@ -7,5 +7,5 @@ mod writer;
 pub(crate) use reader::ThreadReader;
 pub(crate) use writer::ThreadWriter;
 
-/// The most a thread holds that was not taken from it, in bytes.
+/// The most bytes that wait between a thread and its user.
 const HELD: usize = 16 * 1024;

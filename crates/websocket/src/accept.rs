@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade_within};
 
-/// The most of a request's head that is held, in bytes.
+/// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Whether there is room for one more handshake.
@@ -32,15 +32,15 @@ pub(crate) enum Room {
     Taken,
 }
 
-/// What becomes of the connection's only request.
+/// The result of the connection's only request.
 type Outcome = Option<Result<Upgrading, Refusal>>;
 
-/// A handshake with a longer timeout has none.
+/// The time that replaces a timeout too long for the clock.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
-/// How long the answer to a hook that did not answer in time may take.
+/// The extra time for the answer to a client whose auth hook did not answer in time.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Does the handshake on a socket, TLS first where it is asked for, within the handshake's time.
+/// Does the handshake on a socket, after TLS if the listener uses it, within the time of the handshake.
 pub(crate) async fn accept(
     socket: TcpStream,
     peer: SocketAddr,
@@ -50,7 +50,7 @@ pub(crate) async fn accept(
 ) -> Result<Link, TransportError> {
     let asked = Handshake::new(&options, Some(peer), room);
     let handshake = async {
-        // Small frames are not to wait for the answer to earlier ones.
+        // Small frames must not wait for the acknowledgement of earlier ones.
         socket.set_nodelay(true)?;
         match tls {
             None => asked.serve(socket, PeerCertificates::default()).await,
@@ -64,7 +64,7 @@ pub(crate) async fn accept(
     asked.in_time(handshake).await.map_err(|error| failed(format!("{peer}: {error}")))
 }
 
-/// A handshake on a stream, within its time.
+/// Does the handshake on a stream, within the time of the handshake.
 #[cfg(feature = "verify")]
 pub(crate) async fn accept_stream<S>(io: S, options: Arc<UpgradeOptions>) -> Result<Link, TransportError>
 where
@@ -74,14 +74,14 @@ where
     asked.in_time(asked.serve(io, PeerCertificates::default())).await
 }
 
-/// One handshake, from its socket's first byte on.
+/// One handshake, from the first byte of its socket.
 struct Handshake<'a> {
     options: &'a UpgradeOptions,
     peer: Option<SocketAddr>,
     room: Room,
-    /// Its time is over.
+    /// The end of its time.
     by: Instant,
-    /// The request has come and the auth hook is asked.
+    /// The request was received, and the auth hook is running.
     asking: AtomicBool,
     outcome: Mutex<Outcome>,
 }
@@ -93,7 +93,7 @@ impl<'a> Handshake<'a> {
         Self { options, peer, room, by, asking: AtomicBool::new(false), outcome: Mutex::default() }
     }
 
-    /// Gives the handshake up once its time is over. A client whose request the auth hook still has is answered first.
+    /// Fails the handshake at the end of its time. A client whose auth hook is still running is answered first.
     async fn in_time(
         &self,
         handshake: impl Future<Output = Result<Link, TransportError>>,
@@ -154,7 +154,7 @@ impl<'a> Handshake<'a> {
             }
             Err(refusal) => {
                 let mut response = refusal.clone().into_response();
-                // One request a socket: a refused client that means to try again comes anew.
+                // One request for each socket: a refused client needs a new connection to try again.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 (response, Err(refusal))
             }

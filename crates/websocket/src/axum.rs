@@ -5,7 +5,7 @@ use rescind_core::BoxFuture;
 
 use crate::mount::Upgrades;
 
-/// A handler for a route of GET requests, or better of any: it refuses other methods itself.
+/// A handler for a route of GET requests, or better of all methods: it refuses the others itself.
 impl<S: Send + Sync + 'static> Handler<(), S> for Upgrades {
     type Future = BoxFuture<'static, Response>;
 

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use crate::link::{self, CountingIo};
 use crate::options::LinkOptions;
 
-/// So much of a refusal's body is shown, in bytes.
+/// The most bytes of a refusal's body that are shown.
 const SHOWN: usize = 200;
 
 /// A connection to this URL, `ws://` or, with the feature `rustls`, `wss://`.
@@ -119,7 +119,7 @@ impl WebSocketTransport {
         let socket = TcpStream::connect((target.host.as_str(), target.port))
             .await
             .map_err(|error| failed(format!("{target}: {error}")))?;
-        // Small frames are not to wait for the answer to earlier ones.
+        // Small frames must not wait for the acknowledgement of earlier ones.
         socket.set_nodelay(true)?;
         if !target.secure {
             return self.shake(&target, request, socket).await;
@@ -149,7 +149,7 @@ impl WebSocketTransport {
             value.set_sensitive(true);
             request.headers_mut().append(header, value);
         }
-        // Only now: they are the handshake's own, but a caller may give several headers of one name.
+        // Added after the check above, which refuses such a header of the caller.
         if !self.subprotocols.is_empty() {
             let offered = HeaderValue::from_str(&self.subprotocols.join(", "))
                 .map_err(|_| unusable("a subprotocol"))?;
@@ -196,7 +196,7 @@ impl Transport for WebSocketTransport {
 
 impl fmt::Debug for WebSocketTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A URL's query and the headers may hold secrets.
+        // The query of a URL and the headers may contain secrets.
         let url = self.url.split(['?', '#']).next().unwrap_or_default();
         f.debug_struct("WebSocketTransport")
             .field("url", &url)
@@ -207,7 +207,7 @@ impl fmt::Debug for WebSocketTransport {
     }
 }
 
-/// Where a URL leads.
+/// The server to which a URL leads.
 pub(crate) struct Target {
     uri: Uri,
     secure: bool,
@@ -218,7 +218,7 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn of(url: &str) -> Result<Self, TransportError> {
-        // The URL itself is not shown: it may hold a secret.
+        // The URL itself is not shown: it may contain a secret.
         let uri: Uri = url.parse().map_err(|error| failed(format!("this is no URL: {error}")))?;
         let secure = match uri.scheme_str() {
             Some("ws") => false,
@@ -247,7 +247,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What the handshake failed on, the server's own words included.
+/// Why the handshake failed, with the text of the server's answer.
 fn told(error: &tungstenite::Error) -> String {
     let tungstenite::Error::Http(response) = error else { return error.to_string() };
     format!("the server answered {}{}", response.status(), words_of(response))

@@ -1,4 +1,4 @@
-//! The server's part of the handshake: what is asked of a request before it becomes a connection.
+//! The server's part of the handshake: the checks of a request before it becomes a connection.
 
 mod options;
 mod refusal;

@@ -1,4 +1,4 @@
-//! What a WebSocket is to Rescind: one JSON text message a frame, in both directions.
+//! WebSocket as a transport: each frame is one JSON text message, in both directions.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), rescind_core::TransportError> {
@@ -13,23 +13,24 @@
 //! # }
 //! ```
 //!
-//! A server may also take connections from routes of an HTTP server that is there already ([`mount`]), or upgrade a
-//! request by hand ([`upgrade`]). What it asks of a request, `Host` and `Origin` first, is in [`UpgradeOptions`]; how
-//! it refuses, in [`Refusal`].
+//! A server may also accept connections on routes of an existing HTTP server ([`mount`]), or upgrade a single request
+//! ([`upgrade`]). Its requirements for a request, such as the `Host` and the `Origin`, are in [`UpgradeOptions`]; its
+//! refusals are in [`Refusal`].
 //!
 //! # How connections end
-//! Closing sends a close frame, 1000, 1001 at a shutdown or 1008 after a violation, and waits at most a second for the
-//! peer's. A WebSocket closes in both directions at once: when the peer closes, or is gone, what it had asked for is
-//! cancelled. When the credential that the auth hook gave expires, the connection is closed with 1008 and what is in flight is
-//! cancelled. A peer that answers no ping for two of them (20 s apart) counts as gone.
+//! Closing sends a close frame (1000; 1001 at a shutdown; 1008 after a violation) and waits for the peer's close frame
+//! for at most one second. A WebSocket closes in both directions at once: when the peer closes or disconnects, its
+//! requests are cancelled. When the credential that the auth hook returned expires, the connection is closed with 1008
+//! and everything in flight is cancelled. A peer that does not answer two pings in a row (20 s apart) counts as
+//! disconnected.
 //!
-//! A message that is binary (1003), over the limit (1009) or no UTF-8 (1007), and broken framing (1002), each get an
-//! error answer; then nothing more is read, what was accepted before is answered, and the connection closes with that
-//! code. The protocol, or the library under this one, leaves no way to go on after these.
+//! A message that is binary (1003), above the limit (1009) or not UTF-8 (1007), and broken framing (1002), each get an
+//! error answer. Then nothing more is read, requests that were accepted before are answered, and the connection closes
+//! with that code. The protocol, or the WebSocket library, cannot continue after them.
 //!
 //! # Memory
-//! An idle connection holds a read buffer of 16 KiB and about 1 KiB more, TLS aside. After a large message its buffers
-//! keep the room of the largest one, which [`LinkOptions::max_frame`] bounds.
+//! An idle connection holds a read buffer of 16 KiB and about 1 KiB more, without TLS. After a large message its
+//! buffers keep the size of the largest message, which [`LinkOptions::max_frame`] limits.
 
 mod accept;
 #[cfg(feature = "axum")]

@@ -1,14 +1,14 @@
 //! An open WebSocket as a link: two halves over one stream.
 //!
-//! - W1 The stream is behind one lock, held for one poll of it and never over foreign code. One task drives both
-//!   halves, so nobody waits for it.
-//! - W2 A write that is blocked never stops a read: what reading must write (pongs, the answer to a close) is put behind
-//!   what waits, and a peer that makes us owe more than [`OWED_PONGS`] of them while it reads nothing is cut off.
-//! - W3 After a message that ends reading (binary, too large, no UTF-8, broken framing) nothing more is understood, but
-//!   what was accepted before is answered; then the close frame says why. Meanwhile what comes in is read and dropped:
-//!   closing a socket over unread bytes would destroy, on its way to the peer, what was written last.
-//! - W4 When the credential it was opened with expires, both halves fail at once. A task of its own writes the close frame, 1008,
-//!   and waits for the peer's, for a second at most.
+//! - W1 The stream is behind one lock. The lock is held for one poll of the stream, and never while other code runs.
+//!   One task polls both halves, so nothing waits for the lock.
+//! - W2 A blocked write never stops a read. Messages that a read must write (pongs, the answer to a close) are queued
+//!   behind the others. A peer that requires more than [`OWED_PONGS`] of them while it reads nothing is disconnected.
+//! - W3 After a message that ends reading (binary, too large, not UTF-8, broken framing) no further message is read,
+//!   but requests that were accepted before are answered. Then the close frame gives the reason. Until then input is
+//!   read and dropped: closing a socket with unread bytes would destroy the last output on its way to the peer.
+//! - W4 When the credential of the connection expires, both halves fail at once. A task of its own writes the close
+//!   frame, 1008, and waits for the peer's close frame for at most one second.
 
 mod codes;
 mod counting_io;
@@ -35,17 +35,17 @@ use self::receiver::WebSocketReceiver;
 use self::sender::WebSocketSender;
 use crate::options::LinkOptions;
 
-/// How much is read at once, in bytes; tungstenite's own default is 128 KiB a connection.
+/// The size of a read, in bytes. tungstenite's default is 128 KiB for each connection.
 const READ_BUFFER: usize = 16 * 1024;
-/// So much is gathered before it is written without a flush, in bytes: what a sender may hold.
+/// The bytes that are collected before a write without a flush: as much as a sender may hold.
 const WRITE_BUFFER: usize = 64 * 1024;
 /// The most pongs that wait for a peer that does not read.
 const OWED_PONGS: u32 = 64;
 
-/// What is run when a link is gone.
+/// A function that runs when a link is dropped.
 pub(crate) type OnClose = Box<dyn FnOnce() + Send>;
 
-/// What tungstenite is told of a link.
+/// The configuration of tungstenite for a link.
 pub(crate) fn config(options: &LinkOptions) -> WebSocketConfig {
     WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER)
@@ -104,7 +104,7 @@ where
     Link::new(receiver, sender, traits, meta).with_budget(budget)
 }
 
-/// What the two halves share.
+/// The data that the two halves share.
 struct Shared<S: AsyncRead + AsyncWrite + Unpin> {
     state: Mutex<LinkState<S>>,
     on_close: Mutex<Option<OnClose>>,
@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Shared<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
-    /// Says good-bye as far as the socket takes it without waiting, where nobody closed.
+    /// If no side has closed, sends a close frame, as far as the socket accepts it without waiting.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let frame = match &state.fate {
@@ -135,11 +135,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
     }
 }
 
-/// One state over one stream.
+/// The stream of a link and its state.
 struct LinkState<S> {
     stream: WebSocketStream<CountingIo<S>>,
     fate: CloseState,
-    /// Pings that came since the stream was last seen flushed.
+    /// Pings that were received since the stream was last flushed.
     owed_pongs: u32,
     /// Wakes the receiving half, if another task polls it than the sending half.
     reader: Option<Waker>,
@@ -147,21 +147,21 @@ struct LinkState<S> {
     writer: Option<Waker>,
 }
 
-/// What has become of a state.
+/// Whether and how a link was closed.
 #[derive(Clone, Debug)]
 enum CloseState {
     Open,
-    /// The peer sent what reading cannot go on after; the close frame will say so.
+    /// The peer sent a message after which reading cannot continue. The close frame will give the reason.
     ReadFailed(BadFrame),
     /// The peer sent a close frame.
     ClosedByPeer,
-    /// We closed; the stream is of no more use.
+    /// This side closed. The stream is not used any more.
     Closed,
     Broken(TransportError),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
-    /// Gives a message to the stream's buffer. A full socket is no error: the message is taken and waits.
+    /// Passes a message to the stream's buffer. A full socket is not an error: the message is accepted and waits.
     fn send(&mut self, message: Message) -> Result<(), TransportError> {
         let taken = std::pin::Pin::new(&mut self.stream).start_send(message);
         taken.map_err(|error| self.broke(&error))
@@ -175,7 +175,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
         })
     }
 
-    /// The stream failed: both halves are told the same.
+    /// The stream failed: both halves get the same error.
     fn broke(&mut self, error: &tungstenite::Error) -> TransportError {
         let error = match &self.fate {
             CloseState::ClosedByPeer => TransportError::new(TransportErrorKind::Closed, "the peer closed it"),
@@ -191,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkState<S> {
         error
     }
 
-    /// Something changed that either half may wait for.
+    /// Wakes both halves after a change for which they may wait.
     fn wake(&mut self) {
         for waker in [self.reader.take(), self.writer.take()].into_iter().flatten() {
             waker.wake();

@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 use crate::accept::{Room, accept};
 use crate::handshake::UpgradeOptions;
 
-/// How long nothing is accepted after the system had no room for one more socket.
+/// How long nothing is accepted after the system had no room for a socket.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Listens on this address, such as `127.0.0.1:0`, with default options.
@@ -29,16 +29,17 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Outside a tokio runtime whose I/O driver is enabled.
 ///
 /// # Cancel safety
-/// Dropping the future gives it up; nothing stays open.
+/// Dropping the future abandons the attempt; nothing stays open.
 pub async fn bind(address: &str) -> Result<WebSocketListener, TransportError> {
     WebSocketListener::builder().bind(address).await
 }
 
 /// A listener that accepts WebSocket connections on its own address.
 ///
-/// Handshakes run concurrently while it is polled, so a slow handshake delays no other. Above the [limit](UpgradeOptions::handshakes) a client
-/// is answered with 503; at twice the limit it waits to be accepted. One address may use the server's share of both limits; above its share of
-/// the second its connections are closed. Dropping the listener ends handshakes in progress; open connections stay open.
+/// Handshakes run concurrently while it is polled, so a slow handshake delays no other. Above the
+/// [limit](UpgradeOptions::handshakes) a client is answered with 503; at twice the limit it waits to be accepted. One
+/// address may use the server's share of both limits; above its share of the second its connections are closed.
+/// Dropping the listener ends handshakes in progress; open connections stay open.
 pub struct WebSocketListener {
     tcp: TcpListener,
     address: SocketAddr,
@@ -47,7 +48,7 @@ pub struct WebSocketListener {
     handshakes: FuturesUnordered<BoxFuture<'static, Result<Link, TransportError>>>,
     pause: Option<Pin<Box<Sleep>>>,
     clients: Clients,
-    /// Taken by each handshake that is not answered with 503.
+    /// Each handshake that is not answered with 503 holds a clone.
     free: Arc<()>,
 }
 
@@ -63,7 +64,7 @@ impl WebSocketListener {
         self.address
     }
 
-    /// Whether one more handshake may begin, and how.
+    /// Whether one more handshake may start, and how.
     fn room(&self) -> Option<Room> {
         let (under_way, limit) = (self.handshakes.len(), self.options.handshakes);
         if Arc::strong_count(&self.free) <= limit {
@@ -137,7 +138,8 @@ impl Listener for WebSocketListener {
     }
 }
 
-/// The client gave up before it was accepted. Anything else, such as no descriptor being left, would come again at once.
+/// Whether the client disconnected before it was accepted. Any other error, such as a lack of descriptors, would repeat
+/// at once.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
@@ -183,7 +185,7 @@ impl ListenerBuilder {
     /// Outside a tokio runtime whose I/O driver is enabled.
     ///
     /// # Cancel safety
-    /// Dropping the future gives it up; nothing stays open.
+    /// Dropping the future abandons the attempt; nothing stays open.
     pub async fn bind(self, address: &str) -> Result<WebSocketListener, TransportError> {
         match TcpListener::bind(address).await {
             Ok(tcp) => self.on(tcp),

@@ -19,15 +19,15 @@ use crate::handshake::{Refusal, UpgradeOptions, Upgrading, upgrade};
 /// # #[cfg(feature = "axum")]
 /// # fn example() -> axum::Router {
 /// let (upgrades, listener) = rescind_websocket::mount(rescind_websocket::UpgradeOptions::new());
-/// // `listener` goes to a server; the route to the application that is there already.
+/// // `listener` is passed to a server, and the route to the existing application.
 /// # drop(listener);
 /// axum::Router::new().route("/agent", axum::routing::any(upgrades))
 /// # }
 /// ```
 #[must_use]
 pub fn mount(options: UpgradeOptions) -> (Upgrades, MountedListener) {
-    // One list of those the HTTP server has answered, one of those the listener waits for: each with the whole limit,
-    // as an item moves from the first to the second as soon as the listener is polled.
+    // There are two queues, each with the whole limit: the connections that the HTTP server has answered, and those for
+    // which the listener waits. A connection moves from the first to the second when the listener is polled.
     let (sender, receiver) = channel(options.handshakes);
     let limit = options.handshakes;
     let endpoint = Endpoint("a route of an HTTP server".to_owned());
@@ -48,19 +48,20 @@ impl Upgrades {
     /// Answers a request. If it is a valid upgrade, the listener yields the connection.
     ///
     /// The request must come from a hyper server that allows upgrades, as axum's does. The auth hook gets the
-    /// [`PeerAddress`](rescind_core::PeerAddress) and the [`PeerCertificates`](rescind_core::PeerCertificates) among its extensions.
+    /// [`PeerAddress`](rescind_core::PeerAddress) and the [`PeerCertificates`](rescind_core::PeerCertificates) among
+    /// its extensions.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// Dropping the future drops the connection.
     pub async fn answer<B>(&self, request: &mut Request<B>) -> Response<String> {
         self.answer_for(request, &Credential::anonymous()).await
     }
 
-    /// Answers a request that the HTTP server has authenticated. Its principal is the principal of the connection, unless the auth hook of
-    /// [`UpgradeOptions`] returns another. The connection ends when either credential expires.
+    /// Answers a request that the HTTP server has authenticated. Its principal is the principal of the connection,
+    /// unless the auth hook of [`UpgradeOptions`] returns another. The connection ends when either credential expires.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// Dropping the future drops the connection.
     pub async fn answer_for<B>(&self, request: &mut Request<B>, credential: &Credential) -> Response<String> {
         match self.take(request, credential).await {
             Ok(response) => response,

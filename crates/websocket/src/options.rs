@@ -21,8 +21,8 @@ impl LinkOptions {
         }
     }
 
-    /// The largest message in both directions, in bytes, with all its fragments. A larger message is refused with an error, and the connection
-    /// closes with code 1009: the WebSocket library cannot skip a message.
+    /// The largest message in both directions, in bytes, with all its fragments. A larger message is refused with an
+    /// error, and the connection closes with code 1009: the WebSocket library cannot skip a message.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
@@ -40,7 +40,7 @@ impl LinkOptions {
         self
     }
 
-    /// What happens with binary messages.
+    /// Sets how binary messages are handled.
     pub fn binary(mut self, binary: BinaryMessages) -> Self {
         self.binary = binary;
         self
@@ -53,7 +53,7 @@ impl Default for LinkOptions {
     }
 }
 
-/// What happens with a binary message. All frames of this library are text messages.
+/// How a binary message is handled. All frames of this library are text messages.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum BinaryMessages {

@@ -1,4 +1,4 @@
-//! `wss`. Without the feature its server is a type without a value.
+//! `wss`. Without the feature the type of its server has no values.
 
 #[cfg(feature = "rustls")]
 pub use self::with_rustls::{ClientTls, ServerTls};
@@ -12,7 +12,7 @@ mod without {
     use rescind_core::PeerCertificates;
     use tokio::net::TcpStream;
 
-    /// There is none.
+    /// Without the feature there is no TLS server.
     #[derive(Clone, Debug)]
     pub(crate) enum Server {}
 
@@ -23,7 +23,7 @@ mod without {
         }
     }
 
-    /// Nobody shows any.
+    /// Without TLS a client shows no certificate.
     pub(crate) fn certificates_of(_: &TcpStream) -> PeerCertificates {
         PeerCertificates::default()
     }
@@ -48,7 +48,7 @@ mod with_rustls {
     #[derive(Clone)]
     pub struct ServerTls {
         pub(crate) server: Server,
-        /// `None`: the configuration is of somebody else's making.
+        /// `None`: the configuration was not made here.
         identity: Option<Arc<Identity>>,
     }
 
@@ -58,10 +58,10 @@ mod with_rustls {
     }
 
     impl ServerTls {
-        /// A certificate, with the ones above it, and its key, both PEM files.
+        /// A certificate, followed by those above it, and its key, both as PEM files.
         ///
         /// # Errors
-        /// A file cannot be read, holds nothing of the kind, or key and certificate do not belong together.
+        /// A file cannot be read or contains no such item, or the key does not belong to the certificate.
         pub fn from_pem_files(certificate: &Path, key: &Path) -> Result<Self, TransportError> {
             let chain = certificates(certificate)?;
             let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
@@ -74,20 +74,19 @@ mod with_rustls {
             Ok(Self { identity: Some(Arc::new(Identity { chain, key })), ..Self::from_config(config) })
         }
 
-        /// A configuration of rustls' own. Its list of protocols (ALPN) becomes `http/1.1`, the one a WebSocket begins
-        /// with.
+        /// A configuration of rustls. Its list of protocols (ALPN) becomes `http/1.1`, with which a WebSocket begins.
         #[must_use]
         pub fn from_config(mut config: ServerConfig) -> Self {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             Self { server: Server(Arc::new(config)), identity: None }
         }
 
-        /// Asks clients for certificates of the authorities in this PEM file. The auth hook sees them
-        /// ([`AuthRequest::certificates`](rescind_core::AuthRequest::certificates)).
+        /// Requests certificates from clients, which must be issued by an authority in this PEM file. The auth hook
+        /// gets them ([`AuthRequest::certificates`](rescind_core::AuthRequest::certificates)).
         ///
         /// # Errors
-        /// The file cannot be read or holds no authority; or the configuration is rustls' own, which says itself what it asks
-        /// clients for.
+        /// The file cannot be read or contains no authority; or this value was made from a configuration of rustls,
+        /// which decides itself about client certificates.
         pub fn client_certificates(
             self,
             authorities: &Path,
@@ -116,7 +115,7 @@ mod with_rustls {
         }
     }
 
-    /// What the client of a connection showed.
+    /// The certificates that the client of a connection showed.
     pub(crate) fn certificates_of(stream: &server::TlsStream<TcpStream>) -> PeerCertificates {
         let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
         PeerCertificates::new(shown.iter().map(|certificate| certificate.to_vec()))
@@ -151,15 +150,15 @@ mod with_rustls {
         }
     }
 
-    /// Whom a `wss` client trusts.
+    /// The servers that a `wss` client trusts.
     #[derive(Clone)]
     pub struct ClientTls(Arc<ClientConfig>);
 
     impl ClientTls {
-        /// The certificate authorities this system trusts.
+        /// The certificate authorities that this system trusts.
         ///
         /// # Errors
-        /// None can be found.
+        /// No authority can be found.
         pub fn system() -> Result<Self, TransportError> {
             let found = rustls_native_certs::load_native_certs();
             let mut roots = RootCertStore::empty();
@@ -174,13 +173,12 @@ mod with_rustls {
         /// Only the certificate authorities in this PEM file.
         ///
         /// # Errors
-        /// The file cannot be read or holds no certificate.
+        /// The file cannot be read or contains no certificate.
         pub fn from_ca_file(file: &Path) -> Result<Self, TransportError> {
             Self::trusting(roots(file)?)
         }
 
-        /// A configuration of rustls' own. Its list of protocols (ALPN) becomes `http/1.1`, the one a WebSocket begins
-        /// with.
+        /// A configuration of rustls. Its list of protocols (ALPN) becomes `http/1.1`, with which a WebSocket begins.
         #[must_use]
         pub fn from_config(mut config: ClientConfig) -> Self {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -1,4 +1,4 @@
-//! Streams of bytes made elsewhere in place of sockets: for tests with a network of their own (feature `verify`).
+//! Given streams of bytes instead of sockets, for tests with a network of their own (feature `verify`).
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::accept::accept_stream;
 use crate::client::{Target, WebSocketTransport};
 use crate::handshake::UpgradeOptions;
 
-/// Does a client's handshake on a stream that is open; nothing is connected to.
+/// Does the handshake of a client on an open stream, without connecting to a server.
 ///
 /// # Errors
-/// The server refused, or did not answer in time.
+/// The server refused the handshake, or did not answer in time.
 ///
 /// # Cancel safety
 /// Dropping the future drops the stream.
@@ -25,10 +25,10 @@ where
     tokio::time::timeout(transport.timeout, transport.shake(&target, request, io)).await.map_err(late)?
 }
 
-/// Does a server's handshake on a stream that was accepted elsewhere.
+/// Does the handshake of a server on a stream that was accepted elsewhere.
 ///
 /// # Errors
-/// The client was refused, or did not ask in time.
+/// The client was refused, or sent no request in time.
 ///
 /// # Cancel safety
 /// Dropping the future drops the stream.

@@ -1,4 +1,4 @@
-//! The three shapes of cancelling that ACP has had.
+//! The three forms of cancelling that ACP has had.
 
 use super::Dialect;
 use super::jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc};
@@ -28,19 +28,22 @@ const REQUEST_CANCELLED: CancelledError =
 /// 000-37, 000-38.
 const CANCELLED: CancelledError = CancelledError { message: "Cancelled", ..REQUEST_CANCELLED };
 
-/// "Prompt Turn", "Cancellation", for the client: it MUST answer all pending permission requests with the outcome `cancelled`.
+/// "Prompt Turn", "Cancellation", for the client: it MUST answer all pending permission requests with the outcome
+/// `cancelled`.
 const PERMISSION: (&str, &str) = ("session/request_permission", r#"{"outcome":{"outcome":"cancelled"}}"#);
-/// 001-09. The same section, for the agent: it MUST answer a cancelled prompt with this stop reason, whatever its work failed with.
+/// 001-09. The same section, for the agent: it MUST answer a cancelled prompt with this stop reason, whatever its work
+/// failed with.
 const CALLED_OFF: &[(&str, &str)] = &[("session/prompt", r#"{"stopReason":"cancelled"}"#), PERMISSION];
 
 static ACP_RULES: Rules = Rules {
     name: "acp",
-    // Not stated (003-02); ours, because nothing could be done with a connection whose handshake was cancelled.
+    // The sources do not state it (003-02). Rescind protects the handshake, because a connection whose handshake was
+    // cancelled is of no use.
     handshake: Some("initialize"),
     // 001-06: a value after the cancel is an answer too.
     decided: DecidedBy::Handler,
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
-    // 001-12: the same error whatever the source.
+    // 001-12: the same error whatever the source of the cancel.
     local_cancelled: REQUEST_CANCELLED,
     called_off: CALLED_OFF,
     // 003-13, X-08.
@@ -63,7 +66,7 @@ static ACP_V2_RULES: Rules = Rules {
     handshake: Some("initialize"),
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
     local_cancelled: REQUEST_CANCELLED,
-    // Version 2 tells of the end of a prompt's work by an update, and its answer has no stop reason.
+    // Version 2 reports the end of a prompt's work in an update, and its answer has no stop reason.
     called_off: &[PERMISSION],
     reserved_prefix: Some("$/"),
     ..BASE
@@ -80,7 +83,7 @@ static ACP_DRAFT_RULES: Rules = Rules {
     handshake: Some("initialize"),
     peer_cancelled: CancelledReply::Error(CANCELLED),
     local_cancelled: CANCELLED,
-    // The proposal is one for version 1.
+    // The proposal extends version 1.
     called_off: CALLED_OFF,
     // 000-18 .. 000-25.
     gate: CapabilityGate::Declared,

@@ -13,8 +13,8 @@ use super::{CodecHandle, Dialect};
 use crate::framing::Framing;
 use crate::message::ErrorCode;
 
-/// Makes a [`Dialect`]. It starts as plain JSON-RPC 2.0 with `$/cancelRequest {id}`, an owed answer of -32800,
-/// no handshake and newline framing.
+/// Builds a [`Dialect`]. It starts as plain JSON-RPC 2.0 with `$/cancelRequest {id}`, without a handshake and with
+/// newline framing. A cancelled request is answered with -32800.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct DialectBuilder {
@@ -44,7 +44,7 @@ impl Dialect {
     /// ```
     /// use rescind_core::dialect::{AnswerAfterCancel, CancelFrom, MCP};
     ///
-    /// // As GetMCP has it: only clients cancel, and a late result is sent all the same.
+    /// // As in GetMCP: only clients cancel, and a late result is still sent.
     /// let getmcp = MCP
     ///     .to_builder()
     ///     .cancel_from(CancelFrom::Client)
@@ -126,7 +126,7 @@ rules_settable! {
     batch_revision: &'static str => rules.batch_revision = Some(batch_revision);
     /// [`Rules::framing`].
     framing: Framing => rules.framing = framing;
-    /// The envelope is JSON-RPC with these particulars.
+    /// The envelope is JSON-RPC, with these settings.
     json_rpc: JsonRpc => codec = CodecHandle::Shared(Arc::new(json_rpc));
 }
 
@@ -137,13 +137,13 @@ impl DialectBuilder {
         self
     }
 
-    /// Any other change of the rules, such as taking one back.
+    /// Makes any other change of the rules, such as the removal of one.
     pub fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
         change(&mut self.rules);
         self
     }
 
-    /// The envelope is not JSON-RPC: this reads and writes it.
+    /// The envelope is not JSON-RPC: this codec reads and writes it.
     pub fn codec(mut self, codec: impl Codec) -> Self {
         self.codec = CodecHandle::Shared(Arc::new(codec));
         self

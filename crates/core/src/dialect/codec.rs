@@ -1,4 +1,4 @@
-//! The envelope codec: what reads frames and writes them.
+//! The envelope codec, which reads and writes frames.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
 use crate::message::{ErrorObject, Incoming};
 
-/// Reads and writes the envelopes of a dialect. No method keeps state: what a connection must know stands in its
+/// Reads and writes the envelopes of a dialect. No method keeps state: everything about the connection is in the
 /// arguments.
 ///
-/// Every `encode_*` appends one whole message, without framing and without a raw newline, to `out`. Those that
-/// return `bool` say `false` when the dialect has no such message; then nothing was appended.
+/// Every `encode_*` appends one whole message to `out`, without framing and without a raw newline. A method with a
+/// `bool` returns `false` if the dialect has no such message; then nothing was appended.
 pub trait Codec: Send + Sync + fmt::Debug + 'static {
     /// Reads a frame. A bad frame is an [`Incoming::Bad`], never a panic.
     fn decode<'a>(&self, frame: &'a [u8]) -> Incoming<'a>;
 
-    /// Writes a call of ours.
+    /// Writes a call of this side.
     fn encode_request(&self, rules: &Rules, out: &mut Vec<u8>, call: &CallFrame<'_>);
 
     /// Writes a notification.
@@ -30,7 +30,7 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
     /// Writes the value that answers a request of the peer.
     fn encode_value(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, value: &RawValue);
 
-    /// Writes a fixed result of [`Rules::graceful`]; a dialect may add what such a result must carry.
+    /// Writes a fixed result of [`Rules::graceful`]. A dialect may add members that such a result must have.
     fn encode_graceful(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, result: &'static str) {
         match super::json::raw(result) {
             Some(value) => self.encode_value(rules, out, to, value),
@@ -41,10 +41,10 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
     /// Writes the error that answers a request of the peer.
     fn encode_error(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject);
 
-    /// Writes the answer to a cancelled request: cancelled by the peer if `cause` says so, else by this side.
+    /// Writes the answer to a cancelled request. `cause` says whether the peer or this side cancelled it.
     fn encode_cancelled(&self, rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, cause: &Cause);
 
-    /// Writes a refusal, under the request's id if `to` is given, else as the dialect writes errors without one.
+    /// Writes a refusal: with the request's id if `to` is given, else in the dialect's form for errors without an id.
     fn encode_refusal(
         &self,
         rules: &Rules,
@@ -53,8 +53,8 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
         why: Refusal,
     ) -> bool;
 
-    /// Writes a cancel of a call of ours. `cancel` is the number of the cancel itself, used where cancels are
-    /// acknowledged; `seed` is the connection's, as in [`CallFrame::seed`].
+    /// Writes a cancel of a call of this side. `cancel` is the number of the cancel itself, in dialects that
+    /// acknowledge cancels. `seed` is that of the connection, as in [`CallFrame::seed`].
     fn encode_cancel(
         &self,
         rules: &Rules,
@@ -65,7 +65,7 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
         reason: Option<&str>,
     );
 
-    /// Writes the acknowledgement of a cancel, where the dialect has one. `key` is what the cancel named.
+    /// Writes the acknowledgement of a cancel, if the dialect has one. `key` is the key that the cancel named.
     fn encode_ack(
         &self,
         rules: &Rules,
@@ -75,57 +75,61 @@ pub trait Codec: Send + Sync + fmt::Debug + 'static {
         status: AckStatus,
     ) -> bool;
 
-    /// Reads what the handshake says of cancelling, from either part of either side.
+    /// Reads what the handshake says about cancelling, from either part and either side.
     fn read_handshake(&self, part: HandshakePart, body: &RawValue) -> Handshake;
 
-    /// Adds our declaration to our own part of the handshake, where the dialect has one and the user gave none.
-    /// `None`: nothing to add.
+    /// Adds the declaration of this side to its own part of the handshake, if the dialect has a declaration and the
+    /// user gave none. `None`: nothing is added.
     fn declare(&self, part: HandshakePart, body: &RawValue, handles_cancels: bool) -> Option<Box<RawValue>>;
 
     /// Whether a first frame belongs to this dialect, for [`negotiate`](super::negotiate).
     fn recognises(&self, rules: &Rules, frame: &[u8]) -> bool;
 
-    /// The call of ours whose progress a notification tells, by the token that [`CallFrame::progress`] or [`CallFrame::partial`] added.
+    /// The call of this side whose progress a notification reports, found by the token that [`CallFrame::progress`] or
+    /// [`CallFrame::partial`] added.
     fn progressed_call(&self, method: &str, params: Option<&RawValue>) -> Option<CallNumber> {
         let (_, _) = (method, params);
         None
     }
 
-    /// The token under which a notification or a call of a handler of ours reports, where the peer can cancel by it.
+    /// The progress token in a notification or a call of a handler of this side, if the peer can cancel the handler's
+    /// request by it.
     fn reported_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let (_, _) = (method, params);
         None
     }
 
-    /// The token a notification of the peer cancels by: the request that reported under it is to stop.
+    /// The progress token by which a notification of the peer cancels the request that reports with it.
     fn cancelled_token(&self, method: &str, params: Option<&RawValue>) -> Option<RequestId> {
         let (_, _) = (method, params);
         None
     }
 
-    /// This codec, if it is [`JsonRpc`]: the builder then keeps it in step with the rules.
+    /// This codec, if it is [`JsonRpc`]. The builder then copies some of the rules into it.
     fn as_json_rpc(&self) -> Option<&JsonRpc> {
         None
     }
 }
 
-/// A call of ours, to be written.
+/// A call of this side, to be written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct CallFrame<'a> {
     /// Its number.
     pub number: CallNumber,
-    /// A number drawn once for the connection, from which a dialect makes keys that are unique beyond it (ABP).
+    /// A number that is drawn once for each connection. A dialect makes keys from it that are unique across connections
+    /// (ABP).
     pub seed: u128,
     /// The method.
     pub method: &'a str,
     /// The params.
     pub params: Option<&'a RawValue>,
-    /// The caller's timeout, where the dialect tells the peer of it.
+    /// The caller's timeout, in dialects that send it to the peer.
     pub timeout: Option<Duration>,
-    /// The progress of this call is wanted: the codec adds the call's number as its progress token.
+    /// Whether the caller wants progress. The codec then adds the call's number as its progress token.
     pub progress: bool,
-    /// Its results are wanted in parts, where the dialect has that (LSP): the codec adds a token for them, made of the call's number.
+    /// Whether the caller wants partial results, in dialects that have them (LSP). The codec then adds a token for
+    /// them, made from the call's number.
     pub partial: bool,
 }
 
@@ -137,56 +141,57 @@ impl<'a> CallFrame<'a> {
     }
 }
 
-/// The request an answer belongs to.
+/// The request to which an answer belongs.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyTo<'a> {
     /// Its id.
     pub id: &'a RequestId,
-    /// The codec's own mark from [`IncomingRequest::tag`](crate::IncomingRequest::tag).
+    /// The codec's mark from [`IncomingRequest::tag`](crate::IncomingRequest::tag).
     pub tag: u8,
-    /// Its method, if known: picks `server_cancelled` where a rule names methods.
+    /// Whether its method is declared as server-cancellable. If this side cancels it, its error is
+    /// [`Rules::server_cancelled`], if there is one.
     pub server_cancellable: bool,
 }
 
-/// Which side of a connection we are.
+/// The role of this side on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// We opened the connection and asked for the handshake.
+    /// This side opened the connection and sends the handshake.
     Client,
-    /// The peer did.
+    /// The peer opened the connection and sends the handshake.
     Server,
 }
 
-/// Which half of the handshake a body is.
+/// A part of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakePart {
-    /// The request's params, written by the client.
+    /// The params of the request, which the client writes.
     Params,
-    /// The answer's result, written by the server.
+    /// The result of the answer, which the server writes.
     Result,
 }
 
-/// What one half of a handshake says.
+/// The content of one part of a handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Handshake {
-    /// The writer handles cancels. `None`: it does not say.
+    /// Whether the writer handles cancels. `None`: it does not say.
     pub handles_cancels: Option<bool>,
     /// The protocol version, as text.
     pub revision: Option<String>,
-    /// The methods whose requests the writer takes out of a cancel's reach where their params name what
-    /// [`Rules::uncancellable_param`] says. `None`: the dialect declares none, and every method's are.
+    /// The methods for which the writer declares that [`Rules::uncancellable_param`] makes a request uncancellable.
+    /// `None`: the dialect has no such declaration, and the param counts for every method.
     pub exempting: Option<Vec<String>>,
 }
 
 impl Handshake {
-    /// What one half of a handshake says.
+    /// One part of a handshake, without [`exempting`](Self::exempting).
     #[must_use]
     pub const fn new(handles_cancels: Option<bool>, revision: Option<String>) -> Self {
         Self { handles_cancels, revision, exempting: None }
     }
 
-    /// The same, with what [`exempting`](Self::exempting) says.
+    /// The same part with [`exempting`](Self::exempting).
     #[must_use]
     pub fn with_exempting(self, exempting: Option<Vec<String>>) -> Self {
         Self { exempting, ..self }

@@ -1,4 +1,4 @@
-//! Shallow JSON: one pass over an object that keeps the members asked for as they stand, and writes of members.
+//! Shallow JSON: one pass over an object that keeps the requested members unparsed, and functions that write members.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,10 +9,11 @@ use serde_json::value::RawValue;
 
 use crate::message::BadMessage;
 
-/// The deepest nesting read. `serde_json` skips a raw value without a limit of its own, so it is checked before.
+/// The deepest nesting that is read. `serde_json` skips a raw value without a limit of its own, so the depth is checked
+/// first.
 pub(super) const MAX_DEPTH: usize = 127;
 
-/// What a frame is at its top.
+/// The kind of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Object,
@@ -26,7 +27,7 @@ pub(super) fn text(frame: &[u8]) -> Result<&str, BadMessage> {
     if is_too_deep(frame) { Err(BadMessage::TooDeep) } else { Ok(text) }
 }
 
-/// What the first byte that is no space announces.
+/// The kind of a text, by its first byte that is not a space.
 pub(super) fn shape(text: &str) -> Shape {
     match text.trim_ascii_start().as_bytes().first() {
         Some(b'{') => Shape::Object,
@@ -35,7 +36,7 @@ pub(super) fn shape(text: &str) -> Shape {
     }
 }
 
-/// Why a text that is no object is no message.
+/// Why a text that is not an object is not a message.
 pub(super) fn not_an_object(text: &str) -> BadMessage {
     match serde_json::from_str::<IgnoredAny>(text) {
         Ok(IgnoredAny) => BadMessage::NotAnObject,
@@ -44,8 +45,8 @@ pub(super) fn not_an_object(text: &str) -> BadMessage {
 }
 
 fn is_too_deep(frame: &[u8]) -> bool {
-    // `[` and `{` differ in one bit only. Few of them cannot nest deep, whether they stand in strings or not.
-    // Counted in bytes over short pieces, many are compared at once.
+    // `[` and `{` differ in one bit. A frame with few of them is not nested too deep, whether they are in strings or
+    // not. They are counted as bytes over short pieces, so that many are compared at once.
     let opened = |piece: &[u8]| piece.iter().map(|byte| u8::from((byte | 0x20) == b'{')).sum::<u8>();
     if frame.chunks(240).map(|piece| usize::from(opened(piece))).sum::<usize>() <= MAX_DEPTH {
         return false;
@@ -76,17 +77,17 @@ fn is_too_deep(frame: &[u8]) -> bool {
     false
 }
 
-/// The members of an object that were asked for, as they stand.
+/// The requested members of an object, unparsed.
 #[derive(Debug)]
 pub(super) struct Picked<'a, const N: usize> {
-    /// The first of each name.
+    /// The first member with each name.
     pub(super) values: [Option<&'a RawValue>; N],
-    /// One of the names stands there more than once.
+    /// Whether one of the names occurs more than once.
     pub(super) twice: bool,
 }
 
 impl<'a, const N: usize> Picked<'a, N> {
-    /// Reads a whole text as one object. Members of other names are skipped, however often they stand there.
+    /// Reads a whole text as one object. Members with other names are skipped, however often they occur.
     pub(super) fn read(text: &'a str, names: [&str; N]) -> Result<Self, BadMessage> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let picked = Members { names }.deserialize(&mut deserializer).map_err(|_| BadMessage::NotJson)?;
@@ -94,7 +95,7 @@ impl<'a, const N: usize> Picked<'a, N> {
         Ok(picked)
     }
 
-    /// The members of a value that may be no object at all; then there are none.
+    /// The members of a value. A value that is not an object has none.
     pub(super) fn of(value: Option<&'a RawValue>, names: [&str; N]) -> Self {
         let none = Self { values: [None; N], twice: false };
         match value {
@@ -106,7 +107,7 @@ impl<'a, const N: usize> Picked<'a, N> {
     }
 }
 
-/// One member of a value that may be no object; `null` counts as absent.
+/// A member of a value, if the value is an object. `null` counts as absent.
 pub(super) fn member<'a>(value: Option<&'a RawValue>, name: &str) -> Option<&'a RawValue> {
     let Picked { values: [found], .. } = Picked::of(value, [name]);
     present(found)
@@ -117,7 +118,7 @@ pub(super) fn present(value: Option<&RawValue>) -> Option<&RawValue> {
     value.filter(|value| value.get() != "null")
 }
 
-/// The text of a JSON string, borrowed where nothing is escaped. `None`: no string, or one that is no text.
+/// The text of a JSON string, borrowed if nothing is escaped. `None`: it is not a string, or its text is not valid.
 pub(super) fn string(value: &RawValue) -> Option<Cow<'_, str>> {
     let inner = value.get().strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
@@ -185,7 +186,7 @@ impl Visitor<'_> for Name<'_> {
     }
 }
 
-/// Several values in one array, at most `limit` of them.
+/// The values of an array, at most `limit` of them.
 pub(super) fn elements(text: &str, limit: usize) -> Result<Vec<&RawValue>, BadMessage> {
     struct Elements(usize);
     impl<'de> Visitor<'de> for Elements {
@@ -218,8 +219,8 @@ pub(super) fn push(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends JSON as it stands, without raw line ends: they stand only between tokens, and newline framing and event
-/// streams would end the message there.
+/// Appends JSON without its raw line ends. They occur only between tokens, and newline framing and event streams would
+/// end the message there.
 pub(super) fn push_json(out: &mut Vec<u8>, json: &str) {
     if memchr::memchr2(b'\n', b'\r', json.as_bytes()).is_none() {
         push(out, json);
@@ -230,17 +231,17 @@ pub(super) fn push_json(out: &mut Vec<u8>, json: &str) {
 
 /// Appends a text as a JSON string.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
-    // Writing a string into memory has no way to fail.
+    // A write into memory cannot fail.
     drop(serde_json::to_writer(out, text));
 }
 
-/// Appends something that shows itself as digits.
+/// Appends a value that is displayed as digits.
 pub(super) fn push_number(out: &mut Vec<u8>, number: impl fmt::Display) {
-    // Writing digits into memory has no way to fail.
+    // A write into memory cannot fail.
     drop(write!(out, "{number}"));
 }
 
-/// Appends an object with one member more, behind those it has.
+/// Appends an object with one more member at its end.
 pub(super) fn push_with_member(out: &mut Vec<u8>, object: &str, member: impl FnOnce(&mut Vec<u8>)) {
     let body = object.trim_ascii_end().strip_suffix('}').unwrap_or(object).trim_ascii_end();
     push_json(out, body);
@@ -251,7 +252,7 @@ pub(super) fn push_with_member(out: &mut Vec<u8>, object: &str, member: impl FnO
     out.push(b'}');
 }
 
-/// Appends `whole` with `part`, a value inside it, written anew.
+/// Appends `whole`, in which `part`, a value inside it, is replaced by what `anew` writes.
 pub(super) fn push_replacing(
     out: &mut Vec<u8>,
     whole: &RawValue,
@@ -270,7 +271,7 @@ pub(super) fn push_replacing(
     }
 }
 
-/// What was written, as a value of its own.
+/// The written bytes as a value.
 pub(super) fn into_raw(written: Vec<u8>) -> Option<Box<RawValue>> {
     RawValue::from_string(String::from_utf8(written).ok()?).ok()
 }
@@ -292,7 +293,7 @@ mod tests {
         assert!(text(nested(127).as_bytes()).is_ok());
         assert_eq!(text(nested(128).as_bytes()), Err(BadMessage::TooDeep));
         assert_eq!(text(nested(100_000).as_bytes()), Err(BadMessage::TooDeep));
-        // One bracket more than may nest, of which only as many as may do so.
+        // There is one bracket more than the limit, and the nesting is exactly at the limit.
         let beside = format!("[[],{}]", nested(126));
         assert!(text(beside.as_bytes()).is_ok(), "the deepest nesting that is read");
         let wide = format!("[{}]", vec!["{}"; 10_000].join(","));

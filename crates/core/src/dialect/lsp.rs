@@ -6,26 +6,28 @@ use super::rules::{BASE, CancelledError, CancelledReply, EarlyCancel, Rules, Ser
 use crate::framing::Framing;
 use crate::message::ErrorCode;
 
-/// LSP 3.18: `$/cancelRequest` with `params.id`; a server's own cancels have codes of their own.
+/// LSP 3.18: `$/cancelRequest` with `params.id`. The cancels of a server have error codes of their own.
 pub const LSP: Dialect = Dialect::from_static(&RULES, &CODEC);
 
 static RULES: Rules = Rules {
     name: "lsp",
-    // Not stated; ours, as ACP.
+    // LSP does not state it. Rescind protects the handshake, as in ACP.
     handshake: Some("initialize"),
-    // "Initialize Request": before it "for a request the response should be an error with code: -32002", "notifications should be
-    // dropped, except for the exit notification". "Shutdown Request": "if a server receives requests after a shutdown request those
-    // requests should error with InvalidRequest", "result: null". "Exit Notification": "the server should exit with success code 0 if
-    // the shutdown request has been received before; otherwise with error code 1".
+    // "Initialize Request": before it "for a request the response should be an error with code: -32002", "notifications
+    // should be dropped, except for the exit notification". "Shutdown Request": "if a server receives requests after a
+    // shutdown request those requests should error with InvalidRequest", "result: null". "Exit Notification": "the
+    // server should exit with success code 0 if the shutdown request has been received before; otherwise with error
+    // code 1".
     lifecycle: Some(ServerLifecycle { shutdown: "shutdown", shutdown_result: "null", exit: "exit" }),
     // "Cancellation Support": -32800, or a value.
     peer_cancelled: CancelledReply::Error(error(ErrorCode::REQUEST_CANCELLED)),
-    // X-01: -32800 is kept for the client's cancels.
+    // X-01: -32800 is reserved for the client's cancels.
     local_cancelled: error(ErrorCode::REQUEST_FAILED),
-    // "ErrorCodes": only for requests that say they may be cancelled by the server.
+    // "ErrorCodes": only for requests that declare that the server may cancel them.
     server_cancelled: Some(error(ErrorCode::SERVER_CANCELLED)),
-    // "ErrorCodes": of the content that "got modified outside normal conditions", of a server's own cancel, whose data may hold
-    // `retriggerRequest` (`DiagnosticServerCancellationData`), and of a request that "failed but it was syntactically correct".
+    // "ErrorCodes": for content that "got modified outside normal conditions", for a cancel by the server, whose data
+    // may contain `retriggerRequest` (`DiagnosticServerCancellationData`), and for a request that "failed but it was
+    // syntactically correct".
     errors_after_cancel: &[
         ErrorCode::CONTENT_MODIFIED,
         ErrorCode::SERVER_CANCELLED,
@@ -46,7 +48,7 @@ static CODEC: JsonRpc = JsonRpc {
         token: TokenField::Param("workDoneToken"),
         notification: "$/progress",
         told_under: "token",
-        // "Partial Result Progress": told by the same notification.
+        // "Partial Result Progress": the same notification reports it.
         partial: Some("partialResultToken"),
         // "Server Initiated Progress".
         create: Some("window/workDoneProgress/create"),
@@ -54,7 +56,7 @@ static CODEC: JsonRpc = JsonRpc {
         cancel: Some("window/workDoneProgress/cancel"),
     }),
     opening: FirstMessage::NoVersion,
-    // DIALECTS: overload is "request failed" here; "ErrorCodes" has one for a server that is not initialized.
+    // DIALECTS: LSP reports overload as "request failed". "ErrorCodes" has a code for a server that is not initialized.
     overloaded: ErrorCode::REQUEST_FAILED,
     not_initialized: ErrorCode(-32002),
     ..JsonRpc::new(CancelName { method: "$/cancelRequest", key: "id" })

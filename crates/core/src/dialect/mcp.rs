@@ -1,4 +1,4 @@
-//! The Model Context Protocol: the revisions with a session, and the one without.
+//! The Model Context Protocol: the revisions with a session, and the revision without one.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use super::rules::{
 };
 use crate::message::ErrorCode;
 
-/// MCP 2024-11-05 to 2025-11-25 (source 002): `notifications/cancelled`, and no answer to what was cancelled.
+/// MCP 2024-11-05 to 2025-11-25 (source 002): `notifications/cancelled`, and no answer to a cancelled request.
 pub const MCP: Dialect = Dialect::from_static(&MCP_RULES, &MCP_CODEC);
 
-/// MCP 2026-07-28: no session and no handshake; only clients cancel.
+/// MCP 2026-07-28: no session and no handshake. Only clients cancel.
 pub const MCP_2026: Dialect = Dialect::from_static(&MCP_2026_RULES, &MCP_2026_CODEC);
 
 /// 002-06, 002-07.
 const CANCELLED: CancelName = CancelName { method: "notifications/cancelled", key: "requestId" };
 
-/// "Lifecycle", "Shutdown": a client closes the input of its server and waits for it to exit; 2026-07-28 wants it to exit promptly.
-/// What is about to answer still does, and what looks at its cancel ends at once.
+/// "Lifecycle", "Shutdown": a client closes the input of its server and waits until it exits. 2026-07-28 wants it to
+/// exit promptly. A request that is almost done can still be answered in this time; then it is cancelled.
 const EXIT: Option<Duration> = Some(Duration::from_millis(250));
 
-/// "Lifecycle", "Timeouts": all requests should have a timeout, and a maximum that no progress moves.
+/// "Lifecycle", "Timeouts": all requests should have a timeout, and a maximum that progress does not extend.
 const CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 const MAX_CALL_TIMEOUT: Option<Duration> = Some(Duration::from_secs(600));
 
-/// The member of params of a task-augmented request; such requests are cancelled as tasks (revision 2025-11-25,
+/// The member of params of a task-augmented request. Such requests are cancelled as tasks (revision 2025-11-25,
 /// "Tasks"; 2026-07-28 has no such member).
 const TASK: Option<&str> = Some("task");
 
@@ -34,10 +34,10 @@ static MCP_RULES: Rules = Rules {
     name: "mcp",
     // "Cancellation", "Behavior Requirements": a client MUST NOT cancel its `initialize`.
     handshake: Some("initialize"),
-    // The same section: the receiver SHOULD NOT answer; so nothing a handler says can matter.
+    // The same section: the receiver SHOULD NOT answer. So the result of the handler does not matter.
     decided: DecidedBy::Cancel,
     peer_cancelled: CancelledReply::Silence,
-    // what its caller did not cancel needs an answer.
+    // a request that its caller did not cancel needs an answer.
     local_cancelled: CancelledError {
         code: ErrorCode::REQUEST_CANCELLED,
         message: "Request cancelled",
@@ -71,7 +71,8 @@ static MCP_CODEC: JsonRpc = JsonRpc {
     }),
     opening: FirstMessage::TextVersion,
     uncancellable_param: TASK,
-    // "Tasks": what was not declared for a request's type is ignored, so that request is one like any other.
+    // "Tasks": the member is ignored for request types for which it was not declared. Such a request is an ordinary
+    // request.
     exempting: Some("tasks"),
     batches: Batches::Read,
     ..JsonRpc::new(CANCELLED)
@@ -88,10 +89,11 @@ static MCP_2026_RULES: Rules = Rules {
         message: "Request cancelled",
         says_why: true,
     },
-    // The `task` member of 2025-11-25 is gone: one that comes is ignored, as any unknown member is.
-    // "Cancellation": the server's own notification may name a listen request and no other.
+    // The `task` member of 2025-11-25 is gone. It is ignored, as any unknown member.
+    // "Cancellation": the server's notification may name a listen request and no other request.
     peer_may_end: &["subscriptions/listen"],
-    // "Subscriptions": an otherwise empty result; the codec adds what each result and this one must carry.
+    // "Subscriptions": an otherwise empty result. The codec adds the members that every result and this result must
+    // have.
     graceful: &[("subscriptions/listen", "{}")],
     cancel_from: CancelFrom::Client,
     early: EarlyCancel::Always,
@@ -113,7 +115,7 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
         create: None,
         cancel: None,
     }),
-    // each result says what it is.
+    // each result names its type.
     result_mark: Some(("resultType", "complete")),
     // The schema's result of a listen request repeats the request's id.
     graceful_id: Some("io.modelcontextprotocol/subscriptionId"),

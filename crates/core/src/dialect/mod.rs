@@ -1,8 +1,8 @@
 //! Dialects: for each protocol an envelope codec and the rules of its cancellation, as a value.
 //!
-//! The machine and the driver read [`Rules`] and never compare a dialect's name. The built-in dialects are constants, which [`ALL`] lists.
-//! [`Dialect::to_builder`] makes a changed copy of one, and [`Dialect::builder`] a dialect of your own. [`negotiate`] chooses among several
-//! on one connection.
+//! The machine and the driver read [`Rules`] and never compare a dialect's name. The built-in dialects are constants,
+//! which [`ALL`] lists. [`Dialect::to_builder`] makes a changed copy of one, and [`Dialect::builder`] a dialect of your
+//! own. [`negotiate`] chooses among several on one connection.
 
 mod abp;
 mod acp;
@@ -49,7 +49,7 @@ enum Inner {
     Shared(Arc<Rules>, CodecHandle),
 }
 
-/// A codec, wherever it lives.
+/// A codec: static or shared.
 #[derive(Clone, Debug)]
 enum CodecHandle {
     Static(&'static dyn Codec),

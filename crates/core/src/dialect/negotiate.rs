@@ -1,18 +1,18 @@
-//! Several dialects on one connection, until its first message says which.
+//! Several dialects on one connection, until its first message decides.
 
 use super::{Dialect, ReplyTo};
 use crate::dialect::rules::Refusal;
 use crate::message::{BadMessage, Incoming};
 
-/// Offers several dialects; the first listed that recognises the first message wins.
+/// Offers several dialects. The first one in the list that recognises the first message is chosen.
 ///
-/// One dialect alone needs no recognising: it has won already.
+/// A single dialect is chosen without a message.
 pub fn negotiate(dialects: impl IntoIterator<Item = Dialect>) -> Negotiation {
     Negotiation { offered: dialects.into_iter().collect() }
 }
 
-/// The dialects a connection may turn out to speak. A message none of them recognises is refused and settles
-/// nothing: the next one is looked at anew.
+/// The dialects that a connection may speak. A message that none of them recognises is refused and decides nothing: the
+/// next message is examined in the same way.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Negotiation {
@@ -20,7 +20,7 @@ pub struct Negotiation {
 }
 
 impl Negotiation {
-    /// What is offered, in order.
+    /// The offered dialects, in order.
     #[must_use]
     pub fn offered(&self) -> &[Dialect] {
         &self.offered
@@ -35,11 +35,11 @@ impl Negotiation {
         }
     }
 
-    /// The dialect the first message belongs to.
+    /// The dialect to which the first message belongs.
     ///
     /// # Errors
-    /// [`BadMessage::UnknownDialect`] if no dialect recognises the message; what is wrong with it, if it is none in
-    /// any of them.
+    /// [`BadMessage::UnknownDialect`] if no dialect recognises the message. If the message is invalid in all of them
+    /// for the same reason, that reason.
     pub fn recognise(&self, frame: &[u8]) -> Result<&Dialect, BadMessage> {
         if let Some(only) = self.settled() {
             return Ok(only);
@@ -48,8 +48,8 @@ impl Negotiation {
         known.ok_or_else(|| self.fault(frame))
     }
 
-    /// Writes the refusal of a first message as the first dialect does that has such a message, under the message's
-    /// id where it is a request with one. `false`: none has.
+    /// Writes the refusal of a first message, in the form of the first dialect that has such a message. The refusal has
+    /// the id of the message if the message is a request. `false`: no dialect has such a message.
     pub fn refuse(&self, out: &mut Vec<u8>, frame: &[u8], why: BadMessage) -> bool {
         self.offered.iter().any(|dialect| {
             let (codec, rules) = (dialect.codec(), dialect.rules());
@@ -63,7 +63,8 @@ impl Negotiation {
         })
     }
 
-    /// What is wrong with a frame nobody recognised: if all agree that it is not even JSON, that.
+    /// The fault of a frame that no dialect recognised: the one on which all dialects agree, for example that it is not
+    /// JSON, else [`BadMessage::UnknownDialect`].
     fn fault(&self, frame: &[u8]) -> BadMessage {
         let faults = self.offered.iter().map(|dialect| match dialect.codec().decode(frame) {
             Incoming::Bad(why) | Incoming::BadRequest { why, .. } => why,

@@ -34,14 +34,17 @@ pub struct Rules {
     /// Methods that no cancel message can cancel, in addition to the handshake.
     pub uncancellable: &'static [&'static str],
     /// A member of params that makes a request uncancellable (MCP: `task`). If the dialect has a declaration for that
-    /// ([`Handshake::exempting`](super::Handshake::exempting)), it applies only to methods for which the receiver declared it.
+    /// ([`Handshake::exempting`](super::Handshake::exempting)), it applies only to methods for which the receiver
+    /// declared it.
     pub uncancellable_param: Option<&'static str>,
-    /// Methods whose requests the serving side may end with a cancel that names the caller's request (MCP 2026: `subscriptions/listen`).
+    /// Methods whose requests the serving side may end with a cancel that names the caller's request (MCP 2026:
+    /// `subscriptions/listen`).
     pub peer_may_end: &'static [&'static str],
-    /// Methods whose requests are answered with this result, as raw JSON, when this side ends them (MCP 2026: `subscriptions/listen`).
+    /// Methods whose requests are answered with this result, as raw JSON, when this side ends them (MCP 2026:
+    /// `subscriptions/listen`).
     pub graceful: &'static [(&'static str, &'static str)],
-    /// Methods whose requests are answered with this result, as raw JSON, when the peer or code of this side (`CauseKind::Local`) cancels them
-    /// and their handler returns no value within the grace (ACP: `session/prompt`).
+    /// Methods whose requests are answered with this result, as raw JSON, when the peer or code of this side
+    /// (`CauseKind::Local`) cancels them and their handler returns no value within the grace (ACP: `session/prompt`).
     pub called_off: &'static [(&'static str, &'static str)],
     /// Requests whose method has this prefix are answered with `METHOD_NOT_FOUND`.
     pub reserved_prefix: Option<&'static str>,
@@ -54,9 +57,11 @@ pub struct Rules {
     /// What the loss of a request's stream means, on transports where a request has a stream.
     pub lost_stream: LostStream,
     /// The longest time for which requests run on after the end of input, before they are cancelled. `None`:
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) alone decides. MCP: servers exit at the end of their input.
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace) alone decides. MCP: servers exit at the end of
+    /// their input.
     pub half_close_at_most: Option<Duration>,
-    /// The timeout of a client's calls, unless the call or its connection sets one. `None`: no timeout. MCP recommends one.
+    /// The timeout of a client's calls, unless the call or its connection sets one. `None`: no timeout. MCP recommends
+    /// one.
     pub call_timeout: Option<Duration>,
     /// The longest time of such a call whose timeout restarts with progress. `None`: no maximum. MCP recommends one.
     pub max_call_timeout: Option<Duration>,
@@ -70,8 +75,8 @@ pub struct Rules {
     pub framing: Framing,
 }
 
-/// How a client opens and closes the session. Before the handshake's request the server refuses other requests as "not initialized" and drops
-/// notifications, except `exit`.
+/// How a client opens and closes the session. Before the handshake's request the server refuses other requests as "not
+/// initialized" and drops notifications, except `exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLifecycle {
     /// The request after which every other request is refused as invalid.
@@ -165,8 +170,8 @@ pub enum EarlyCancel {
 pub enum LostStream {
     /// The request runs on for [`Limits::detach_grace`](crate::Limits::detach_grace) and is then cancelled.
     Detach,
-    /// The request runs on until it ends or its session ends. With [`Limits::lost_stream_grace`](crate::Limits::lost_stream_grace) it is
-    /// cancelled after that time.
+    /// The request runs on until it ends or its session ends. With
+    /// [`Limits::lost_stream_grace`](crate::Limits::lost_stream_grace) it is cancelled after that time.
     Keep,
     /// The request is cancelled at once.
     Cancel,

@@ -1,15 +1,15 @@
-//! The short way through an object: plain names, plain scalars, and whole values taken as they stand.
+//! The fast reader of objects: for plain names, plain scalars, and whole values, which stay unparsed.
 //!
-//! It gives up on whatever is unusual, well formed or not: an escape in a name, a member twice, an empty object. The
-//! long way in `json.rs` then says what that is, so this one never has to tell why a text is no message.
+//! It returns `None` for everything unusual, valid or not: an escape in a name, a member that occurs twice, an empty
+//! object. The complete reader in `json.rs` then reads the text. So this one never reports why a text is not a message.
 
 use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
-/// Strings up to here are looked at byte by byte.
+/// The longest string that is examined byte by byte, in bytes.
 const SHORT: usize = 256;
 
-/// A value as it stands.
+/// An unparsed value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part<'a> {
     /// A whole number, or a string without an escape.
@@ -34,7 +34,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The members asked for, if the text is one object and nothing in it is unusual.
+/// The requested members, if the text is one object and nothing in it is unusual.
 pub(super) fn members<'a, const N: usize>(text: &'a str, names: [&str; N]) -> Option<[Option<Part<'a>>; N]> {
     let mut found = [None; N];
     let mut rest = text.strip_prefix('{')?;
@@ -62,7 +62,7 @@ fn skip_space(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\n', '\r'])
 }
 
-/// What stands between the quotes, and what follows them.
+/// The text between the quotes, and the rest after them.
 fn plain_string(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix('"')?;
     let end = inner.bytes().take(SHORT).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
@@ -82,7 +82,7 @@ fn value(text: &str) -> Option<(Part<'_>, &str)> {
     }
 }
 
-/// What follows a whole number, if nothing of a fraction or an exponent does.
+/// The rest after a whole number, if neither a fraction nor an exponent follows.
 fn whole_number(text: &str) -> Option<&str> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let end = digits.bytes().position(|byte| !byte.is_ascii_digit())?;
@@ -105,7 +105,7 @@ mod tests {
 
     const NAMES: [&str; 3] = ["a", "id", "params"];
 
-    /// What both ways say of a text, where the short one says anything.
+    /// Both readers must read the same, if the fast one reads the text.
     fn agree(text: &str) {
         let Some(short) = members(text, NAMES) else { return };
         let long = Picked::read(text, NAMES).unwrap_or_else(|_| panic!("only the short way read {text:?}"));

@@ -1,11 +1,11 @@
-//! What holds for all dialects: the list, recognising, the builder, and frames from strangers.
+//! Tests for all dialects: the list, the recognition of first messages, the builder, and invalid frames.
 
 use proptest::prelude::*;
 
 use super::{ACP, ACP_DRAFT, ACP_V2, ALL, CancelName, Dialect, JsonRpc, LSP, MCP, MCP_2026, negotiate};
 use crate::{BadMessage, CancelExemption, Incoming};
 
-/// One first message of each dialect, with the name of the dialect.
+/// The first message of each dialect, with the name of the dialect.
 const OPENINGS: [(&str, &str); 7] = [
     (
         "acp",
@@ -54,7 +54,7 @@ fn each_codec_is_in_step_with_its_rules() {
 
 #[test]
 fn each_first_message_is_recognised_whatever_the_order_of_the_offer() {
-    // The draft is the narrower one, so it must be offered before what it is a case of.
+    // The draft is a special case of ACP, so it must be offered before ACP.
     let orders = [
         [ACP_DRAFT, ACP, ACP_V2, LSP, MCP, MCP_2026, super::ABP],
         [super::ABP, MCP_2026, MCP, LSP, ACP_V2, ACP_DRAFT, ACP],
@@ -112,7 +112,7 @@ fn plain_json_rpc_opens_with_its_handshake_or_where_it_has_none_with_anything() 
     ] {
         let opens = |dialect: &Dialect| dialect.codec().recognises(dialect.rules(), frame.as_bytes());
         assert_eq!((opens(&plain), opens(&greets)), (to_plain, to_greets), "{frame}");
-        // Whoever asks for a version takes no frame that is no request.
+        // A dialect that requires a version recognises none of these messages.
         assert!(
             !opens(&ACP) && !opens(&MCP) && !opens(&LSP.to_builder().rules(no_handshake).build()),
             "{frame}"

@@ -101,9 +101,10 @@ impl PeerBuilder {
         self
     }
 
-    /// The timeout of calls without a [`CallBuilder::timeout`](crate::CallBuilder::timeout) of their own. `None` disables it. A call that times
-    /// out is cancelled with the cause `Deadline`, and a cancel is sent to the peer, except for the handshake. Default: 60 s for clients of
-    /// MCP, except for `subscriptions/listen`; no timeout for servers and in other dialects.
+    /// The timeout of calls without a [`CallBuilder::timeout`](crate::CallBuilder::timeout) of their own. `None`
+    /// disables it. A call that times out is cancelled with the cause `Deadline`, and a cancel is sent to the peer,
+    /// except for the handshake. Default: 60 s for clients of MCP, except for `subscriptions/listen`; no timeout for
+    /// servers and in other dialects.
     ///
     /// MCP, "Timeouts": implementations should establish timeouts for all sent requests.
     pub fn call_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
@@ -111,8 +112,8 @@ impl PeerBuilder {
         self
     }
 
-    /// The longest time of a call whose timeout restarts with progress. `None` disables it. A longer timeout of the call itself is kept.
-    /// Default: 10 minutes for clients of MCP; no maximum for servers and in other dialects.
+    /// The longest time of a call whose timeout restarts with progress. `None` disables it. A longer timeout of the
+    /// call itself is kept. Default: 10 minutes for clients of MCP; no maximum for servers and in other dialects.
     pub fn max_call_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.timeouts.max = Setting::of(timeout.into());
         self
@@ -130,25 +131,28 @@ impl PeerBuilder {
         self
     }
 
-    /// Offers these dialects. The first listed dialect that recognises the peer's first message is used. With several dialects the connection
-    /// opens only when that message has arrived.
+    /// Offers these dialects. The first listed dialect that recognises the peer's first message is used. With several
+    /// dialects the connection opens only when that message has arrived.
     pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
         self.dialects = dialects.into_iter().collect();
         self
     }
 
-    /// Calls this function for each event of the connection, on the task or thread where the event happened. It must not block. The function
-    /// lives as long as its connection: if it holds a [`Peer`] of the same connection, neither is ever dropped.
+    /// Calls this function for each event of the connection, on the task or thread where the event happened. It must
+    /// not block. The function lives as long as its connection: if it holds a [`Peer`] of the same connection, neither
+    /// is ever dropped.
     pub fn on_event(mut self, hook: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(hook));
         self
     }
 
-    /// The clients with which this connection is counted. Use it in a program that accepts connections without a [`Server`](crate::Server) and
-    /// limits the bytes of all of them. Pass the same clients to the listener
-    /// ([`Listener::share_among`](crate::Listener::share_among)). If the connection carries several clients (stateless HTTP), each gets its
-    /// share of [`Limits::max_running_handlers`], [`max_blocking_handlers`](Limits::max_blocking_handlers) and [`max_queued_requests`](Limits::max_queued_requests). Limits over several connections, such as
-    /// those of sessions and draining handlers, need a `Server`.
+    /// The clients with which this connection is counted. Use it in a program that accepts connections without a
+    /// [`Server`](crate::Server) and limits the bytes of all of them. Pass the same clients to the listener
+    /// ([`Listener::share_among`](crate::Listener::share_among)). If the connection carries several clients (stateless
+    /// HTTP), each gets its share of [`Limits::max_running_handlers`],
+    /// [`max_blocking_handlers`](Limits::max_blocking_handlers) and
+    /// [`max_queued_requests`](Limits::max_queued_requests). Limits over several connections, such as those of sessions
+    /// and draining handlers, need a `Server`.
     pub fn clients(mut self, clients: &Clients) -> Self {
         self.admission = Some(Arc::new(Admission::among(clients.clone())));
         self
@@ -159,11 +163,12 @@ impl PeerBuilder {
         self
     }
 
-    /// Opens the transport and the connection on it. A byte stream without a framing of its own uses the dialect's framing.
+    /// Opens the transport and the connection on it. A byte stream without a framing of its own uses the dialect's
+    /// framing.
     ///
     /// # Errors
-    /// [`ConnectionError::Transport`] if the transport cannot be opened, and the errors of [`attach`](Self::attach), or of
-    /// [`negotiate`](Self::negotiate) if several dialects are offered.
+    /// [`ConnectionError::Transport`] if the transport cannot be opened, and the errors of [`attach`](Self::attach), or
+    /// of [`negotiate`](Self::negotiate) if several dialects are offered.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt; nothing stays open.
@@ -187,12 +192,12 @@ impl PeerBuilder {
         }
     }
 
-    /// Opens the connection on an open link, with one or several dialects. With several it waits for the peer's first message, and the first
-    /// listed dialect that recognises it is used.
+    /// Opens the connection on an open link, with one or several dialects. With several it waits for the peer's first
+    /// message, and the first listed dialect that recognises it is used.
     ///
     /// # Errors
-    /// [`ConnectionError::Misuse`] outside a runtime or without a dialect; [`ConnectionError::Protocol`] if no dialect recognises the peer's
-    /// first message; [`ConnectionError::Transport`] if the transport ends before that message.
+    /// [`ConnectionError::Misuse`] outside a runtime or without a dialect; [`ConnectionError::Protocol`] if no dialect
+    /// recognises the peer's first message; [`ConnectionError::Transport`] if the transport ends before that message.
     ///
     /// # Cancel safety
     /// Dropping the future drops the link.
@@ -211,7 +216,7 @@ impl PeerBuilder {
             [dialect] => dialect.clone(),
             offered => {
                 let mut framings = offered.iter().map(|dialect| dialect.rules().framing);
-                // Where they differ, the peer's first byte tells.
+                // If their framings differ, the peer's first byte decides.
                 if let Some(framing) = framings.next().filter(|first| framings.all(|next| next == *first)) {
                     link.default_framing(framing);
                 }
@@ -248,7 +253,7 @@ impl PeerBuilder {
             Some(place) => Arc::clone(place.client()),
             None => admission.clients.client(link.meta.principal.as_ref(), link.meta.address),
         };
-        // A link that is all clients of its listener has no bound of its own: each of them has one.
+        // A link that carries all clients of its listener has no limit of its own: each client has one.
         let memory = if link.traits.exchange_scoped {
             usize::MAX
         } else {

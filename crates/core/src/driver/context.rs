@@ -20,8 +20,8 @@ use crate::id::RequestId;
 use crate::registry::{Registry, SessionId};
 use crate::sync::AbortHandle;
 
-/// The request that a handler serves. A clone is the same request. Once the request is answered, calls and notifications fail with
-/// [`CallError::Ended`].
+/// The request that a handler serves. A clone is the same request. Once the request is answered, calls and
+/// notifications fail with [`CallError::Ended`].
 #[derive(Clone)]
 pub struct CallContext(Arc<Request>);
 
@@ -44,8 +44,8 @@ impl CallContext {
         self.0.data.is_cancelled()
     }
 
-    /// Waits until the request is cancelled, by the peer, by code of this side, by a limit, by a shutdown, or because the connection was
-    /// lost.
+    /// Waits until the request is cancelled, by the peer, by code of this side, by a limit, by a shutdown, or because
+    /// the connection was lost.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: the request stays cancelled.
@@ -53,8 +53,8 @@ impl CallContext {
         self.0.data.signalled()
     }
 
-    /// Runs a future until it is done or the request is cancelled. With `?` a cancel ends the handler with the dialect's
-    /// cancelled answer.
+    /// Runs a future until it is done or the request is cancelled. With `?` a cancel ends the handler with the
+    /// dialect's cancelled answer.
     ///
     /// The future is polled first: a value that is ready when the cancel arrives is returned and not lost.
     ///
@@ -102,12 +102,13 @@ impl CallContext {
         Err(HandlerError::stopped(cause))
     }
 
-    /// Sends a notification that belongs to this request: it is written before the answer and never after it. Does not wait for room in the
-    /// outbox.
+    /// Sends a notification that belongs to this request: it is written before the answer and never after it. Does not
+    /// wait for room in the outbox.
     ///
     /// # Errors
-    /// [`CallError::Ended`] once the request is answered or needs no answer any more; [`CallError::OutboxFull`] if the peer reads slower than
-    /// this side writes; [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit.
+    /// [`CallError::Ended`] once the request is answered or needs no answer any more; [`CallError::OutboxFull`] if the
+    /// peer reads slower than this side writes; [`CallError::Params`] if the params cannot be written as JSON or exceed
+    /// the frame limit.
     pub fn try_notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
@@ -139,8 +140,9 @@ impl CallContext {
         self.0.data.progress_token()
     }
 
-    /// Runs a critical section: until it ends, a cancel is not signalled and the handler is not aborted. The delay is at most
-    /// [`Limits::max_shield_time`](crate::Limits::max_shield_time), and ends with the deadline of a shutdown. Sections nest.
+    /// Runs a critical section: until it ends, a cancel is not signalled and the handler is not aborted. The delay is
+    /// at most [`Limits::max_shield_time`](crate::Limits::max_shield_time), and ends with the deadline of a shutdown.
+    /// Sections nest.
     ///
     /// # Cancel safety
     /// Dropping the future ends the section.
@@ -149,8 +151,8 @@ impl CallContext {
         section.await
     }
 
-    /// Cancels the request from this side. The peer gets the answer that the dialect has for cancels of this side. Returns `true` if the
-    /// request was open and not cancelled before.
+    /// Cancels the request from this side. The peer gets the answer that the dialect has for cancels of this side.
+    /// Returns `true` if the request was open and not cancelled before.
     #[expect(clippy::must_use_candidate, reason = "most callers have no use for the answer")]
     pub fn cancel_local(&self, cause: Cause) -> bool {
         self.0.connection.step(|state, now, _| state.session.local_cancel(now, self.0.data.key, cause))
@@ -169,7 +171,8 @@ impl CallContext {
         token
     }
 
-    /// Cancels the request from this side when the token is cancelled. The task that waits for the token ends with the request.
+    /// Cancels the request from this side when the token is cancelled. The task that waits for the token ends with the
+    /// request.
     pub fn cancel_on(&self, token: CancellationToken) {
         let context = self.clone();
         let watch = self.0.connection.runtime.spawn(async move {

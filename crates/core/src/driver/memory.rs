@@ -3,16 +3,17 @@
 use crate::byte_budget::ByteBudget;
 use crate::transport::Inbound;
 
-/// The budget is told of a change of at least so many bytes. Most steps change less, and touch nothing that connections share.
+/// The least change, in bytes, that is passed to the budget. Most steps change less and do not use what connections
+/// share.
 const STEP: usize = 8 * 1024;
-/// About what a request takes beside its frame, in bytes: its slots, its task, its handler's own state.
+/// The approximate size of a request in addition to its frame, in bytes: its slots, its task, the state of its handler.
 const REQUEST: usize = 1024;
 
-/// What a connection holds.
+/// The bytes that a connection holds.
 #[derive(Debug)]
 pub(crate) struct Memory {
     budget: ByteBudget,
-    /// Bytes the budget knows of.
+    /// The bytes that the budget counts for it.
     told: usize,
     /// Bytes of requests that wait or run.
     requests: usize,
@@ -23,17 +24,18 @@ impl Memory {
         Self { budget: budget.clone(), told: 0, requests: 0 }
     }
 
-    /// A request was taken in.
+    /// A request was admitted.
     pub(crate) const fn request_came(&mut self, bytes: u32) {
         self.requests += bytes as usize;
     }
 
-    /// A request is gone.
+    /// A request has ended.
     pub(crate) const fn request_gone(&mut self, bytes: u32) {
         self.requests -= bytes as usize;
     }
 
-    /// The answer of a request waits for room. From now on the request counts for whichever is larger, its frame or its answer.
+    /// The answer of a request waits for room. From now on the request counts with the larger of its frame and its
+    /// answer.
     pub(crate) fn answer_waits(&mut self, held: &mut u32, answer: usize) {
         let answer = u32::try_from(answer).unwrap_or(u32::MAX);
         if answer > *held {
@@ -49,8 +51,8 @@ impl Memory {
         self.requests
     }
 
-    /// Tells the budget at the end of each step what the connection holds. Returns the bytes that are to be given back: the caller does
-    /// that without the lock, as it wakes others.
+    /// Updates the budget at the end of each step. Returns the bytes that must be given back. The caller does that
+    /// without the lock, because it wakes tasks.
     #[must_use]
     pub(crate) fn count(&mut self, held: usize) -> usize {
         let told = self.told;
@@ -71,7 +73,7 @@ impl Drop for Memory {
     }
 }
 
-/// What a request counts for, in bytes.
+/// The bytes that a request counts.
 pub(crate) fn bytes_of_request(inbound: &Inbound) -> u32 {
     u32::try_from(inbound.body.len().saturating_add(REQUEST)).unwrap_or(u32::MAX)
 }

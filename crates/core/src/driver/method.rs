@@ -1,4 +1,5 @@
-//! Typed methods: one declaration of a method's name, params and answer, for the side that serves it and the side that calls it.
+//! Typed methods: one declaration of a method's name, params and answer, for the side that serves it and the side that
+//! calls it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -50,7 +51,8 @@ pub trait Method: 'static {
     type Answer: Serialize + DeserializeOwned + Send + 'static;
 }
 
-/// A handler of the method `M`: an async function of a [`CallContext`] and the params. Implemented for every such function.
+/// A handler of the method `M`: an async function of a [`CallContext`] and the params. Implemented for every such
+/// function.
 pub trait MethodHandler<M: Method>:
     Fn(CallContext, M::Params) -> <Self as MethodHandler<M>>::Future + Send + Sync + 'static
 {

@@ -1,7 +1,7 @@
 //! The driver on tokio: connections, calls and handlers (feature `tokio`).
 //!
 //! One task drives one connection; see `connection` for its rules and `state` for those of the lock. Every handler is
-//! a task of its own, and notifications of the peer run one at a time beside them.
+//! a task of its own. Notifications of the peer run one at a time, in a separate task.
 
 mod admission;
 mod builder;

@@ -1,14 +1,15 @@
-//! What waits to be written: two lanes, each bounded.
+//! Frames that wait to be written, in two lanes. Each lane is limited.
 //!
-//! - **Control** overtakes bulk. Acks and refusals come first and live on the reserve; then cancels. A pending cancel is a
-//!   mark here and its details in the call's own slot; it is encoded when it is written and needs no room. A cascade
-//!   brings any number of them: after so many in a row one frame of bulk has its turn, so that others are served meanwhile.
-//! - **Bulk** keeps its order. A staged call waits in the call's slot and is bounded by the limit on calls; a
-//!   notification or a handler's value takes room, and is not accepted without; an answer of the machine's own
-//!   stands in bulk, behind what its request wrote before, and lives on the reserve too.
+//! - **Control** overtakes bulk. Acknowledgements and refusals come first and use the reserve. Then come cancels. A
+//!   pending cancel is a mark here, with its details in the slot of its call. It is encoded when it is written and
+//!   needs no room. A cascade may add any number of cancels, so after [`ROW`] of them in a row one frame of bulk is
+//!   written.
+//! - **Bulk** keeps its order. A staged call waits in its slot, and the limit on calls bounds it. A notification or the
+//!   value of a handler needs room and is not accepted without room. An answer of the machine itself is in bulk too,
+//!   after everything that its request wrote before, and uses the reserve.
 //!
-//! When the reserve is spent the peer sends and does not read. A frame that is taken back leaves an empty place
-//! behind; places are swept once they are more than what waits, so both lanes stay within twice their bounds (I11).
+//! When the reserve is used up, the peer sends and does not read. A frame that is removed leaves an empty place. The
+//! places are swept when they are more than the frames that wait, so both lanes stay within twice their limits (I11).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,17 +25,17 @@ use crate::machine::{AckStatus, Limits, Reply};
 use crate::message::ErrorObject;
 use crate::transport::{ExchangeEnd, Lane};
 
-/// About what an envelope weighs beside the body in it, in bytes.
+/// The approximate size of an envelope without the body in it, in bytes.
 const ENVELOPE: usize = 128;
 
-/// Places a lane keeps when it is empty.
+/// The most places that a lane keeps when it is empty.
 const KEPT: usize = 1024;
 
-/// Cancels in a row before a frame of bulk has its turn, and in one turn of the writer. Fewer than the other side reads in one
-/// turn, so that they do not fill the wire, and a wire they do fill comes to have room for bulk.
+/// The most cancels in a row before a frame of bulk is written, and in one turn of the writer. They are fewer than the
+/// other side reads in one turn, so they do not fill the transport, and a full transport gets room for bulk again.
 pub(crate) const ROW: usize = 8;
 
-/// What a handler gives as its answer.
+/// The answer of a handler.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Value(Box<RawValue>),
@@ -57,7 +58,7 @@ impl Answer {
 /// A frame of the control lane.
 #[derive(Debug)]
 pub(crate) enum Control {
-    /// The cancel of a call, whose details stand in its slot.
+    /// The cancel of a call. Its details are in the call's slot.
     Cancel(SlotKey),
     Refuse {
         to: Option<(RequestId, u8)>,
@@ -78,7 +79,7 @@ pub(crate) enum Control {
         exchange: ExchangeId,
         status: AckStatus,
     },
-    /// The handler of the request on this exchange was started, in a later step than the one that took it in.
+    /// The handler of the request on this exchange has started, in a later step than the one that received the request.
     Begin(ExchangeId),
     /// The end of an exchange without a frame.
     ExchangeEnd {
@@ -90,7 +91,7 @@ pub(crate) enum Control {
 /// A frame of the bulk lane.
 #[derive(Debug)]
 pub(crate) enum Bulk {
-    /// A staged call, whose frame stands in its slot.
+    /// A staged call. Its frame is in the call's slot.
     Call(SlotKey),
     Answer {
         reply: Reply,
@@ -101,10 +102,10 @@ pub(crate) enum Bulk {
     Dropped,
 }
 
-/// A notification of ours.
+/// A notification of this side.
 #[derive(Debug)]
 pub(crate) struct Notification {
-    /// The request it belongs to: it is never written after that request's answer.
+    /// The request to which it belongs. It is never written after that request's answer.
     pub(crate) owner: Option<InboundKey>,
     pub(crate) exchange: ExchangeId,
     pub(crate) method: Arc<str>,
@@ -117,7 +118,7 @@ impl Notification {
     }
 }
 
-/// What a waiting frame takes, in bytes.
+/// The room that a waiting frame needs, in bytes.
 #[derive(Clone, Copy)]
 enum Charge {
     Nothing,
@@ -125,7 +126,7 @@ enum Charge {
     Reserve(usize),
 }
 
-/// Frames and bytes that wait, of one kind of charge.
+/// Frames that wait and their bytes, for one kind of charge.
 #[derive(Clone, Copy, Debug, Default)]
 struct Amount {
     frames: usize,
@@ -136,16 +137,16 @@ struct Amount {
 pub(crate) struct Outbox {
     control: VecDeque<Control>,
     cancels: VecDeque<SlotKey>,
-    /// Cancels that overtook the frame of bulk that is next.
+    /// Cancels that overtook the next frame of bulk.
     in_a_row: usize,
     bulk: VecDeque<Bulk>,
     room: Amount,
     reserve: Amount,
-    /// Places in `bulk` whose frame was taken back or dropped.
+    /// Places in `bulk` whose frame was removed.
     empty: usize,
-    /// Something was queued that the writer does not know of.
+    /// A frame was queued since the writer looked last.
     news: bool,
-    /// The wire takes no frame of the next lane now, so that more bulk is no news.
+    /// The transport accepts no frame of the next lane now, so more bulk does not wake the writer.
     pub(crate) blocked: bool,
 }
 
@@ -164,7 +165,7 @@ impl Outbox {
         }
     }
 
-    /// Whether a value or a notification of this weight may be queued. One is let into an empty outbox at any weight.
+    /// Whether a value or a notification of this size may be queued. An empty outbox accepts one of any size.
     pub(crate) fn has_room(&self, limits: &Limits, weight: usize) -> bool {
         self.takes_any()
             || (self.room.frames < limits.max_outbox_frames
@@ -176,13 +177,13 @@ impl Outbox {
         self.room.frames == 0
     }
 
-    /// Whether so much has been written that those who wait for room may try again.
+    /// Whether so much was written that the tasks that wait for room may try again.
     pub(crate) fn has_room_again(&self, limits: &Limits) -> bool {
         self.room.frames <= limits.max_outbox_frames - limits.max_outbox_frames / 4
             && self.room.bytes <= limits.max_outbox_bytes - limits.max_outbox_bytes / 4
     }
 
-    /// The peer sends and does not read.
+    /// Whether the reserve is used up: the peer sends and does not read.
     pub(crate) fn reserve_is_spent(&self, limits: &Limits) -> bool {
         self.reserve.frames > limits.max_reserve_frames || self.reserve.bytes > limits.max_reserve_bytes
     }
@@ -229,7 +230,7 @@ impl Outbox {
         }
     }
 
-    /// The lane the next frame goes by.
+    /// The lane of the next frame.
     pub(crate) fn next_lane(&self) -> Option<Lane> {
         let bulk = (!self.bulk.is_empty()).then_some(Lane::Data);
         let row_is_over = self.in_a_row >= ROW && bulk.is_some();
@@ -239,18 +240,19 @@ impl Outbox {
         bulk
     }
 
-    /// Bulk has its turn and the wire no room for it. `true`: cancels wait, and may go on with the next row.
+    /// It is bulk's turn, and the transport has no room for it. `true`: cancels wait, and the next row of them may be
+    /// written.
     pub(crate) fn pass_turn(&mut self) -> bool {
         self.in_a_row = 0;
         !self.cancels.is_empty()
     }
 
-    /// Whether something was queued since the last time this was asked.
+    /// Whether a frame was queued since the last call.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
-    /// Drops every frame that belongs to a request which is owed silence (I2).
+    /// Drops every frame of a request that must not be answered (I2).
     pub(crate) fn silence(&mut self, request: InboundKey) {
         if failpoint::active(Failpoint::SilenceLeavesFrames) {
             return;
@@ -273,13 +275,14 @@ impl Outbox {
         self.sweep(|_| true);
     }
 
-    /// A staged call was taken back; `is_staged` tells which of the others still are.
+    /// A staged call was removed. `is_staged` returns which of the other calls are still staged.
     pub(crate) fn took_back(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         self.empty += 1;
         self.sweep(is_staged);
     }
 
-    /// Lets go of empty places ahead of the next frame of bulk: none of them has a turn, or waits for the wire's room.
+    /// Removes the empty places before the next frame of bulk. An empty place has no turn and does not wait for the
+    /// transport.
     pub(crate) fn skip_empty(&mut self, is_staged: impl Fn(SlotKey) -> bool) {
         while self.empty > 0 {
             match self.bulk.front() {
@@ -293,7 +296,7 @@ impl Outbox {
         }
     }
 
-    /// An empty place came out of the lane.
+    /// An empty place was taken from the lane.
     pub(crate) fn found_empty(&mut self) {
         self.empty = self.empty.saturating_sub(1);
     }
@@ -308,11 +311,11 @@ impl Outbox {
             Bulk::Dropped => false,
             Bulk::Answer { .. } | Bulk::Notification(_) => true,
         });
-        // Whoever cannot tell the calls apart leaves those taken back, and they still count.
+        // A caller that does not know which calls are staged keeps the places of removed calls, and they still count.
         self.empty = self.empty.saturating_sub(before - self.bulk.len());
     }
 
-    /// Forgets all that waits; the connection is gone.
+    /// Drops everything that waits: the connection is gone.
     pub(crate) fn clear(&mut self) -> impl Sized + use<> {
         let dropped = (
             std::mem::take(&mut self.control),
@@ -328,7 +331,7 @@ impl Outbox {
         self.control.len() + self.cancels.len() + self.bulk.len() - self.empty.min(self.bulk.len())
     }
 
-    /// About how many bytes wait.
+    /// The approximate bytes that wait.
     pub(crate) const fn bytes(&self) -> usize {
         self.room.bytes + self.reserve.bytes
     }

@@ -1,4 +1,5 @@
-//! The params of a message: written for a message of ours; found in a frame of the peer, kept beside it, and read as a value.
+//! The params of a message. For a message of this side they are written as JSON. For a message of the peer they are
+//! found in its frame, kept, and read as a value.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::error::CallError;
 use crate::message::ErrorObject;
 
-/// What waits is copied out of its read buffer up to this size, in bytes.
+/// The largest part that is copied out of its read buffer when it waits, in bytes.
 const COPIED: usize = 4 * 1024;
 
 /// A method and its params, written as JSON.
@@ -20,7 +21,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Params that are `null` are left out.
+    /// Params that are `null` are omitted.
     pub(crate) fn new<P: Serialize + ?Sized>(
         max_frame: usize,
         method: Arc<str>,
@@ -34,13 +35,13 @@ impl Frame {
         }
     }
 
-    /// Refuses what no message or no frame could hold.
+    /// Refuses params that no message allows or that do not fit into a frame.
     pub(crate) fn checked(
         max_frame: usize,
         method: Arc<str>,
         params: Option<Box<RawValue>>,
     ) -> Result<Self, CallError> {
-        // A peer refuses other params without an id, so that nobody would hear of it.
+        // A peer refuses other params without an id, so the caller would get no answer.
         if params.as_ref().is_some_and(|params| !params.get().starts_with(['{', '['])) {
             let what = "params are an object or an array".to_owned();
             return Err(CallError::Params { method: method.to_string(), what });
@@ -54,7 +55,7 @@ impl Frame {
     }
 }
 
-/// Reads the params of a request or a notification. None at all may stand for an empty object or for `null`.
+/// Reads the params of a request or a notification. Missing params are read as `null`, or else as an empty object.
 pub(crate) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<P, ErrorObject> {
     let Some(params) = params else {
         return serde_json::from_str("null")
@@ -67,17 +68,17 @@ pub(crate) fn read_params<P: DeserializeOwned>(params: Option<Bytes>) -> Result<
     })
 }
 
-/// What stands in a frame, without copying it.
+/// A part of a frame, without a copy.
 pub(crate) fn part_of(frame: &Bytes, part: &RawValue) -> Bytes {
     let (whole, part) = (frame.as_ptr() as usize, part.get().as_bytes());
     match (part.as_ptr() as usize).checked_sub(whole) {
         Some(start) if start + part.len() <= frame.len() => frame.slice(start..start + part.len()),
-        // A codec may lend what it made itself.
+        // A codec may return a value that it made itself.
         Some(_) | None => Bytes::copy_from_slice(part),
     }
 }
 
-/// The same bytes without the read buffer they came in, which a few bytes of it would keep whole: for what has to wait.
+/// The same bytes without their read buffer, which a few bytes would keep in memory. For values that wait.
 pub(crate) fn unpinned(part: Bytes) -> Bytes {
     if part.len() <= COPIED { Bytes::copy_from_slice(&part) } else { part }
 }

@@ -46,8 +46,8 @@ impl Peer {
         &self.0
     }
 
-    /// A call to the peer. Nothing is sent until the builder is started or awaited. Params must serialise to an object or an array. `null`, for
-    /// example of `()`, is sent as no params.
+    /// A call to the peer. Nothing is sent until the builder is started or awaited. Params must serialise to an object
+    /// or an array. `null`, for example of `()`, is sent as no params.
     pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
         CallBuilder::new(&self.0, method.into(), params)
     }
@@ -55,8 +55,8 @@ impl Peer {
     /// Sends a notification to the peer. Does not wait for room in the outbox.
     ///
     /// # Errors
-    /// [`CallError::OutboxFull`] if the peer reads slower than this side writes; [`CallError::Disconnected`] if the connection is closed;
-    /// [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit.
+    /// [`CallError::OutboxFull`] if the peer reads slower than this side writes; [`CallError::Disconnected`] if the
+    /// connection is closed; [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit.
     pub fn try_notify<P: Serialize + ?Sized>(
         &self,
         method: impl Into<Arc<str>>,
@@ -82,7 +82,8 @@ impl Peer {
         self.0.notify(frame, None).await
     }
 
-    /// Waits until the connection has closed. Returns `Ok` after the end of input, after a shutdown, and when the peer closes.
+    /// Waits until the connection has closed. Returns `Ok` after the end of input, after a shutdown, and when the peer
+    /// closes.
     ///
     /// # Errors
     /// The error that broke the connection.
@@ -100,11 +101,11 @@ impl Peer {
         }
     }
 
-    /// The exit code that the peer requests of this process with LSP's `exit`, which also closes the connection: 0 after `shutdown`, else 1.
-    /// `None`: the peer sent no `exit`.
+    /// The exit code that the peer requests of this process with LSP's `exit`, which also closes the connection: 0
+    /// after `shutdown`, else 1. `None`: the peer sent no `exit`.
     ///
-    /// LSP 3.18, "Exit Notification": "The server should exit with success code 0 if the shutdown request has been received before;
-    /// otherwise with error code 1."
+    /// LSP 3.18, "Exit Notification": "The server should exit with success code 0 if the shutdown request has been
+    /// received before; otherwise with error code 1."
     #[must_use]
     pub fn exit_code(&self) -> Option<u8> {
         self.0.lock().session.exit_code()
@@ -118,14 +119,15 @@ impl Peer {
 
     /// Shuts the connection down in six steps, the same on every transport:
     /// 1. New requests and calls are refused. Cancels and answers are still read.
-    /// 2. Handlers may end by themselves, for at most `drain`.
+    /// 2. Handlers may end without a cancel, for at most `drain`.
     /// 3. Handlers that still run are cancelled, and their child calls with them.
     /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
     /// 5. Calls of this side are settled with [`CauseKind::Shutdown`](crate::CauseKind::Shutdown).
-    /// 6. Frames that wait are flushed, for at most [`Limits::flush_timeout`](crate::Limits::flush_timeout), and the transport is closed.
+    /// 6. Frames that wait are flushed, for at most [`Limits::flush_timeout`](crate::Limits::flush_timeout), and the transport is
+    ///    closed.
     ///
-    /// Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped. A program that must end uses the
-    /// runtime's `shutdown_timeout`.
+    /// Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped. A program
+    /// that must end uses the runtime's `shutdown_timeout`.
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the shutdown.
@@ -206,7 +208,8 @@ pub struct QueueStats {
     pub outbox_frames: usize,
     /// Approximate bytes that wait to be written, without calls of this side.
     pub outbox_bytes: usize,
-    /// Approximate bytes that are held for the connection. [`Limits::max_memory_bytes`](crate::Limits::max_memory_bytes) bounds them.
+    /// Approximate bytes that are held for the connection.
+    /// [`Limits::max_memory_bytes`](crate::Limits::max_memory_bytes) bounds them.
     pub memory: usize,
     /// Notifications of the peer that wait for their handler.
     pub notifications_waiting: usize,
@@ -233,7 +236,8 @@ mod tests {
         Router::new().method("echo", |_: CallContext, told: Value| async move { Ok(told) })
     }
 
-    /// What no one outside can see: nothing is kept of calls that have ended, on their own connection or on their parent's.
+    /// Entries are not visible from outside. Nothing is kept of calls that have ended, on their own connection or on
+    /// their parent's.
     #[tokio::test]
     async fn calls_that_ended_leave_no_entry() {
         let (upstream, _far) = connect(echo());

@@ -21,8 +21,9 @@ use crate::transport::BoxFuture;
 
 /// The methods and notifications that this side serves.
 ///
-/// Params are read with serde. If they do not fit, the request is answered with `INVALID_PARAMS` and the handler does not run. A method
-/// without a handler is answered with `METHOD_NOT_FOUND`. A handler that panics is answered with `INTERNAL_ERROR`; other handlers go on.
+/// Params are read with serde. If they do not fit, the request is answered with `INVALID_PARAMS` and the handler does
+/// not run. A method without a handler is answered with `METHOD_NOT_FOUND`. A handler that panics is answered with
+/// `INTERNAL_ERROR`; other handlers go on.
 ///
 /// ```
 /// use rescind_core::Router;
@@ -77,8 +78,8 @@ impl Router {
         self.handler(Arc::from(name.as_ref()), Arc::new(AsyncHandler::new(handler)))
     }
 
-    /// Serves a method with a function that blocks, on a thread of the blocking pool. Such a thread cannot be aborted: call
-    /// [`CallContext::check`] often.
+    /// Serves a method with a function that blocks, on a thread of the blocking pool. Such a thread cannot be aborted:
+    /// call [`CallContext::check`] often.
     #[must_use]
     pub fn blocking<F, P, R>(self, name: impl AsRef<str>, handler: F) -> Self
     where
@@ -102,8 +103,8 @@ impl Router {
         self
     }
 
-    /// Declares that this side may cancel requests of this method by itself (LSP). They are answered with the dialect's error for that
-    /// case.
+    /// Declares that this side may cancel requests of this method without a cancel of the peer (LSP). They are answered
+    /// with the dialect's error for that case.
     #[must_use]
     pub fn server_cancellable(mut self, name: impl AsRef<str>) -> Self {
         self.methods.entry(Arc::from(name.as_ref())).or_default().server_cancellable = true;
@@ -125,8 +126,9 @@ impl Router {
         })
     }
 
-    /// Handles a notification in order with the others, and tells its handler which requests arrived before it. Use it for a protocol's own
-    /// cancel notification, which means the requests before it and no later one. See [`ArrivalOrder`].
+    /// Handles a notification in order with the others, and tells its handler which requests arrived before it. Use it
+    /// for a protocol's own cancel notification, which means the requests before it and no later one. See
+    /// [`ArrivalOrder`].
     #[must_use]
     pub fn placed_notification<F, P, Fut>(self, name: impl AsRef<str>, handler: F) -> Self
     where

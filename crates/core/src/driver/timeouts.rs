@@ -1,17 +1,17 @@
-//! How long calls of ours may take.
+//! How long calls of this side may take.
 
 use std::time::{Duration, Instant};
 
 use crate::dialect::{Role, Rules};
 
-/// What the connection says of calls that say nothing of it themselves.
+/// The settings of the connection, for calls without settings of their own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
     pub(crate) call: Setting,
     pub(crate) max: Setting,
 }
 
-/// A time that may be left to whoever sets the default.
+/// A time that may be left to the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Setting {
     #[default]
@@ -34,16 +34,16 @@ impl Setting {
     }
 }
 
-/// What a call says of its time.
+/// The settings of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallTime {
     pub(crate) timeout: Setting,
     pub(crate) max: Setting,
-    /// Progress begins the timeout anew.
+    /// Whether progress restarts the timeout.
     pub(crate) is_renewed: bool,
 }
 
-/// The time of a call that begins.
+/// The times of a call that starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) timeout: Option<Duration>,
@@ -51,7 +51,7 @@ pub(crate) struct Given {
     pub(crate) renewal: Option<Renewal>,
 }
 
-/// How progress moves the deadline of a call.
+/// How progress changes the deadline of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Renewal {
     by: Duration,
@@ -59,14 +59,14 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// The deadline after progress that comes now.
+    /// The deadline after progress that arrives now.
     pub(crate) fn deadline(self, now: Instant) -> Option<Instant> {
         now.checked_add(self.by).into_iter().chain(self.until).min()
     }
 }
 
 impl CallTime {
-    /// The dialect's defaults are a client's, and none of requests that are meant to stay open.
+    /// The defaults of the dialect apply to clients only, and not to requests that are meant to stay open.
     pub(crate) fn begin(
         self,
         now: Instant,
@@ -79,7 +79,7 @@ impl CallTime {
         let of_client = |time: Option<Duration>| time.filter(|_| role == Role::Client);
         let by_default = connection.call.or(of_client(rules.call_timeout)).filter(|_| !stays_open);
         let timeout = self.timeout.or(by_default);
-        // A default maximum cuts no timeout that was asked for.
+        // A default maximum never shortens a timeout that the caller set.
         let max_by_default = connection.max.or(of_client(rules.max_call_timeout)).filter(|_| self.is_renewed);
         let max = self.max.or(max_by_default.map(|max| timeout.map_or(max, |timeout| max.max(timeout))));
         let until = max.and_then(|max| now.checked_add(max));

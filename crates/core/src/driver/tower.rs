@@ -1,7 +1,7 @@
 //! Handlers as tower services, and a peer as one (feature `tower`).
 //!
-//! A cancel is not a message through a tower stack. A service sees the cancel of its request in the request's context, and a call through
-//! a service is cancelled by dropping its future.
+//! A cancel is not a message through a tower stack. A service sees the cancel of its request in the request's context,
+//! and a call through a service is cancelled by dropping its future.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ impl<'de> serde::Deserialize<'de> for RawParams {
 }
 
 impl Router {
-    /// Serves a method with a tower service and its layers. The service is cloned for each request, and its readiness is awaited in that
-    /// request's task, so a service that is not ready delays no other request.
+    /// Serves a method with a tower service and its layers. The service is cloned for each request, and its readiness
+    /// is awaited in that request's task, so a service that is not ready delays no other request.
     #[must_use]
     pub fn service<S, R>(self, name: impl AsRef<str>, service: S) -> Self
     where
@@ -111,7 +111,8 @@ impl CallRequest {
     }
 }
 
-/// Always ready. Too many calls in flight are an error of the call ([`CallError::TooMany`]). Dropping the future cancels the call.
+/// Always ready. Too many calls in flight are an error of the call ([`CallError::TooMany`]). Dropping the future
+/// cancels the call.
 impl Service<CallRequest> for Peer {
     type Response = Box<RawValue>;
     type Error = CallError;

@@ -3,16 +3,16 @@ use memchr::memchr;
 
 use super::{BadFrame, Decoded, shed};
 
-/// The largest header block, in bytes, line ends counted.
+/// The largest header block, in bytes, including line ends.
 const MAX_HEADER_BYTES: usize = 8 * 1024;
 
-/// A header block that says `Content-Length`, an empty line, then that many bytes.
+/// A header block with `Content-Length`, an empty line, then that many bytes.
 ///
-/// Header lines end with `\r\n`; a block whose every line ends with `\n` alone is taken too. One that mixes them holds
-/// something a program printed.
+/// Header lines end with `\r\n`. A block in which every line ends with `\n` alone is accepted too. A block that mixes
+/// both contains output that a program printed, and is refused.
 ///
-/// A body over the limit or in a charset other than UTF-8 is refused and skipped without being held. Every other
-/// fault leaves no way to find the next frame: the decoder stays failed.
+/// A body above the limit or in a charset other than UTF-8 is refused and skipped, and is not kept in memory. After
+/// every other fault the next frame cannot be found, and the decoder stays failed.
 ///
 /// ```
 /// # use rescind_core::{ContentLength, Decoded};
@@ -24,9 +24,9 @@ const MAX_HEADER_BYTES: usize = 8 * 1024;
 #[derive(Debug)]
 pub struct ContentLength {
     buffer: BytesMut,
-    /// This many bytes at the head of the buffer hold no `\n`; counted in a header block only.
+    /// The number of bytes at the head of the buffer that are known to contain no `\n`. Used in a header block only.
     scanned: usize,
-    /// In bytes, of the body.
+    /// The largest body, in bytes.
     limit: usize,
     state: State,
 }
@@ -39,14 +39,14 @@ enum State {
     Failed,
 }
 
-/// What the header block said so far.
+/// The content of the header block so far.
 #[derive(Debug, Default)]
 struct Block {
-    /// In bytes, line ends counted.
+    /// In bytes, including line ends.
     size: usize,
     length: Option<usize>,
     foreign_charset: bool,
-    /// Its lines end with a bare `\n`; `None`: none was read.
+    /// Whether its lines end with a bare `\n`. `None`: no line was read.
     bare: Option<bool>,
 }
 
@@ -57,18 +57,18 @@ impl ContentLength {
         Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Header(Block::default()) }
     }
 
-    /// Takes bytes in.
+    /// Appends input.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Where input is appended, for readers that save a copy. Only ever append to it.
+    /// The buffer to which a reader appends input without a copy. Only append to it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
-    /// The next body, or the refusal of one; `None`: more input is needed. Call until `None` after each piece of
-    /// input: what is held stays bounded only by that.
+    /// The next body, or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
+    /// input: otherwise the memory in use is not limited.
     pub fn next_frame(&mut self) -> Option<Decoded> {
         loop {
             match &mut self.state {
@@ -104,8 +104,8 @@ impl ContentLength {
         }
     }
 
-    /// What the end of input leaves: [`BadFrame::Truncated`] within a frame, else nothing; a refused frame is not
-    /// reported again. Call after `next_frame` gave `None`.
+    /// The result of the end of input: [`BadFrame::Truncated`] inside a frame, else nothing. A refused frame is not
+    /// reported again. Call it after `next_frame` returned `None`.
     pub fn finish(&mut self) -> Option<Decoded> {
         let cut = match &self.state {
             State::Header(block) => block.size > 0 || !self.buffer.is_empty(),
@@ -116,7 +116,7 @@ impl ContentLength {
         cut.then_some(Decoded::Bad(BadFrame::Truncated))
     }
 
-    /// No frame can be found any more; all further input is dropped.
+    /// Whether no further frame can be found. All further input is dropped.
     #[must_use]
     pub const fn is_failed(&self) -> bool {
         matches!(self.state, State::Failed)
@@ -132,13 +132,13 @@ impl ContentLength {
         out.extend_from_slice(body);
     }
 
-    /// Bytes of a frame that has begun and is not whole. Asked after `next_frame` gave `None`.
+    /// The number of bytes of a frame that is not complete. Call it after `next_frame` returned `None`.
     #[must_use]
     pub fn partial(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Drops the body that has begun, and what is still to come of it. `false`: none has begun.
+    /// Drops the body that has begun, and the rest of it when it arrives. `false`: no body has begun.
     pub fn skip_frame(&mut self) -> bool {
         let State::Body { length } = self.state else { return false };
         self.state = State::Skipping { remaining: length.saturating_sub(self.buffer.len()) };
@@ -187,7 +187,7 @@ impl ContentLength {
         }
     }
 
-    /// The header block is whole: what follows is a body to read or to skip.
+    /// The header block is complete: a body follows, to read or to skip.
     fn body(&mut self) -> Step {
         let State::Header(Block { length: Some(length), foreign_charset, .. }) = self.state else {
             return self.refuse(BadFrame::BadLength);
@@ -236,13 +236,13 @@ impl Block {
     }
 }
 
-/// Whether a byte may stand in the name of a header field, as HTTP has it.
+/// Whether HTTP allows this byte in the name of a header field.
 const fn is_of_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
 }
 
-/// Digits alone: no sign, no overflow.
+/// Only digits: no sign, no overflow.
 fn parse_length(value: &[u8]) -> Option<usize> {
     let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
     if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -258,7 +258,7 @@ fn is_utf8(content_type: &[u8]) -> bool {
         let (name, value) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
         let value = value.trim_ascii();
         let value = value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value);
-        // `utf8` is what older language clients send; the LSP asks servers to take it.
+        // Older language clients send `utf8`; the LSP asks servers to accept it.
         !name.trim_ascii().eq_ignore_ascii_case(b"charset")
             || value.eq_ignore_ascii_case(b"utf-8")
             || value.eq_ignore_ascii_case(b"utf8")
@@ -292,7 +292,7 @@ mod tests {
         all
     }
 
-    /// Whole and one byte at a time must tell the same.
+    /// Input in one piece and byte by byte must give the same result.
     fn decode(input: &[u8]) -> Vec<Decoded> {
         let whole = decode_pieces(&[input]);
         assert_eq!(decode_pieces(&input.chunks(1).collect::<Vec<_>>()), whole);

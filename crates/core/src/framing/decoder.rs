@@ -2,7 +2,7 @@ use bytes::BytesMut;
 
 use super::{ContentLength, Decoded, Newline};
 
-/// How frames stand in a stream of bytes.
+/// How frames are delimited in a stream of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Framing {
     /// One message a line: ACP, MCP, ABP over stdio.
@@ -41,12 +41,12 @@ pub enum Decoder {
 }
 
 impl Decoder {
-    /// Takes bytes in.
+    /// Appends input.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer_mut().extend_from_slice(bytes);
     }
 
-    /// Where input is appended, for readers that save a copy. Only ever append to it.
+    /// The buffer to which a reader appends input without a copy. Only append to it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         match self {
             Self::Newline(decoder) => decoder.buffer_mut(),
@@ -54,7 +54,8 @@ impl Decoder {
         }
     }
 
-    /// The next frame or refusal; `None`: more input is needed. Call until `None` after each piece of input.
+    /// The next frame or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
+    /// input.
     pub fn next_frame(&mut self) -> Option<Decoded> {
         match self {
             Self::Newline(decoder) => decoder.next_frame(),
@@ -62,7 +63,8 @@ impl Decoder {
         }
     }
 
-    /// What the end of input leaves: a last frame, a cut one, or nothing. Call after `next_frame` gave `None`.
+    /// The result of the end of input: a last frame, a truncated one, or nothing. Call it after `next_frame` returned
+    /// `None`.
     pub fn finish(&mut self) -> Option<Decoded> {
         match self {
             Self::Newline(decoder) => decoder.finish(),
@@ -70,7 +72,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes of a frame that has begun and is not whole. Asked after `next_frame` gave `None`.
+    /// The number of bytes of a frame that is not complete. Call it after `next_frame` returned `None`.
     #[must_use]
     pub fn partial(&self) -> usize {
         match self {
@@ -79,7 +81,8 @@ impl Decoder {
         }
     }
 
-    /// Drops the frame that has begun, and what is still to come of it. `false`: none has begun, or its end is not known.
+    /// Drops the frame that has begun, and the rest of it when it arrives. `false`: no frame has begun, or its end is
+    /// not known.
     pub fn skip_frame(&mut self) -> bool {
         match self {
             Self::Newline(decoder) => decoder.skip_frame(),
@@ -87,7 +90,7 @@ impl Decoder {
         }
     }
 
-    /// No frame can be found any more; all further input is dropped.
+    /// Whether no further frame can be found. All further input is dropped.
     #[must_use]
     pub const fn is_failed(&self) -> bool {
         match self {

@@ -1,9 +1,10 @@
-//! Cutting bytes into frames, without I/O: bytes in, frames or [`BadFrame`] items out.
+//! Splits bytes into frames, without I/O: bytes go in, frames or [`BadFrame`] items come out.
 //!
 //! Invariants of every decoder:
-//! - what it holds is at most twice the limit, whatever the peer claims: nothing is allocated on a peer's word alone;
-//! - each byte is looked at a bounded number of times, however small the pieces it comes in;
-//! - a frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`], and a frame shares the read buffer's memory.
+//! - A decoder holds at most twice the limit, whatever length the peer announces. It does not allocate memory for an
+//!   announced length.
+//! - Each byte is examined a limited number of times, however small the pieces of the input are.
+//! - A frame is reported once, as [`Decoded::Frame`] or as [`Decoded::Bad`]. It shares the memory of the read buffer.
 
 mod content_length;
 mod decoder;
@@ -15,24 +16,24 @@ pub use newline::Newline;
 
 use bytes::{Bytes, BytesMut};
 
-/// Why some bytes are no frame. It is an item among frames, not an error: where the framing can find the next frame
+/// Why some bytes are not a frame. It is an item among frames and not an error: if the framing can find the next frame,
 /// the connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadFrame {
-    /// The frame is over the limit; it was dropped.
+    /// The frame is larger than the limit. It was dropped.
     #[error("the frame is larger than {limit} bytes")]
     TooLarge {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// There was no memory left for the rest of the frame; it was dropped.
+    /// There was no memory for the rest of the frame. It was dropped.
     #[error("the limit `memory` is reached; the frame was dropped")]
     MemoryFull,
-    /// A `Content-Length` header is missing, double, negative, too large or no number.
+    /// A `Content-Length` header is missing, occurs twice, is negative, is too large or is not a number.
     #[error("the Content-Length header is missing or unusable")]
     BadLength,
-    /// The header block is over 8 KiB or holds a line that is no header.
+    /// The header block is larger than 8 KiB or contains a line that is not a header.
     #[error("the header block is unusable")]
     BadHeader,
     /// `Content-Type` names a charset other than UTF-8.
@@ -41,19 +42,20 @@ pub enum BadFrame {
     /// The input ended inside a frame.
     #[error("the input ended inside a frame")]
     Truncated,
-    /// It is a binary message, on a wire whose frames are text.
+    /// It is a binary message, on a transport whose frames are text.
     #[error("the message is binary, not text")]
     Binary,
-    /// It is a text message that is no UTF-8, on a wire that may not go on after one.
+    /// It is a text message that is not UTF-8, on a transport that must not continue after one.
     #[error("the message is not UTF-8")]
     NotUtf8,
-    /// What the wire puts around a frame is broken; no further frame can be found.
+    /// The transport's own framing is broken. No further frame can be found.
     #[error("the framing around the message is broken")]
     Broken,
 }
 
 impl BadFrame {
-    /// Whether the next frame can be found after this one in `Content-Length` framing. (`Newline` always can.)
+    /// Whether the next frame can be found after this one in `Content-Length` framing. (In `Newline` framing it always
+    /// can.)
     #[must_use]
     pub const fn is_recoverable(self) -> bool {
         match self {
@@ -73,15 +75,16 @@ impl BadFrame {
 pub enum Decoded {
     /// A frame, without its framing.
     Frame(Bytes),
-    /// Bytes that are none.
+    /// Bytes that are not a frame.
     Bad(BadFrame),
 }
 
-/// A remainder of up to this many bytes is copied to fresh memory when a large frame leaves the buffer, so that an
-/// idle connection does not keep the room of its largest frame.
+/// If at most this many bytes remain when a large frame leaves the buffer, they are copied to new memory. So an idle
+/// connection does not keep the memory of its largest frame.
 const SHED: usize = 64 * 1024;
 
-/// Gives back the room a frame of `taken` bytes needed. Linear over all: at most as many bytes move as left.
+/// Frees the memory that a frame of `taken` bytes needed. The total cost is linear: it never copies more bytes than the
+/// frame had.
 fn shed(buffer: &mut BytesMut, taken: usize) {
     if taken > SHED && buffer.len() <= SHED {
         *buffer = BytesMut::from(&buffer[..]);

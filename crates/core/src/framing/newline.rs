@@ -8,8 +8,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// One message a line.
 ///
-/// A `\r` before the `\n` is dropped, empty lines are skipped, a byte order mark is dropped once, at the start. A
-/// line over the limit is reported once and dropped up to the next `\n`.
+/// A `\r` before the `\n` is dropped, and empty lines are skipped. A byte order mark at the start is dropped once. A
+/// line above the limit is reported once and dropped up to the next `\n`.
 ///
 /// ```
 /// # use rescind_core::{Decoded, Newline};
@@ -23,16 +23,16 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 #[derive(Debug)]
 pub struct Newline {
     buffer: BytesMut,
-    /// This many bytes at the head of the buffer hold no `\n`.
+    /// The number of bytes at the head of the buffer that are known to contain no `\n`.
     scanned: usize,
-    /// In bytes, line end not counted.
+    /// The longest line, in bytes, without its line end.
     limit: usize,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing was read: a byte order mark may come.
+    /// Nothing was read: a byte order mark may follow.
     Start,
     /// In a line.
     Line,
@@ -41,24 +41,24 @@ enum State {
 }
 
 impl Newline {
-    /// A decoder for lines of at most `limit` bytes, their line end not counted.
+    /// A decoder for lines of at most `limit` bytes, without their line ends.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { buffer: BytesMut::new(), scanned: 0, limit, state: State::Start }
     }
 
-    /// Takes bytes in.
+    /// Appends input.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Where input is appended, for readers that save a copy. Only ever append to it.
+    /// The buffer to which a reader appends input without a copy. Only append to it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }
 
-    /// The next line, or the refusal of one; `None`: more input is needed. Call until `None` after each piece of
-    /// input: what is held stays bounded only by that.
+    /// The next line, or its refusal. `None`: more input is needed. Call it until it returns `None` after each piece of
+    /// input: otherwise the memory in use is not limited.
     pub fn next_frame(&mut self) -> Option<Decoded> {
         if !self.is_past_start() {
             return None;
@@ -84,7 +84,8 @@ impl Newline {
         }
     }
 
-    /// What the end of input leaves: a last line without its `\n` is a frame. Call after `next_frame` gave `None`.
+    /// The result of the end of input: a last line without its `\n` is a frame. Call it after `next_frame` returned
+    /// `None`.
     pub fn finish(&mut self) -> Option<Decoded> {
         let rest = self.buffer.split();
         self.scanned = 0;
@@ -96,9 +97,9 @@ impl Newline {
 
     /// Appends `body` as one line to `out`.
     ///
-    /// JSON may hold raw line ends only as white space between tokens, so a body that has one is written without the
-    /// white space between its tokens. A line end within a string is no JSON; it is written escaped, as no line may
-    /// ever break.
+    /// JSON allows raw line ends only as white space between tokens, so a body that has one is written without the
+    /// white space between its tokens. A line end inside a string is not JSON. It is written escaped, because a frame
+    /// is always one line.
     pub fn encode(body: &[u8], out: &mut BytesMut) {
         out.reserve(body.len() + 1);
         if memchr2(b'\n', b'\r', body).is_none() {
@@ -109,13 +110,13 @@ impl Newline {
         out.extend_from_slice(b"\n");
     }
 
-    /// Bytes of a line that has begun and is not whole. Asked after `next_frame` gave `None`.
+    /// The number of bytes of a line that is not complete. Call it after `next_frame` returned `None`.
     #[must_use]
     pub fn partial(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Drops the line that has begun, up to the next `\n`. `false`: none has begun.
+    /// Drops the line that has begun, up to the next `\n`. `false`: no line has begun.
     pub fn skip_frame(&mut self) -> bool {
         if self.state != State::Line || self.buffer.is_empty() {
             return false;
@@ -125,7 +126,7 @@ impl Newline {
         true
     }
 
-    /// Drops a byte order mark once; `false`: it cannot be told yet whether one comes.
+    /// Drops a byte order mark, once. `false`: more input is needed to know whether there is one.
     fn is_past_start(&mut self) -> bool {
         if self.state == State::Start {
             if self.buffer.starts_with(BYTE_ORDER_MARK) {
@@ -138,14 +139,14 @@ impl Newline {
         true
     }
 
-    /// No `\n` was found: keeps what may become a frame, and nothing else.
+    /// No `\n` was found: keeps only bytes that may become a frame.
     fn wait_for_line_end(&mut self) -> Option<Decoded> {
         self.scanned = self.buffer.len();
         if self.state == State::Dropping {
             self.forget();
             return None;
         }
-        // A `\r` just over the limit may belong to the line end.
+        // A `\r` directly above the limit may belong to the line end.
         let line = self.buffer.strip_suffix(b"\r").unwrap_or(&self.buffer);
         if line.len() <= self.limit {
             return None;

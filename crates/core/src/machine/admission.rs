@@ -42,7 +42,8 @@ impl Session {
         if let Some((_, first)) = first.filter(|_| !failpoint::active(Failpoint::OverwriteDuplicate)) {
             let open = first.state.is_open();
             self.emit(Event::DuplicateId);
-            // I4: the first request is not affected. While it is open the peer would take a refusal with its id for its answer.
+            // I4: the first request is not affected. While it is open the peer would take a refusal with its id for its
+            // answer.
             return if open {
                 Err(NotAdmitted::DuplicateId)
             } else {
@@ -95,8 +96,8 @@ impl Session {
         Ok(())
     }
 
-    /// The early cancel that waits for this request. It is removed in any case, so that it cannot cancel a later request with the same id. It has
-    /// an effect unless the request is not cancellable by messages.
+    /// The early cancel that waits for this request. It is removed in any case, so that it cannot cancel a later
+    /// request with the same id. It has an effect unless the request is not cancellable by messages.
     fn take_early(
         &mut self,
         now: Instant,
@@ -164,8 +165,8 @@ impl Session {
         }
     }
 
-    /// How the key of a refused request is remembered: a refusal is an answer too, and a cancel after it is late. `None`: the key belongs to
-    /// another request.
+    /// How the key of a refused request is remembered: a refusal is an answer too, and a cancel after it is late.
+    /// `None`: the key belongs to another request.
     fn settled_by_refusal(
         &mut self,
         now: Instant,

@@ -37,8 +37,9 @@ impl TokenBucket {
 }
 
 impl Session {
-    /// Receives a frame that is not a message. It is answered without an id, in the dialect's form: 100 in a burst and one more each 100 ms; above
-    /// that it is only counted. One that arrived on an exchange of the peer is always answered, because the exchange must end.
+    /// Receives a frame that is not a message. It is answered without an id, in the dialect's form: 100 in a burst and
+    /// one more each 100 ms; above that it is only counted. One that arrived on an exchange of the peer is always
+    /// answered, because the exchange must end.
     pub fn recv_bad(&mut self, now: Instant, why: BadMessage, exchange: ExchangeId) {
         self.emit(Event::BadFrame);
         let is_lost = self.lifecycle.state() == lifecycle::State::Lost;
@@ -53,8 +54,8 @@ impl Session {
         self.emit(Event::IgnoredToken);
     }
 
-    /// Receives a request of which only the id can be read. It is refused with that id, as any request that is not admitted. If the id is in use,
-    /// nothing is sent: the peer would take it for the answer of the first request (I4).
+    /// Receives a request of which only the id can be read. It is refused with that id, as any request that is not
+    /// admitted. If the id is in use, nothing is sent: the peer would take it for the answer of the first request (I4).
     pub fn recv_bad_request(&mut self, id: RequestId, tag: u8, why: BadMessage, origin: &Origin) {
         self.emit(Event::BadFrame);
         if self.lifecycle.state() == lifecycle::State::Lost {

@@ -17,11 +17,11 @@ use crate::id::{CallKey, CallNumber, ExchangeId, InboundKey, RequestId};
 type OwedAck = Option<(RequestId, ExchangeId)>;
 
 impl Session {
-    /// Receives a cancel of the peer. `key` is `None` if it names no valid id. `ack` is the id of its acknowledgement, in dialects that acknowledge
-    /// cancels.
+    /// Receives a cancel of the peer. `key` is `None` if it names no valid id. `ack` is the id of its acknowledgement,
+    /// in dialects that acknowledge cancels.
     ///
-    /// A cancel of an unknown or finished request, or of one of another principal, has no effect (I4, I8). A second cancel has no further effect
-    /// (I7).
+    /// A cancel of an unknown or finished request, or of one of another principal, has no effect (I4, I8). A second
+    /// cancel has no further effect (I7).
     pub fn recv_cancel(
         &mut self,
         now: Instant,
@@ -78,8 +78,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// This side cancels a request that it serves. The peer gets the dialect's answer for that. Returns `true` if the request was open and not
-    /// cancelled before. Only a shutdown and a disconnect cancel the handshake (I9).
+    /// This side cancels a request that it serves. The peer gets the dialect's answer for that. Returns `true` if the
+    /// request was open and not cancelled before. Only a shutdown and a disconnect cancel the handshake (I9).
     pub fn local_cancel(&mut self, now: Instant, key: InboundKey, cause: Cause) -> bool {
         let Some(request) = self.requests.get(key.0) else { return false };
         let ends_all = matches!(cause.kind(), CauseKind::Shutdown | CauseKind::Disconnected);
@@ -94,7 +94,8 @@ impl Session {
         accepted
     }
 
-    /// The peer closed the exchange of its requests. The dialect decides whether that is a cancel. It does not cancel the handshake (I9).
+    /// The peer closed the exchange of its requests. The dialect decides whether that is a cancel. It does not cancel
+    /// the handshake (I9).
     pub fn recv_exchange_closed(&mut self, now: Instant, exchange: ExchangeId) {
         for key in self.requests_on(exchange) {
             match self.rules().lost_stream {
@@ -191,8 +192,8 @@ impl Session {
         }
     }
 
-    /// A cancel of a request that is cancelled already and shielded. Its acknowledgement waits as the first one does, up to a limit: a peer may send
-    /// cancels for as long as the shield lasts (I11).
+    /// A cancel of a request that is cancelled already and shielded. Its acknowledgement waits as the first one does,
+    /// up to a limit: a peer may send cancels for as long as the shield lasts (I11).
     fn hold_ack_again(&mut self, key: InboundKey, id: RequestId, ack: OwedAck) {
         if ack.is_some() && self.held_acks >= self.config.limits.max_early_cancels {
             self.emit(Event::LimitReached("parked"));

@@ -1,8 +1,9 @@
 //! Parents and children: the calls of a handler belong to the request that it serves.
 //!
-//! A cascade unlinks the children of a request one by one, the oldest first, at most [`Limits::max_cancels_per_step`](crate::Limits) in a step, and
-//! cancels each. So none is signalled twice (I5), and no step is long. It needs no recursion: the children of a child are on the peer's side,
-//! which receives the child's cancel.
+//! A cascade unlinks the children of a request one by one, the oldest first, at most
+//! [`Limits::max_cancels_per_step`](crate::Limits) in a step, and cancels each. So none is signalled twice (I5), and no
+//! step is long. It needs no recursion: the children of a child are on the peer's side, which receives the child's
+//! cancel.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
@@ -39,7 +40,7 @@ impl Cascades {
         self.foreign.iter().map(|(parent, child)| (*parent, child.0))
     }
 
-    /// A request that stands here is gone, and no cascade has anything left to walk there (I3).
+    /// Removes an ended request whose children are all unlinked (I3).
     pub(super) fn forget(&mut self, parent: InboundKey) {
         if self.parents.front() == Some(&parent) {
             self.parents.pop_front();
@@ -82,7 +83,7 @@ impl Session {
         Ok(())
     }
 
-    /// A child on another connection has ended by itself.
+    /// A child on another connection has ended.
     pub fn local_release(&mut self, parent: InboundKey, child: ForeignChild) {
         self.tree.foreign.remove(&(parent, child));
         self.free_if_childless(parent);
@@ -94,7 +95,8 @@ impl Session {
         !self.tree.parents.is_empty()
     }
 
-    /// Cancels one slice of the cascades in progress. Every input does so once. Call it between frames while [`has_work`](Self::has_work) is true.
+    /// Cancels one slice of the cascades in progress. Every input does so once. Call it between frames while
+    /// [`has_work`](Self::has_work) is true.
     pub fn advance(&mut self, now: Instant) {
         self.walk(now);
         self.after_end(now);
@@ -125,7 +127,7 @@ impl Session {
         }
     }
 
-    /// A planted bug: it needs stack for each child.
+    /// A planted bug: it uses stack for each child.
     #[cfg(feature = "failpoints")]
     fn walk_by_itself(&mut self, now: Instant) {
         let Some(parent) = self.tree.parents.front().copied() else { return };

@@ -2,7 +2,7 @@
 
 use crate::dialect::{CapabilityGate, Handshake, HandshakePart, Role, Rules};
 
-/// What both sides have declared so far.
+/// The declarations of both sides so far.
 #[derive(Clone, Debug)]
 pub(super) struct Agreement {
     role: Role,
@@ -10,7 +10,7 @@ pub(super) struct Agreement {
     peers: bool,
     exchange: Exchange,
     batches: bool,
-    /// As [`Handshake::exempting`], of each side.
+    /// [`Handshake::exempting`] of each side.
     ours_exempting: Option<Vec<String>>,
     peers_exempting: Option<Vec<String>>,
 }
@@ -34,7 +34,8 @@ impl Agreement {
         }
     }
 
-    /// Reads one half. The result ends the handshake: for the server when the machine accepts it, for the client when it has received it (000-20).
+    /// Reads one part. The result ends the handshake: for the server when the machine accepts it, for the client when
+    /// it has received it (000-20).
     pub(super) fn hear(&mut self, rules: &Rules, part: HandshakePart, said: &Handshake) {
         let ours = matches!(
             (part, self.role),
@@ -57,12 +58,12 @@ impl Agreement {
         }
     }
 
-    /// The session is open.
+    /// Whether the session is open.
     pub(super) fn is_over(&self) -> bool {
         self.exchange == Exchange::Over
     }
 
-    /// Cancels of the peer are handled.
+    /// Whether cancels of the peer are handled.
     pub(super) fn hears_cancels(&self, rules: &Rules) -> bool {
         match rules.gate {
             CapabilityGate::None => true,
@@ -70,7 +71,7 @@ impl Agreement {
         }
     }
 
-    /// A cancel may be sent to the peer.
+    /// Whether a cancel may be sent to the peer.
     pub(super) fn may_send_cancels(&self, rules: &Rules) -> bool {
         match rules.gate {
             CapabilityGate::None => true,

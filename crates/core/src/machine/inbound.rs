@@ -14,8 +14,8 @@ use crate::failpoint::{self, Failpoint};
 use crate::id::{ClientNumber, ExchangeId, InboundKey, RequestId, Scope};
 
 impl Session {
-    /// Receives a request of the peer. `Some(key)`: it has a slot from now on, and `Start` is an output of this step or of a later one. `None`: it
-    /// was refused, and the outputs contain the refusal.
+    /// Receives a request of the peer. `Some(key)`: it has a slot from now on, and `Start` is an output of this step or
+    /// of a later one. `None`: it was refused, and the outputs contain the refusal.
     pub fn recv_request(&mut self, now: Instant, arrival: InboundRequest<'_>) -> Option<InboundKey> {
         let hash = self.ids.hash(&(arrival.origin.scope, &arrival.id));
         if let Err(refusal) = self.admit(now, &arrival, hash) {
@@ -106,8 +106,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The task of a handler has ended: it returned, it was aborted, or its thread ended. Only now its permit and its id are free (I10). A task that
-    /// ends without [`local_answer`](Self::local_answer) counts as a panic.
+    /// The task of a handler has ended: it returned, it was aborted, or its thread ended. Only now its permit and its
+    /// id are free (I10). A task that ends without [`local_answer`](Self::local_answer) counts as a panic.
     pub fn local_ended(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get(key.0) else { return };
         if failpoint::active(Failpoint::LostKeepsSlots) && self.lifecycle.state() == lifecycle::State::Lost {

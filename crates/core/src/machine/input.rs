@@ -34,15 +34,15 @@ pub struct InboundRequest<'a> {
     pub cancel_key: CancelKey,
     /// Its method.
     pub method: &'a str,
-    /// Whether its params put it out of a cancel's reach.
+    /// Whether its params make it uncancellable by messages.
     pub exempt: CancelExemption,
-    /// The codec's own mark.
+    /// The mark of the codec.
     pub tag: u8,
-    /// Where it came from.
+    /// The origin of its message.
     pub origin: Origin,
-    /// The method is declared as one this side may cancel (LSP's server-cancellable).
+    /// Whether its method is declared as server-cancellable (LSP).
     pub server_cancellable: bool,
-    /// What its handler runs on.
+    /// Where its handler runs.
     pub work: Work,
     /// Whether the server, over all its connections, admits it. `Err` names the limit that is reached.
     pub admission: Result<(), &'static str>,
@@ -79,9 +79,9 @@ pub struct CallSpec<'a> {
     pub parent: Option<InboundKey>,
     /// Its deadline: it is cancelled at this time.
     pub deadline: Option<Instant>,
-    /// Whether its params put it out of a cancel's reach.
+    /// Whether its params make it uncancellable by messages.
     pub exempt: CancelExemption,
-    /// What its caller does after a cancel. `None`: the dialect's default.
+    /// How the caller proceeds after a cancel. `None`: the dialect's default.
     pub after_cancel: Option<AfterCancel>,
 }
 
@@ -93,11 +93,12 @@ impl<'a> CallSpec<'a> {
     }
 }
 
-/// What a caller does after its cancel was sent.
+/// How a caller proceeds after its cancel was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AfterCancel {
-    /// It waits for the peer's answer, for at most [`Limits::cancel_response_timeout`](crate::Limits::cancel_response_timeout). The default where the dialect requires an
-    /// answer.
+    /// It waits for the peer's answer, for at most
+    /// [`Limits::cancel_response_timeout`](crate::Limits::cancel_response_timeout). The default where the dialect
+    /// requires an answer.
     WaitForPeer,
     /// It returns at once. The default where the dialect forbids an answer, and for a dropped call.
     ReturnNow,
@@ -114,14 +115,14 @@ pub enum AnswerKind {
     Error,
 }
 
-/// What happens to requests of the peer when the connection is lost.
+/// How requests of the peer are treated when the connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DisconnectPolicy {
     /// Cancel them at once (byte streams, WebSocket).
     CancelNow,
-    /// Let them run for [`Limits::detach_grace`](crate::Limits::detach_grace), then cancel them.
+    /// They run for [`Limits::detach_grace`](crate::Limits::detach_grace), then they are cancelled.
     Detach,
-    /// Let them run to their ends. Their answers are dropped.
+    /// They run to their ends. Their answers are dropped.
     Keep,
 }
 
@@ -133,7 +134,8 @@ pub enum CancelResult {
     Sent,
     /// The request was not written yet. It is removed from the outbox and never sent.
     TakenBack,
-    /// No cancel can be sent: the request is not cancellable, or the peer does not accept cancels. The call is settled on this side alone.
+    /// No cancel can be sent: the request is not cancellable, or the peer does not accept cancels. The call is settled
+    /// on this side alone.
     NotSupported,
     /// The call had ended, or was cancelled before.
     AlreadySettled,

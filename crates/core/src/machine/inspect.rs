@@ -1,4 +1,4 @@
-//! A look at everything a session holds, for engines that prove things about it. Behind the feature `verify`.
+//! A view of everything that a session holds, for the engines that verify it. Behind the feature `verify`.
 
 use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use super::timers::Timer;
 use crate::cause::CauseKind;
 use crate::id::{CallNumber, ExchangeId, InboundKey, OutboundKey, Principal, RequestId, Scope};
 
-/// What decides what a session does next, with times counted from the moment of the look. Two sessions with equal inspections
-/// that were given the same kinds of input do the same from here on, but for the names of slots to come: left out are counters (that
-/// of bad frames among them, of which a hundred are answered in one go), and what the search of `rescind-testkit` does not vary (the
-/// kind of work of an id, the tags of requests, reasons).
+/// Everything that decides how a session continues, with times relative to the time of the view. Two sessions with
+/// equal inspections that received the same kinds of input continue in the same way, except for the names of later
+/// slots. Counters are left out (also that of bad frames, of which a hundred are answered in a burst), and values that
+/// the search of `rescind-testkit` does not vary (the kind of work of an id, the tags of requests, reasons).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Where the connection stands.
+    /// The state of the connection.
     pub standing: Standing,
-    /// Its own timer, the end of a shutdown's drain, whether shields are ignored and values are waited for.
+    /// Its timer, the end of a shutdown's drain, whether shields are ignored, and whether values are waited for.
     pub lifecycle: (Option<Duration>, Option<Duration>, bool, bool),
-    /// The client has begun the session, has shut it down, and the exit code that is owed.
+    /// Whether the client has begun the session, whether it has shut it down, and the exit code that it requested.
     pub leaving: (bool, bool, Option<u8>),
     /// The capabilities agreed so far, and whether the handshake is over.
     pub agreement: (bool, bool, bool),
@@ -32,51 +32,53 @@ pub struct Inspection {
     pub requests: Vec<RequestView>,
     /// Every call that has a slot, in the order of their slots.
     pub calls: Vec<CallView>,
-    /// How many of them are not settled, by the machine's own count.
+    /// The calls that are not settled, as the machine counts them.
     pub open_calls: usize,
-    /// Permits out, of tasks and of blocking work.
+    /// Permits in use, of tasks and of blocking work.
     pub permits: (usize, usize),
     /// The requests that wait for a permit, in order.
     pub queue: Vec<InboundKey>,
-    /// What is due, how long from now, soonest first.
+    /// The timers with the time until they fire, the soonest first.
     pub timers: Vec<(Duration, TimerView)>,
-    /// Early cancels that wait, eldest first, each with its sender and its age; one that is too old to count is as old as may be.
+    /// Early cancels that wait, the oldest first, each with its principal and its age. An age above the limit is shown
+    /// as the limit.
     pub parked: Vec<(Scope, RequestId, Option<Principal>, Duration)>,
-    /// Settled keys that are remembered, eldest first.
+    /// Settled keys that are remembered, the oldest first.
     pub remembered: Vec<Remembered>,
-    /// Of the settled keys that are not remembered any more: the highest number, and whether a string was among them.
+    /// The settled keys that were forgotten: the highest number, and whether a string was among them.
     pub forgotten: (Option<i64>, bool),
-    /// The requests whose children a cascade walks, in order.
+    /// The requests whose children are being cancelled, in order.
     pub cascades: Vec<InboundKey>,
     /// The children on other connections.
     pub foreign: Vec<(InboundKey, u64)>,
-    /// Exchanges and the requests that came on them.
+    /// The exchanges, and the requests that arrived on them.
     pub exchanges: Vec<(ExchangeId, InboundKey)>,
-    /// Keys cancels name requests by, where those are not their ids.
+    /// The keys by which cancels name requests, if they are not the ids.
     pub cancel_keys: Vec<(Scope, RequestId, InboundKey)>,
-    /// Cancels of ours that may still be acknowledged.
+    /// Cancels of this side that may still be acknowledged.
     pub cancels: Vec<(CallNumber, OutboundKey)>,
-    /// How many names the two indexes hold: requests, calls.
+    /// The number of names in the two indexes: requests, calls.
     pub indexed: (usize, usize),
-    /// The number the next call or cancel takes.
+    /// The number of the next call or cancel.
     pub next_number: u64,
     /// Outputs that were not polled.
     pub outputs: usize,
 }
 
-/// A settled key: whose it was and whether it was cancelled, unless a younger entry tells that; and its age, as of an early cancel.
+/// A settled key: its principal and whether it was cancelled, unless a younger entry has them; and its age, limited as
+/// that of an early cancel.
 pub type Remembered = (Scope, RequestId, Option<(Option<Principal>, bool)>, Duration);
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// Both ways are open.
+    /// Both directions are open.
     Open,
     /// The input has ended.
     HalfClosed,
-    /// A shutdown lets handlers end by themselves.
+    /// In a shutdown, before its signals: handlers may end.
     Draining,
-    /// A shutdown has signalled them.
+    /// In a shutdown, after its signals.
     Grace,
     /// `Close` was output.
     Closed,
@@ -84,24 +86,24 @@ pub enum Standing {
     Lost,
 }
 
-/// Where a request of the peer stands.
+/// The state of a request of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestState {
     /// It waits for a permit.
     Queued,
     /// Its handler runs.
     Running,
-    /// A cancel was accepted and a shield holds.
+    /// A cancel was accepted, and a shield delays it.
     CancelPending,
     /// Its handler was signalled.
     Cancelling,
-    /// It is settled, and its task runs; `true`: the signal is still owed.
+    /// It is settled, and its task runs. `true`: the handler must still be signalled.
     Draining(bool),
-    /// Its task is gone.
+    /// Its task has ended.
     Ended,
 }
 
-/// Where a call of ours stands.
+/// The state of a call of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallState {
     /// It was not written.
@@ -110,7 +112,7 @@ pub enum CallState {
     Written,
     /// It is cancelled, and the caller waits.
     Cancelling,
-    /// It is settled; its cancel waits to be written.
+    /// It is settled. Its cancel waits to be written.
     Leaving,
 }
 
@@ -120,29 +122,29 @@ pub enum CallState {
 pub struct RequestView {
     /// Its key.
     pub key: InboundKey,
-    /// Its id, in its space.
+    /// Its id and the scope of the id.
     pub id: (Scope, RequestId),
-    /// Who asked it.
+    /// Its principal.
     pub principal: Option<Principal>,
-    /// Where it stands.
+    /// Its state.
     pub state: RequestState,
-    /// The first cancel that counted.
+    /// The cause of its first accepted cancel.
     pub cause: Option<CauseKind>,
-    /// Whether cancel messages reach it.
+    /// Whether cancel messages can cancel it.
     pub cancellable: bool,
-    /// Critical sections entered.
+    /// The critical sections that it has entered.
     pub shields: u32,
-    /// Acknowledgements held back.
+    /// The acknowledgements that wait.
     pub held_acks: usize,
-    /// Its task was told to end.
+    /// Its task was aborted.
     pub aborted: bool,
-    /// It ends with a fixed result when it is torn down in good order.
+    /// It has a fixed result that may replace the cancelled answer.
     pub graceful: bool,
-    /// Its children on this connection, the eldest first.
+    /// Its children on this connection, the oldest first.
     pub children: Vec<OutboundKey>,
 }
 
-/// A call of ours.
+/// A call of this side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CallView {
@@ -150,42 +152,42 @@ pub struct CallView {
     pub key: OutboundKey,
     /// Its number.
     pub number: CallNumber,
-    /// Where it stands.
+    /// Its state.
     pub state: CallState,
     /// Why it was cancelled.
     pub cause: Option<CauseKind>,
     /// Its cancel: the number, and whether it was written.
     pub cancel: Option<(CallNumber, bool)>,
-    /// The request it belongs to.
+    /// The request to which it belongs.
     pub parent: Option<InboundKey>,
-    /// Its alarm.
+    /// Its timer.
     pub alarm: Option<Duration>,
-    /// Its own deadline, once it is cancelled.
+    /// Its deadline, once it is cancelled.
     pub deadline: Option<Duration>,
     /// No cancel message is sent for it.
     pub no_cancel_message: bool,
-    /// Whether the peer may end it by a cancel of its own.
+    /// Whether the peer may end it with a cancel.
     pub peer_may_end: bool,
-    /// What its caller does when it is cancelled.
+    /// How its caller proceeds after a cancel.
     pub after_cancel: AfterCancel,
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimerView {
-    /// A request's time in the queue.
+    /// The longest time of a request in the queue.
     Queue(InboundKey),
-    /// A signalled handler's grace.
+    /// The grace of a signalled handler.
     Grace(InboundKey),
-    /// A shield's longest time.
+    /// The longest time of a shield.
     Shield(InboundKey),
-    /// A lost stream's time to be taken up again.
+    /// The time in which a lost stream may be resumed.
     Detach(InboundKey),
-    /// A call's deadline.
+    /// The deadline of a call.
     Deadline(OutboundKey),
     /// The wait for the answer to a cancelled call.
     PeerWait(OutboundKey),
-    /// The connection's own.
+    /// The timer of the connection.
     Lifecycle,
 }
 
@@ -230,13 +232,13 @@ impl From<lifecycle::State> for Standing {
 }
 
 impl Session {
-    /// Everything it holds, as it is at `now`. It changes nothing.
+    /// Everything that it holds, at this time. It changes nothing.
     #[must_use]
     pub fn inspect(&self, now: Instant) -> Inspection {
         self.inspect_from(Some(now))
     }
 
-    /// `None`: it has no times.
+    /// `None`: without times.
     fn inspect_from(&self, now: Option<Instant>) -> Inspection {
         let until = |at: Instant| now.map_or(Duration::ZERO, |now| at.saturating_duration_since(now));
         let age = |at: Instant| now.map_or(Duration::ZERO, |now| now.saturating_duration_since(at));
@@ -324,8 +326,9 @@ impl Session {
     }
 }
 
-/// By what it holds. A session knows no now: its times are counted from what is due first, or what came last, so that two that differ
-/// in the moment alone have one hash. Who knows the moment tells more states apart, by the hash of an [`Inspection`].
+/// A hash of its content. A session does not know the present time, so its times are relative to its next timer, or
+/// else to its latest record. Two sessions that differ only in the time have one hash. The hash of an [`Inspection`]
+/// distinguishes more states, because it includes the time.
 impl Hash for Session {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let (_, drained_by, ..) = self.lifecycle.inspect();

@@ -18,7 +18,8 @@ pub(super) struct Leaving {
 }
 
 impl Session {
-    /// Whether a notification of the peer is accepted. `false`: it arrived before the session was open, and is dropped and counted.
+    /// Whether a notification of the peer is accepted. `false`: it arrived before the session was open, and is dropped
+    /// and counted.
     #[must_use]
     pub fn hears_notification(&mut self, method: &str) -> bool {
         let Some(lifecycle) = self.server_lifecycle() else { return true };
@@ -29,8 +30,8 @@ impl Session {
         is_heard
     }
 
-    /// Receives a notification of the peer. The one that ends a server's process shuts the connection down: requests that run are cancelled at once,
-    /// and answers that wait are still written.
+    /// Receives a notification of the peer. The one that ends a server's process shuts the connection down: requests
+    /// that run are cancelled at once, and answers that wait are still written.
     pub fn recv_notification(&mut self, now: Instant, method: &str) {
         let Some(lifecycle) = self.server_lifecycle() else { return };
         if method == lifecycle.exit {

@@ -28,7 +28,7 @@ pub(super) enum State {
 /// The steps of a shutdown that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Handlers and calls may end by themselves.
+    /// Handlers and calls may end without a cancel.
     Drain,
     /// Handlers are signalled and have a grace.
     Grace,
@@ -43,7 +43,7 @@ pub(super) struct Lifecycle {
     then: Then,
     /// Whether cancelled handlers have no grace, in dialects that wait for their values. It ends with the connection.
     waits_for_values: bool,
-    /// Until when a shutdown waits for handlers to end by themselves, also after the connection is lost.
+    /// Until when a shutdown waits for handlers to end without a cancel, also after the connection is lost.
     drained_by: Option<Instant>,
     /// That time has elapsed, or `Close` was output.
     ignores_shields: bool,
@@ -97,8 +97,8 @@ impl Lifecycle {
 
 impl Session {
     /// The input has ended, and the output is still open. Requests that run may be answered for
-    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or less if the dialect says so; then they are cancelled. Calls of this side are
-    /// settled, because no answer can arrive.
+    /// [`Limits::half_close_grace`](crate::Limits::half_close_grace), or less if the dialect says so; then they are
+    /// cancelled. Calls of this side are settled, because no answer can arrive.
     pub fn recv_half_close(&mut self, now: Instant) {
         match self.lifecycle.state {
             State::Open => {
@@ -115,8 +115,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The connection is lost, or its output is broken. No answer is written any more, and all calls of this side are settled. `lost` decides what
-    /// happens to requests of the peer.
+    /// The connection is lost, or its output is broken. No answer is written any more, and all calls of this side are
+    /// settled. `lost` decides what happens to requests of the peer.
     pub fn recv_lost(&mut self, now: Instant, lost: DisconnectPolicy) {
         if self.lifecycle.state == State::Lost {
             return;
@@ -140,7 +140,7 @@ impl Session {
 
     /// Starts the shutdown, which is the same on every transport:
     /// 1. Requests and top-level calls are refused. Cancels and answers are still read.
-    /// 2. Handlers may end by themselves, for `drain`.
+    /// 2. Handlers may end without a cancel, for `drain`.
     /// 3. Handlers that still run are cancelled, and their child calls with them.
     /// 4. After [`Limits::cancel_grace`](crate::Limits::cancel_grace) they are aborted.
     /// 5. Calls of this side are settled with `Shutdown`, without waiting for the peer.

@@ -44,8 +44,9 @@ limits! {
         pub max_running_handlers: usize = 1024,
         /// The most blocking handlers that run at once. Default: 128.
         pub max_blocking_handlers: usize = 128,
-        /// The most bytes held for the connection: requests that wait or run, frames that wait to be written, notifications that wait for
-        /// their handler. New requests are refused at this limit. Default: 32 MiB. The limit is never less than one frame.
+        /// The most bytes held for the connection: requests that wait or run, frames that wait to be written,
+        /// notifications that wait for their handler. New requests are refused at this limit. Default: 32 MiB. The
+        /// limit is never less than one frame.
         pub max_memory_bytes: usize = 32 << 20,
         /// The most requests that wait for a permit. Default: 1024.
         pub max_queued_requests: usize = 1024,
@@ -57,7 +58,8 @@ limits! {
         pub max_outbox_frames: usize = 4096,
         /// The most bytes that wait to be written. Default: 16 MiB.
         pub max_outbox_bytes: usize = 16 << 20,
-        /// The most refusals and acknowledgements that wait to be written. They do not count for `max_outbox_frames`. Default: 4096.
+        /// The most refusals and acknowledgements that wait to be written. They do not count for `max_outbox_frames`.
+        /// Default: 4096.
         pub max_reserve_frames: usize = 4096,
         /// The most bytes of refusals and acknowledgements that wait to be written. Default: 1 MiB.
         pub max_reserve_bytes: usize = 1 << 20,
@@ -67,13 +69,15 @@ limits! {
         pub max_notification_bytes: usize = 16 << 20,
         /// The most calls of this side in flight. Default: 65,536.
         pub max_calls: usize = 65_536,
-        /// The most early cancels that wait for their request. Default: 256. The same number of acknowledgements may wait for the end of a
-        /// shield; above it a repeated cancel is refused. The first cancel of each request is always accepted.
+        /// The most early cancels that wait for their request. Default: 256. The same number of acknowledgements may
+        /// wait for the end of a shield; above it a repeated cancel is refused. The first cancel of each request is
+        /// always accepted.
         pub max_early_cancels: usize = 256,
         /// How long an early cancel waits for its request. Default: 30 s.
         pub early_cancel_timeout: Duration = Duration::from_secs(30),
-        /// The most settled ids that are remembered. Default: 1024. An early cancel with an integer id waits only if the id is above every
-        /// integer id that was forgotten. An early cancel with a string id waits only if no string id was forgotten.
+        /// The most settled ids that are remembered. Default: 1024. An early cancel with an integer id waits only if
+        /// the id is above every integer id that was forgotten. An early cancel with a string id waits only if no
+        /// string id was forgotten.
         pub max_settled_ids: usize = 1024,
         /// How long a settled id is remembered. Default: 60 s.
         pub settled_id_lifetime: Duration = Duration::from_secs(60),
@@ -82,11 +86,12 @@ limits! {
         /// The time between the end of input and the cancel of the requests that still run. Default: 30 s.
         /// A dialect may allow less ([`Rules::half_close_at_most`](crate::dialect::Rules::half_close_at_most)).
         pub half_close_grace: Duration = Duration::from_secs(30),
-        /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream cancels its request after a
-        /// grace (ACP and LSP over HTTP). Default: 30 s.
+        /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream cancels its
+        /// request after a grace (ACP and LSP over HTTP). Default: 30 s.
         pub detach_grace: Duration = Duration::from_secs(30),
-        /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream does not cancel its request (MCP
-        /// 2025 over HTTP). Default: `None`: the request runs until it ends or its session ends.
+        /// The time between the loss of a request's stream and its cancel, in dialects where a lost stream does not
+        /// cancel its request (MCP 2025 over HTTP). Default: `None`: the request runs until it ends or its session
+        /// ends.
         pub lost_stream_grace: Option<Duration> = None,
         /// How long a shutdown waits for handlers to end by themselves. Default: 10 s.
         pub drain_timeout: Duration = Duration::from_secs(10),

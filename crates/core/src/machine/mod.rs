@@ -1,7 +1,7 @@
 //! The cancellation machine: the state of one connection, without I/O, clock, tasks or locks.
 //!
-//! Time is an argument. Every input computes all of its outputs at once; [`Session::poll_output`] only pops them, in the order in which
-//! they are executed. `recv_*` inputs come from the peer, `local_*` inputs from code of this side.
+//! Time is an argument. Every input computes all of its outputs at once; [`Session::poll_output`] only pops them, in
+//! the order in which they are executed. `recv_*` inputs come from the peer, `local_*` inputs from code of this side.
 //!
 //! ```text
 //! a request the peer asks of us          Queued -> Running -> Draining -> gone
@@ -12,16 +12,17 @@
 //!
 //! # Invariants
 //! Tests and failures cite their numbers.
-//! - I1 Each accepted request gets exactly one answer while the connection lives, or none where the dialect forbids one. Only
-//!   `Session::settle` makes answers, and it acts once for each slot.
-//! - I2 Nothing is sent for a request after its answer. [`Session::may_notify`] is false after `settle`, and `Silence` removes the frames that
-//!   still wait.
-//! - I3 Nothing is left of an ended request: `Session::release` removes slot, index, timers, children and permit together.
+//! - I1 Each accepted request gets exactly one answer while the connection lives, or none where the dialect forbids
+//!   one. Only `Session::settle` makes answers, and it acts once for each slot.
+//! - I2 Nothing is sent for a request after its answer. [`Session::may_notify`] is false after `settle`, and `Silence`
+//!   removes the frames that still wait.
+//! - I3 Nothing is left of an ended request: `Session::release` removes slot, index, timers, children and permit
+//!   together.
 //! - I4 Isolation: a cancel is looked up by scope, typed id and principal, in the table of one direction only.
 //! - I5 Each descendant is signalled once: a cascade unlinks a child before it cancels it.
 //! - I6 A result that was decided before the cancel is kept: `settle` precedes every later cancel.
 //! - I7 Cancelling twice has the effect of cancelling once.
-//! - I8 An unknown cancel uses nothing but an entry in the bounded table of early cancels.
+//! - I8 An unknown cancel uses only an entry in the bounded table of early cancels.
 //! - I9 No message, caller or parent cancels the handshake.
 //! - I10 The permits in use are the tasks alive: only `local_ended` gives a permit back.
 //! - I11 [`Limits`] bounds every map and queue.
@@ -75,7 +76,8 @@ pub use output::{AckStatus, CloseCause, Event, ForeignChild, Output, Reply, Repl
 pub use shares::ClientLimits;
 pub use stats::Stats;
 
-/// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other work runs in between.
+/// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other
+/// work runs in between.
 const DUE: usize = 64;
 
 /// The configuration of a session.
@@ -84,9 +86,9 @@ const DUE: usize = 64;
 pub struct SessionConfig {
     /// The rules.
     pub dialect: Dialect,
-    /// Which side we are.
+    /// The role of this side.
     pub role: Role,
-    /// The bounds.
+    /// The limits.
     pub limits: Limits,
     /// Frames arrive in the order in which they were sent.
     pub ordered: bool,
@@ -191,8 +193,8 @@ impl Session {
         }
     }
 
-    /// Reads one half of the handshake: the peer's half when it is received, this side's half when it is accepted. The result ends the
-    /// handshake (000-20), opens the session and selects the revision.
+    /// Reads one part of the handshake: the peer's part when it is received, this side's part when it is accepted. The
+    /// result ends the handshake (000-20), opens the session and selects the revision.
     pub fn handshake(&mut self, part: HandshakePart, said: &Handshake) {
         self.leaving.begun = true;
         self.agreement.hear(self.config.dialect.rules(), part, said);
@@ -209,8 +211,8 @@ impl Session {
         self.timers.next()
     }
 
-    /// Fires the timers that are due by `now`, at most 64 of them. If more are due, [`next_timeout`](Self::next_timeout) returns a time that is
-    /// not after `now`.
+    /// Fires the timers that are due by `now`, at most 64 of them. If more are due,
+    /// [`next_timeout`](Self::next_timeout) returns a time that is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         for _ in 0..DUE {
             let Some(timer) = self.timers.pop_due(now) else { break };
@@ -245,13 +247,13 @@ impl Session {
         self.settled.bytes() + self.early_cancels.bytes()
     }
 
-    /// The bounds.
+    /// The limits.
     #[must_use]
     pub const fn limits(&self) -> &Limits {
         &self.config.limits
     }
 
-    /// Which side we are.
+    /// The role of this side.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.config.role

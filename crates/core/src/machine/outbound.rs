@@ -14,7 +14,8 @@ use crate::id::{CallNumber, InboundKey, OutboundKey};
 use crate::message::CancelExemption;
 
 impl Session {
-    /// Stages a call. Its frame may be written from now on. Call [`local_written`](Self::local_written) when it is written.
+    /// Stages a call. Its frame may be written from now on. Call [`local_written`](Self::local_written) when it is
+    /// written.
     ///
     /// # Errors
     /// The call is refused: too many calls are in flight, its parent is cancelled, or the connection is gone.
@@ -96,8 +97,8 @@ impl Session {
         }
     }
 
-    /// The caller cancels its call. `after` replaces what the caller does afterwards. A later cancel with [`AfterCancel::ReturnNow`] ends the wait
-    /// of an earlier one.
+    /// The caller cancels its call. `after` replaces what the caller does afterwards. A later cancel with
+    /// [`AfterCancel::ReturnNow`] ends the wait of an earlier one.
     pub fn local_cancel_call(
         &mut self,
         now: Instant,
@@ -128,8 +129,8 @@ impl Session {
         }
     }
 
-    /// Receives an answer to a call. `Some`: it settles this call, and `Settle` is an output of this step. An answer to a call that has ended is late:
-    /// it is counted and is not an error.
+    /// Receives an answer to a call. `Some`: it settles this call, and `Settle` is an output of this step. An answer to
+    /// a call that has ended is late: it is counted and is not an error.
     pub fn recv_answer(
         &mut self,
         now: Instant,
@@ -175,8 +176,8 @@ impl Session {
         }
     }
 
-    /// Receives the acknowledgement of a cancel. "Not cancelled" disarms the wait limit, because the answer follows. A call with a deadline still ends
-    /// at its deadline.
+    /// Receives the acknowledgement of a cancel. "Not cancelled" disarms the wait limit, because the answer follows. A
+    /// call with a deadline still ends at its deadline.
     pub fn recv_ack(&mut self, _now: Instant, cancel: Option<CallNumber>, cancelled: bool) {
         let call = cancel.and_then(|number| self.cancels.remove(&number));
         let Some((key, open)) = call.and_then(|key| Some((key, self.calls.get_mut(key.0)?))) else {
@@ -197,8 +198,8 @@ impl Session {
         self.push(Output::Acked { call: key, cancelled });
     }
 
-    /// The exchange that the message with this number opened has failed, or has ended without an answer. `sent`: the message was sent. The failure of
-    /// an exchange that carried only a cancel has no effect.
+    /// The exchange that the message with this number opened has failed, or has ended without an answer. `sent`: the
+    /// message was sent. The failure of an exchange that carried only a cancel has no effect.
     pub fn recv_exchange_failed(&mut self, now: Instant, number: CallNumber, sent: bool) {
         if let Some(call) = self.call_of(number) {
             self.recv_call_failed(now, call, sent);

@@ -34,7 +34,7 @@ pub enum Output {
     Refuse {
         /// The id, the codec's mark, if the refusal carries an id.
         to: Option<(RequestId, u8)>,
-        /// The exchange it came on.
+        /// The exchange on which it arrived.
         exchange: ExchangeId,
         /// Why.
         why: Refusal,
@@ -47,14 +47,15 @@ pub enum Output {
         tag: u8,
         /// The method is server-cancellable.
         server_cancellable: bool,
-        /// The exchange it came on.
+        /// The exchange on which it arrived.
         exchange: ExchangeId,
         /// The fixed result that replaces the cancelled answer, for requests that end gracefully.
         graceful: Option<&'static str>,
         /// Why.
         cause: Cause,
     },
-    /// End an exchange without an answer: it carried a cancel or a notification, or a request that must not be answered.
+    /// End an exchange without an answer: it carried a cancel or a notification, or a request that must not be
+    /// answered.
     ExchangeEnd {
         /// The exchange.
         exchange: ExchangeId,
@@ -63,11 +64,11 @@ pub enum Output {
     },
     /// Acknowledge a cancel (control lane).
     Ack {
-        /// The id the cancel came under.
+        /// The id of the cancel.
         ack: RequestId,
         /// The key that it named. `None`: it named no valid key.
         key: Option<RequestId>,
-        /// The exchange it came on.
+        /// The exchange on which it arrived.
         exchange: ExchangeId,
         /// The status.
         status: AckStatus,

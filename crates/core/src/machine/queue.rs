@@ -1,4 +1,5 @@
-//! Who may run, and who waits for it. A permit is held from the start of a handler to the end of its task (I10).
+//! Which handlers run, and which requests wait for a permit. A permit is held from the start of a handler to the end of
+//! its task (I10).
 
 use std::collections::VecDeque;
 
@@ -48,8 +49,9 @@ impl Permits {
     }
 }
 
-/// The requests that wait for a permit, each kind of work in its own line so that neither holds the other up. Nobody in a line finds
-/// room, of the connection or of its client: who ends makes room and gives it to the next in one step.
+/// The requests that wait for a permit. Each kind of work has its own line, so that neither delays the other. The
+/// requests in a line have no room, of the connection or of their client: a handler that ends frees its permit and
+/// gives it to the next request in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     tasks: VecDeque<InboundKey>,
@@ -65,7 +67,7 @@ impl Queue {
         self.line(work).push_back(key);
     }
 
-    /// The first of those who may start. All others in front of it wait for permits of their own clients.
+    /// Removes the first request that may start. All requests before it wait for permits of their own clients.
     pub(super) fn pop(&mut self, work: Work, may_start: impl Fn(InboundKey) -> bool) -> Option<InboundKey> {
         let line = self.line(work);
         let first = line.iter().position(|waiting| may_start(*waiting))?;

@@ -1,6 +1,6 @@
-//! What the machine keeps of a request the peer asks of us.
+//! The machine's data of a request of the peer.
 //!
-//! One stands for each request in flight, so it is small: what few requests need stands in a box of its own.
+//! There is one for each request in flight, so it is small: data that only few requests need is in a box.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::pool::Pool;
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Request {
     pub(super) id: RequestId,
-    /// Where it came from; `None`: as all do on a byte stream without an auth hook.
+    /// The origin of its message. `None`: a byte stream without an auth hook.
     origin: Option<Box<Origin>>,
     extras: Option<Box<Extras>>,
     key: Key,
@@ -25,38 +25,38 @@ pub(super) struct Request {
     pub(super) reach: Cancellability,
     pub(super) work: Work,
     pub(super) state: State,
-    /// Its task was told to end.
+    /// Its task was aborted.
     pub(super) aborted: bool,
 }
 
-/// What few requests need.
+/// The data that only few requests need.
 #[derive(Debug, Default)]
 #[cfg_attr(feature = "verify", derive(Clone))]
 pub(super) struct Extras {
-    /// What a cancel names it by, if that is not its id.
+    /// The key by which a cancel names it, if that is not its id.
     name: Option<RequestId>,
-    /// The fixed result that may stand in place of the cancelled answer.
+    /// The fixed result that may replace the cancelled answer.
     pub(super) fixed: Option<Fixed>,
     /// The first accepted cancel. Set in `CancelPending` and `Cancelling`, and in `Draining` if a cancel settled it.
     pub(super) cause: Option<Cause>,
     /// Acknowledgements that wait for the end of a shield.
     pub(super) held_acks: Vec<(RequestId, ExchangeId)>,
-    /// Critical sections entered and not left.
+    /// The critical sections that it has entered and not left.
     pub(super) shields: u32,
     pub(super) alarms: Alarms,
-    /// Its children among the calls of this connection: the eldest and the youngest of a linked list.
+    /// Its children among the calls of this connection: the oldest and the youngest of a linked list.
     pub(super) first_child: Option<OutboundKey>,
     pub(super) last_child: Option<OutboundKey>,
-    /// It stands among the cascades under way.
+    /// Whether a cascade over its children is queued.
     pub(super) is_walked: bool,
 }
 
-/// A result that its method has in place of the cancelled answer, and when.
+/// A result that replaces the cancelled answer of a method, and when it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fixed {
-    /// Whenever this side tears the request down.
+    /// Whenever this side ends the request.
     TornDown(&'static str),
-    /// Where the peer or this side's own code cancels it.
+    /// When the peer or code of this side cancels it.
     CalledOff(&'static str),
 }
 
@@ -81,7 +81,7 @@ impl Fixed {
     }
 }
 
-/// What a request without extras has.
+/// The extras of a request without extras.
 static NO_EXTRAS: Extras = Extras {
     name: None,
     fixed: None,
@@ -96,7 +96,7 @@ static NO_EXTRAS: Extras = Extras {
 
 static STREAM: Origin = Origin::STREAM;
 
-/// When each timer of a request is due, so that it can be taken out.
+/// When the timers of a request fire, so that they can be removed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Alarms {
     pub(super) queue: Option<Instant>,
@@ -105,7 +105,7 @@ pub(super) struct Alarms {
     pub(super) detach: Option<Instant>,
 }
 
-/// What a cancel names a request by.
+/// The key by which a cancel names a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Key {
     Id,
@@ -113,28 +113,28 @@ enum Key {
     Nothing,
 }
 
-/// Where a request stands. Each transition stands in one function.
+/// The state of a request. Each transition is in one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It waits for a permit; its handler was not entered.
+    /// It waits for a permit. Its handler has not started.
     Queued,
     /// Its handler runs, and nothing is decided.
     Running,
-    /// A cancel was accepted while a shield holds; neither signal nor decision has been made.
+    /// A cancel was accepted while a shield delays it: there is neither a signal nor a decision.
     CancelPending,
-    /// Its handler was signalled and decides what the answer is.
+    /// Its handler was signalled and decides the answer.
     Cancelling,
-    /// It is settled; its handler's task is not gone yet.
+    /// It is settled. The task of its handler has not ended.
     Draining {
-        /// The handler has still to be signalled, at the end of its shield.
+        /// The handler must still be signalled, at the end of its shield.
         owes_signal: bool,
     },
-    /// Its task is gone, id and permit are free; children are still to be unlinked.
+    /// Its task has ended, and its id and its permit are free. Its children must still be unlinked.
     Ended,
 }
 
 impl State {
-    /// The answer is not decided.
+    /// Whether its answer is not decided.
     pub(super) const fn is_open(self) -> bool {
         match self {
             Self::Queued | Self::Running | Self::CancelPending | Self::Cancelling => true,
@@ -143,14 +143,14 @@ impl State {
     }
 }
 
-/// What can cancel a request.
+/// By what a request can be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cancellability {
-    /// Anything.
+    /// By everything.
     All,
-    /// Anything but a cancel message (MCP: task-augmented requests).
+    /// By everything except a cancel message (MCP: task-augmented requests).
     NoMessage,
-    /// Nothing but shutdown and disconnect (I9).
+    /// Only by a shutdown and a disconnect (I9).
     Handshake,
 }
 
@@ -211,12 +211,12 @@ impl Request {
         self.extras.get_or_insert_with(|| spares.take())
     }
 
-    /// Its extras, if it has any, to be changed.
+    /// Its extras, if it has any.
     pub(super) fn extras_if_any(&mut self) -> Option<&mut Extras> {
         self.extras.as_deref_mut()
     }
 
-    /// Its extras, when it is done with them.
+    /// Its extras, when the request is not needed any more.
     pub(super) fn into_extras(self) -> Option<Box<Extras>> {
         self.extras
     }
@@ -225,7 +225,7 @@ impl Request {
         self.extras().cause.as_ref()
     }
 
-    /// One of its alarms, taken.
+    /// Takes the time of one of its timers.
     pub(super) fn take_alarm(
         &mut self,
         which: impl FnOnce(&mut Alarms) -> &mut Option<Instant>,
@@ -241,17 +241,17 @@ impl Request {
         self.extras_if_any().map(|extras| std::mem::take(&mut extras.held_acks)).unwrap_or_default()
     }
 
-    /// No shield is entered any more. `true`: one was.
+    /// Ends all its shields. `true`: it had one.
     pub(super) fn drop_shields(&mut self) -> bool {
         self.extras_if_any().is_some_and(|extras| std::mem::take(&mut extras.shields) > 0)
     }
 
-    /// Its id in its space.
+    /// Its id and the scope of the id.
     pub(super) fn scoped_id(&self) -> (Scope, &RequestId) {
         (self.origin().scope, &self.id)
     }
 
-    /// What a cancel names it by, if anything does: the id it goes under.
+    /// The id by which a cancel names it, if there is one.
     pub(super) fn cancel_id(&self) -> Option<&RequestId> {
         match self.key {
             Key::Id => Some(&self.id),
@@ -260,12 +260,12 @@ impl Request {
         }
     }
 
-    /// A cancel names it by something else than its id.
+    /// Whether a cancel names it by another key than its id.
     pub(super) fn is_named(&self) -> bool {
         self.key == Key::Named
     }
 
-    /// What a cancel names it by, if anything does.
+    /// The key by which a cancel names it, if there is one, and the scope of the key.
     pub(super) fn cancel_name(&self) -> Option<Name> {
         Some((self.origin().scope, self.cancel_id()?.clone()))
     }

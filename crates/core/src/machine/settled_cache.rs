@@ -1,4 +1,4 @@
-//! What became of the last keys: to answer "already", and to know that a cancel came late rather than early.
+//! The results of the last keys: to answer "already", and to recognise that a cancel is late and not early.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -6,45 +6,45 @@ use std::time::{Duration, Instant};
 
 use crate::id::{Principal, RequestId, Scope};
 
-/// A key in its space.
+/// A key and its scope.
 pub(super) type Name = (Scope, RequestId);
 
-/// About what a settled key takes beside the text of its id, in bytes.
+/// The approximate size of a settled key without the text of its id, in bytes.
 const ENTRY: usize = 160;
 
-/// The bytes of a key's text, where it is one.
+/// The bytes of a key's text. 0: it is a number.
 pub(super) fn text_of((_, id): &Name) -> usize {
     id.as_text().map_or(0, str::len)
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// It was answered with what its handler gave.
+    /// It was answered with the result of its handler.
     Completed,
     /// It was cancelled.
     Cancelled,
 }
 
-/// The last settled keys, bounded in number and age.
+/// The last settled keys, limited in number and age.
 #[derive(Clone, Debug)]
 pub(super) struct SettledCache {
     most: usize,
     longest: Duration,
     known: HashMap<Name, Known>,
     order: VecDeque<Recorded>,
-    /// How many were ever recorded.
+    /// How many keys were recorded in total.
     recorded: u64,
     /// Bytes of the ids in `order`.
     text: usize,
     forgotten: Forgotten,
 }
 
-/// The settled keys that are not known any more, to make room or for their age, since the connection began. A cancel for one of
-/// them can come at any time, and is late.
+/// The settled keys that were forgotten since the connection began, because of their number or their age. A cancel of
+/// one of them may arrive at any time, and is late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Forgotten {
-    /// The highest of those that are numbers.
+    /// The highest number among them.
     pub(super) highest: Option<i64>,
     /// Whether a string was among them: strings have no order.
     pub(super) strings: bool,
@@ -112,12 +112,12 @@ impl SettledCache {
         }
     }
 
-    /// About how many bytes it takes.
+    /// Its approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.order.len() * ENTRY + self.text
     }
 
-    /// What became of a key, for the principal whose it was: to others it is unknown (I4).
+    /// The result of a key, for the principal of its request. For other principals the key is unknown (I4).
     pub(super) fn recall(
         &mut self,
         now: Instant,
@@ -129,19 +129,19 @@ impl SettledCache {
         (known.principal.as_ref() == principal).then_some(known.settled)
     }
 
-    /// Whether a key was settled of late, whoever's it was.
+    /// Whether a key was settled recently, by any principal.
     pub(super) fn knows(&mut self, now: Instant, name: &Name) -> bool {
         self.forget_old(now);
         self.known.contains_key(name)
     }
 
-    /// What was settled and is not known any more.
+    /// The settled keys that were forgotten.
     pub(super) fn forgotten(&mut self, now: Instant) -> Forgotten {
         self.forget_old(now);
         self.forgotten
     }
 
-    /// The same, with all that is too old by now. Without a now nothing is.
+    /// The same, including the keys that are too old at `now`. `None`: no key is too old.
     #[cfg(feature = "verify")]
     pub(super) fn inspect_forgotten(&self, now: Option<Instant>) -> Forgotten {
         let mut forgotten = self.forgotten;
@@ -152,7 +152,7 @@ impl SettledCache {
         forgotten
     }
 
-    /// What is remembered, the eldest first; without an end where a younger entry has taken its place.
+    /// The remembered keys, the oldest first. A key that was settled again has its result in the younger entry only.
     #[cfg(feature = "verify")]
     pub(super) fn inspect(
         &self,
@@ -170,7 +170,7 @@ impl SettledCache {
         }
     }
 
-    /// The first entry goes, and its key with it. A key settled again since has a younger entry of its own, and stays.
+    /// Removes the first entry, and its key. A key that was settled again has a younger entry and stays.
     fn forget_first(&mut self) {
         let Some(Recorded { name, number, .. }) = self.order.pop_front() else { return };
         self.text -= text_of(&name);

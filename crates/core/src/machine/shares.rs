@@ -1,32 +1,33 @@
-//! What each client has of a connection that is many clients' at once (stateless HTTP), so that none of them has all its permits and
-//! all places of its queue.
+//! What each client uses of a connection that carries several clients (stateless HTTP), so that no client uses all its
+//! permits and all places of its queue.
 
 use std::collections::BTreeMap;
 
 use super::input::Work;
 use crate::id::ClientNumber;
 
-/// The bounds of one client among the others of its connection, beside those of [`Limits`](crate::Limits).
+/// The limits of one client on a connection that carries several clients, in addition to those of
+/// [`Limits`](crate::Limits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientLimits {
-    /// Handlers of it running at once. Its further requests wait for one of its own.
+    /// The most handlers of the client that run at once. Its further requests wait for one of its own permits.
     pub running: usize,
-    /// Blocking handlers of it running at once.
+    /// The most blocking handlers of the client that run at once.
     pub blocking: usize,
-    /// Requests of it waiting. A further one is refused.
+    /// The most requests of the client that wait. Further ones are refused.
     pub queued: usize,
 }
 
 impl ClientLimits {
-    /// These bounds.
+    /// Limits with these values.
     #[must_use]
     pub const fn new(running: usize, blocking: usize, queued: usize) -> Self {
         Self { running, blocking, queued }
     }
 }
 
-/// Who has how much. Whoever has nothing is not in it.
+/// What each client uses. A client that uses nothing is not in it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shares {
     most: Option<ClientLimits>,

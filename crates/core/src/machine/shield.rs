@@ -1,4 +1,4 @@
-//! Critical sections of a handler, which hold signal, grace and abort off for a bounded time.
+//! Critical sections of a handler, which delay its signal, its grace and its abort for a limited time.
 
 use std::time::Instant;
 
@@ -9,8 +9,9 @@ use crate::failpoint::{self, Failpoint};
 use crate::id::InboundKey;
 
 impl Session {
-    /// A critical section begins: signal, grace and abort wait for its end, [`Limits::max_shield_time`](crate::Limits::max_shield_time)
-    /// at most and never past shutdown's deadline. Sections nest.
+    /// A critical section begins. The signal, the grace and the abort wait for its end, for at most
+    /// [`Limits::max_shield_time`](crate::Limits::max_shield_time) and never longer than the deadline of a shutdown.
+    /// Sections nest.
     pub fn local_shield(&mut self, now: Instant, key: InboundKey) {
         let until = later(now, self.config.limits.max_shield_time);
         if self.lifecycle.ignores_shields() {
@@ -26,11 +27,11 @@ impl Session {
         }
     }
 
-    /// A critical section ends. With the last one, what it held off happens.
+    /// A critical section ends. At the end of the last one the delayed cancel takes effect.
     pub fn local_unshield(&mut self, now: Instant, key: InboundKey) {
         let extras = self.requests.get_mut(key.0).and_then(|request| request.extras_if_any());
         let Some(extras) = extras else { return };
-        // Zero already: the shield's time was over, and what it held off has happened.
+        // It is 0 already if the time of the shield has elapsed. Then the delayed cancel has taken effect.
         if extras.shields == 0 {
             return;
         }
@@ -48,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Does what a shield held off.
+    /// Does what a shield delayed.
     pub(super) fn lift_shield(&mut self, now: Instant, key: InboundKey) {
         let Some(request) = self.requests.get_mut(key.0) else { return };
         self.timers.clear(request.take_alarm(|alarms| &mut alarms.shield), Timer::Shield(key));

@@ -53,7 +53,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// What an entry holds now, and its key.
+    /// The value of an entry, and its key.
     pub(super) fn at(&self, slot: u32) -> Option<(CallKey, &T)> {
         match self.entries.get(slot as usize)? {
             Entry::Occupied { generation, value } => Some((CallKey { slot, generation: *generation }, value)),
@@ -86,7 +86,7 @@ impl<T> Table<T> {
         })
     }
 
-    /// The keys of all that is in the table now, for walks that change it.
+    /// The keys of all values, for loops that change the table.
     pub(super) fn keys(&self) -> Vec<CallKey> {
         self.iter().map(|(key, _)| key).collect()
     }

@@ -1,33 +1,33 @@
-//! What is due when. Every entry can be taken out again, so the set is as large as what waits, never larger (I3).
+//! The timers. Every timer can be removed, so the set never contains more than what waits (I3).
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::id::{InboundKey, OutboundKey};
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A request waited too long for a permit.
+    /// A request has waited too long for a permit.
     Queue(InboundKey),
-    /// A signalled handler had its grace.
+    /// The grace of a signalled handler has elapsed.
     Grace(InboundKey),
-    /// A shield held a cancel off long enough.
+    /// The longest time of a shield has elapsed.
     Shield(InboundKey),
-    /// A lost stream was not taken up again.
+    /// A lost stream was not resumed.
     Detach(InboundKey),
-    /// A call's own deadline.
+    /// The deadline of a call.
     Deadline(OutboundKey),
-    /// The peer had its time to answer a cancelled call.
+    /// The peer did not answer a cancelled call in time.
     PeerWait(OutboundKey),
-    /// The connection's own: half-close, drain, grace, detach. One at a time.
+    /// The timer of the connection: half-close, drain, grace, detach. Only one of them at a time.
     Lifecycle,
 }
 
-/// What is further off than this never comes: a limit may be as long as a `Duration` can be.
+/// A time later than this is never reached: a limit may be as long as the longest `Duration`.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// The end of a time that begins now.
+/// The end of a period that begins now.
 pub(super) fn later(now: Instant, time: Duration) -> Instant {
     now.checked_add(time).unwrap_or(now + NEVER)
 }

@@ -24,22 +24,24 @@ pub struct AuthRequest {
     certificates: PeerCertificates,
 }
 
-/// The certificates a client showed in the TLS handshake of its connection, its own first, each in DER. Empty: none.
+/// The certificates that a client showed in the TLS handshake of its connection: its own first, each in DER. Empty: it
+/// showed none.
 ///
-/// A server of your own that a service is mounted in adds it to a request's extensions.
+/// A server of your own, in which a service is mounted, adds them to the extensions of each request.
 #[derive(Clone, Default)]
 pub struct PeerCertificates(Arc<[Vec<u8>]>);
 
-/// Whether a TLS server wants to see certificates of its clients. Those shown must be of an authority it was given.
+/// Whether a TLS server requests certificates of its clients. A certificate that a client shows must be issued by one
+/// of the authorities that the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// It asks; a client without one passes, and the auth hook sees none.
+    /// The server requests one. A client without a certificate is accepted, and the auth hook gets no certificate.
     Optional,
-    /// A client without one is refused in the handshake.
+    /// A client without a certificate is refused in the handshake.
     Required,
 }
 
-/// Who sends a request, and for how long that holds: the answer of an auth hook that lets the request pass.
+/// The sender of a request, and how long that is valid: the answer of an auth hook that accepts the request.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Credential {
@@ -64,14 +66,14 @@ pub struct AuthRefusal {
     headers: Vec<(String, String)>,
 }
 
-/// A hook that is asked who sends a request.
+/// A hook that authenticates requests.
 #[derive(Clone)]
 pub struct AuthHook(Arc<Hook>);
 
 type Hook = dyn Fn(AuthRequest) -> BoxFuture<'static, Result<Credential, AuthRefusal>> + Send + Sync;
 
 impl AuthRequest {
-    /// A request of this method for this path, without anything else.
+    /// A request with this method and path, and nothing else.
     pub fn new(method: &str, path: &str) -> Self {
         Self {
             method: method.to_owned(),
@@ -83,31 +85,31 @@ impl AuthRequest {
         }
     }
 
-    /// With this query, without its `?`.
+    /// Sets the query, without its `?`.
     pub fn with_query(mut self, query: Option<&str>) -> Self {
         self.query = query.map(str::to_owned);
         self
     }
 
-    /// With one more header.
+    /// Adds a header.
     pub fn with_header(mut self, name: &str, value: &[u8]) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// From this address.
+    /// Sets the address of the client.
     pub const fn with_address(mut self, address: Option<IpAddr>) -> Self {
         self.address = address;
         self
     }
 
-    /// With these certificates.
+    /// Sets the certificates of the client.
     pub fn with_certificates(mut self, certificates: PeerCertificates) -> Self {
         self.certificates = certificates;
         self
     }
 
-    /// The method; that of a request for a WebSocket is `GET`.
+    /// The method. It is `GET` for a request that opens a WebSocket.
     #[must_use]
     pub fn method(&self) -> &str {
         &self.method
@@ -119,45 +121,45 @@ impl AuthRequest {
         &self.path
     }
 
-    /// What follows the `?`.
+    /// The query, without its `?`.
     #[must_use]
     pub fn query(&self) -> Option<&str> {
         self.query.as_deref()
     }
 
-    /// The first header of this name, in any case, if it is text.
+    /// The first header with this name, if it is text. Names are compared without regard to case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let value = self.raw_headers().find(|(known, _)| known.eq_ignore_ascii_case(name))?.1;
         std::str::from_utf8(value).ok()
     }
 
-    /// Every header of this name that is text.
+    /// All headers with this name that are text.
     pub fn headers<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let named = self.raw_headers().filter(move |(known, _)| known.eq_ignore_ascii_case(name));
         named.filter_map(|(_, value)| std::str::from_utf8(value).ok())
     }
 
-    /// Every header, in the order of the request where that is known.
+    /// All headers, in the order of the request if that is known.
     pub fn raw_headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
     }
 
-    /// The address the connection comes from. `None`: it has none, or a server of yours did not tell it.
+    /// The address of the client. `None`: the connection has none, or a server of your own did not set it.
     #[must_use]
     pub const fn address(&self) -> Option<IpAddr> {
         self.address
     }
 
-    /// The client's certificate, the ones above it behind it, each in DER. Their authority was checked. Empty: it showed none,
-    /// or was not asked for one.
+    /// The certificate of the client, followed by the certificates above it, each in DER. The server checked their
+    /// authority. Empty: the client showed none, or the server did not request one.
     #[must_use]
     pub fn certificates(&self) -> &[Vec<u8>] {
         &self.certificates.0
     }
 }
 
-/// Shows neither headers nor query: they may hold secrets.
+/// Shows neither headers nor the query: they may contain secrets.
 impl fmt::Debug for AuthRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthRequest")
@@ -184,35 +186,36 @@ impl fmt::Debug for PeerCertificates {
 }
 
 impl Credential {
-    /// The request is this principal's.
+    /// The request belongs to this principal.
     pub const fn of(principal: Principal) -> Self {
         Self { principal: Some(principal), expiry: Expiry::Never }
     }
 
-    /// The request may pass, whoever sends it.
+    /// The request is accepted without a principal.
     pub const fn anonymous() -> Self {
         Self { principal: None, expiry: Expiry::Never }
     }
 
-    /// It holds for so long from the hook's answer. Then event streams and WebSocket connections that it opened end.
+    /// Limits it to this time after the hook's answer. Then the event streams and WebSocket connections that it opened
+    /// end.
     pub const fn expires_in(mut self, time: Duration) -> Self {
         self.expiry = Expiry::In(time);
         self
     }
 
-    /// It holds until then. Then event streams and WebSocket connections that it opened end.
+    /// Limits it to this point in time. Then the event streams and WebSocket connections that it opened end.
     pub const fn expires_at(mut self, at: Instant) -> Self {
         self.expiry = Expiry::At(at);
         self
     }
 
-    /// Who sends the request.
+    /// The principal that sends the request.
     #[must_use]
     pub const fn principal(&self) -> Option<&Principal> {
         self.principal.as_ref()
     }
 
-    /// When it expires, counted from `now` where the hook said after how long.
+    /// The time at which it expires. A duration that the hook gave counts from `now`.
     #[must_use]
     pub fn deadline(&self, now: Instant) -> Option<Instant> {
         match self.expiry {
@@ -224,7 +227,7 @@ impl Credential {
 }
 
 impl AuthRefusal {
-    /// Refuses with this status, 400 to 599 (another becomes 403), and this text for the client.
+    /// Refuses with this status, 400 to 599 (any other becomes 403), and this text for the client.
     pub fn new(status: u16, text: &str) -> Self {
         let status = if matches!(status, 400..=599) { status } else { 403 };
         Self { status, text: text.to_owned(), headers: Vec::new() }
@@ -235,15 +238,15 @@ impl AuthRefusal {
         Self::new(401, "the credentials are missing or not valid").with_header(WWW_AUTHENTICATE, challenge)
     }
 
-    /// 401 with `WWW-Authenticate: Bearer`, which tells where the metadata of the protected resource is: "MCP servers MUST use the
-    /// HTTP header `WWW-Authenticate` when returning a 401 Unauthorized to indicate the location of the resource server metadata
-    /// URL" (MCP, authorization; RFC 9728, 5.1).
+    /// 401 with `WWW-Authenticate: Bearer` and the location of the metadata of the protected resource: "MCP servers
+    /// MUST use the HTTP header `WWW-Authenticate` when returning a 401 Unauthorized to indicate the location of the
+    /// resource server metadata URL" (MCP, authorization; RFC 9728, 5.1).
     pub fn bearer(resource_metadata: &str) -> Self {
         Self::unauthorized(&format!("Bearer resource_metadata={}", quoted(resource_metadata)))
     }
 
-    /// 403: the token is good, and its scopes do not suffice (RFC 6750, 3.1). Names the scopes that would, separated by spaces, and
-    /// the metadata of the protected resource.
+    /// 403: the token is valid, and its scopes do not suffice (RFC 6750, 3.1). The header names the scopes that
+    /// suffice, separated by spaces, and the location of the metadata of the protected resource.
     pub fn insufficient_scope(scope: &str, resource_metadata: &str) -> Self {
         let challenge = format!(
             "Bearer error=\"insufficient_scope\", scope={}, resource_metadata={}",
@@ -253,12 +256,13 @@ impl AuthRefusal {
         Self::new(403, "the credentials do not allow this").with_header(WWW_AUTHENTICATE, &challenge)
     }
 
-    /// 403: who asks may not. The text goes to the client.
+    /// 403: the sender is not allowed to send this request. The client gets the text.
     pub fn forbidden(text: &str) -> Self {
         Self::new(403, text)
     }
 
-    /// With one more header. One that HTTP does not allow is left out, and so is one about the body or the connection.
+    /// Adds a header. A header that HTTP does not allow is omitted. Headers about the body or the connection are
+    /// omitted too.
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -270,7 +274,7 @@ impl AuthRefusal {
         self.status
     }
 
-    /// What the client reads.
+    /// The text that the client gets.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -293,7 +297,7 @@ impl AuthRefusal {
 
 const WWW_AUTHENTICATE: &str = "WWW-Authenticate";
 
-/// Fields that belong to the transport.
+/// Headers that belong to the transport.
 const NOT_A_HOOKS: [&str; 6] =
     ["connection", "content-length", "content-type", "trailer", "transfer-encoding", "upgrade"];
 
@@ -303,7 +307,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl AuthHook {
-    /// Asks this function. Its future may wait; it must not block.
+    /// A hook that calls this function. Its future may wait. It must not block.
     pub fn new<F, A>(hook: F) -> Self
     where
         F: Fn(AuthRequest) -> A + Send + Sync + 'static,
@@ -312,13 +316,14 @@ impl AuthHook {
         Self(Arc::new(move |request| Box::pin(hook(request))))
     }
 
-    /// Asks within this time. The credential says at which time it expires.
+    /// Calls the hook. The returned credential has the time at which it expires.
     ///
     /// # Errors
-    /// The hook refused (its refusal), let the time pass (503), panicked (500), or its credential has expired already (401).
+    /// The hook refused (its refusal), did not answer in time (503), panicked (500), or its credential has expired
+    /// already (401).
     ///
     /// # Cancel safety
-    /// Dropping the future drops the hook's.
+    /// Dropping the future drops the hook's future.
     pub async fn ask(&self, request: AuthRequest, within: Duration) -> Result<Credential, AuthRefusal> {
         let guarded = async {
             let asked = catch_unwind(AssertUnwindSafe(|| (self.0)(request))).ok()?;

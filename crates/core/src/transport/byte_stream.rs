@@ -1,4 +1,4 @@
-//! Any stream of bytes with a framing.
+//! A transport over any stream of bytes.
 
 mod receiver;
 mod sender;
@@ -19,16 +19,16 @@ use crate::framing::Framing;
 /// The default limit of a frame: 16 MiB.
 pub(super) const DEFAULT_MAX_FRAME: usize = 16 * 1024 * 1024;
 
-/// Any [`AsyncRead`] and [`AsyncWrite`] as a wire.
+/// A transport over any [`AsyncRead`] and [`AsyncWrite`].
 ///
-/// Frames stand in the bytes as the dialect spoken on it has them, unless [`framing`](Self::framing) says otherwise: a
-/// [`PeerBuilder`](crate::PeerBuilder) tells the wire, whether it opens it or is given an open [`Link`]. Where several dialects are
-/// offered that frame differently, the peer's first byte decides.
+/// Default framing: the framing of the dialect. A [`PeerBuilder`](crate::PeerBuilder) sets it, whether it opens the
+/// transport or gets an open [`Link`]. [`framing`](Self::framing) replaces it. If several dialects with different
+/// framings are offered, the peer's first byte decides.
 ///
-/// Input is read while output is blocked. At the end of input the receiver tells
-/// [`HalfClosed`](super::TransportEvent::HalfClosed) if output is still open, and `None` once it is not. After a bad
-/// frame that leaves no way to find the next one it tells [`Rejected`](super::TransportEvent::Rejected), then `None`.
-/// Closing shuts the writer down and drops it, as some writers end only so.
+/// Input is read while output is blocked. At the end of input the receiver returns
+/// [`HalfClosed`](super::TransportEvent::HalfClosed) if output is still open, and `None` when it is not. A bad frame
+/// after which the next one cannot be found is returned as [`Rejected`](super::TransportEvent::Rejected) and ends the
+/// input. Closing shuts the writer down and drops it, because some writers end only when they are dropped.
 ///
 /// ```
 /// # use rescind_core::{ByteStream, Link};
@@ -51,37 +51,37 @@ where
     R: AsyncRead + Send + 'static,
     W: AsyncWrite + Send + 'static,
 {
-    /// A wire of two halves.
+    /// A transport over a reader and a writer.
     pub fn new(reader: R, writer: W) -> Self {
         let max_frame = DEFAULT_MAX_FRAME;
         Self { reader, writer, framing: None, max_frame, name: "byte stream", meta: PeerInfo::default() }
     }
 
-    /// How frames are delimited. Default: as the dialect demands.
+    /// Sets how frames are delimited. Default: the framing of the dialect.
     pub fn framing(mut self, framing: Framing) -> Self {
         self.framing = Some(framing);
         self
     }
 
-    /// The largest frame taken in either direction, in bytes, its framing not counted. Default: 16 MiB.
+    /// Sets the largest frame in both directions, in bytes, without its framing. Default: 16 MiB.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
     }
 
-    /// The wire's name in reports.
+    /// Sets the name of the transport in reports.
     pub fn name(mut self, name: &'static str) -> Self {
         self.name = name;
         self
     }
 
-    /// What is known of the peer.
+    /// Sets what is known about the peer.
     pub fn meta(mut self, meta: PeerInfo) -> Self {
         self.meta = meta;
         self
     }
 
-    /// The open connection.
+    /// The open link.
     #[must_use]
     pub fn into_link(self) -> Link {
         let traits = Capabilities {
@@ -108,7 +108,7 @@ impl<S> ByteStream<ReadHalf<S>, WriteHalf<S>>
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    /// A wire of one stream that reads and writes: TCP, TLS, a duplex.
+    /// A transport over one stream that reads and writes: TCP, TLS, a duplex.
     pub fn whole(stream: S) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         Self::new(reader, writer)

@@ -1,29 +1,30 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// How the receiving half learns that the sending half is done: after the end of input it has only this to wait for.
+/// Reports to the receiving half that the sending half is closed. After the end of input the receiving half waits only
+/// for this.
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
     waiting: Option<Waker>,
 }
 
-/// The sending half's end. Closes when it is dropped.
+/// The part of the sending half. Dropping it closes.
 #[derive(Debug)]
 pub(super) struct Closer(Arc<Mutex<State>>);
 
-/// The receiving half's end.
+/// The part of the receiving half.
 #[derive(Debug)]
 pub(super) struct Closing(Arc<Mutex<State>>);
 
-/// Both ends.
+/// Both parts.
 pub(super) fn closing() -> (Closer, Closing) {
     let state = Arc::<Mutex<State>>::default();
     (Closer(Arc::clone(&state)), Closing(state))
 }
 
 impl Closer {
-    /// The output is closed or broken.
+    /// Reports that the output is closed or broken.
     pub(super) fn close(&self) {
         let waiting = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);

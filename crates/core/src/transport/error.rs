@@ -12,7 +12,7 @@ pub struct TransportError {
     pub kind: TransportErrorKind,
     /// The exchange that failed. `None`: the whole connection failed.
     pub exchange: Option<ExchangeId>,
-    /// The cause. All who wait for the connection share it.
+    /// The cause. All tasks that wait for the connection share it.
     pub source: Arc<dyn std::error::Error + Send + Sync>,
 }
 

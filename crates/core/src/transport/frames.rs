@@ -44,8 +44,8 @@ where
         Self { stream, sink, max_frame: DEFAULT_MAX_FRAME, name: "frame stream", meta: PeerInfo::default() }
     }
 
-    /// The largest frame in both directions, in bytes. Default: 16 MiB. The stream must limit what it reads by itself: a larger frame is
-    /// refused here only after it was read.
+    /// The largest frame in both directions, in bytes. Default: 16 MiB. The stream must limit its own reads: a larger
+    /// frame is refused here only after it was read.
     pub fn max_frame(mut self, bytes: usize) -> Self {
         self.max_frame = bytes;
         self
@@ -166,7 +166,7 @@ where
 
 struct FrameSender<O> {
     place: Output<O>,
-    /// In bytes, since the sink was last flushed.
+    /// The bytes since the sink was last flushed.
     unflushed: usize,
     max_frame: usize,
     closer: Closer,

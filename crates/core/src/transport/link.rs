@@ -54,9 +54,9 @@ impl Link {
         self
     }
 
-    /// Sets the framing of a byte stream that has none of its own. [`PeerBuilder`](crate::PeerBuilder) sets the framing of its dialect. A
-    /// program that polls the halves itself may set it before the first poll. Only the first call has an effect. Without a call the peer's
-    /// first byte decides; if this side writes first, its frames are lines.
+    /// Sets the framing of a byte stream that has none of its own. [`PeerBuilder`](crate::PeerBuilder) sets the framing
+    /// of its dialect. A program that polls the halves itself may set it before the first poll. Only the first call has
+    /// an effect. Without a call the peer's first byte decides; if this side writes first, its frames are lines.
     pub fn default_framing(&self, framing: Framing) {
         if let Some(framed) = &self.framed {
             framed.say(framing);
@@ -86,13 +86,14 @@ impl fmt::Debug for Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an ability of its own that a wire must state")]
 pub struct Capabilities {
-    /// Frames arrive in the order in which they were sent. Only on transports where they do not, an early cancel waits for its request, and
-    /// many cancels in a row may overtake a data frame that waits for room.
+    /// Frames arrive in the order in which they were sent. Only on transports where they do not, an early cancel waits
+    /// for its request, and many cancels in a row may overtake a data frame that waits for room.
     pub ordered: bool,
-    /// Each request of this side opens an exchange of its own, and the transport reports the failure of an exchange (clients over HTTP).
+    /// Each request of this side opens an exchange of its own, and the transport reports the failure of an exchange
+    /// (clients over HTTP).
     pub opens_exchanges: bool,
-    /// Ids are unique within an exchange and not within the session (stateless HTTP). A request of this side is cancelled by aborting its
-    /// exchange ([`Sender::abort_exchange`]), which such a transport supports.
+    /// Ids are unique within an exchange and not within the session (stateless HTTP). A request of this side is
+    /// cancelled by aborting its exchange ([`Sender::abort_exchange`]), which such a transport supports.
     pub exchange_scoped: bool,
     /// Batches may be received (every transport except HTTP).
     pub batches: bool,

@@ -1,4 +1,4 @@
-//! A wire within this process: for tests, and for two parts of one program.
+//! A transport within this process, for tests and for two parts of one program.
 
 mod direction;
 
@@ -17,11 +17,12 @@ use super::{
 };
 use crate::sync::{Mutex, MutexGuard};
 
-/// So many connections wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: usize = 1024;
 
-/// Two ends of one connection. Frames keep their order; a frame is there for the peer as soon as it is taken. The
-/// peer holds at most 64 KiB, or one larger frame, that it did not read; the last half of it is for control frames.
+/// Two ends of one connection. Frames keep their order, and the peer can read a frame as soon as it is taken. Each
+/// direction holds at most 64 KiB of unread frames, or one larger frame. The last half of that is reserved for control
+/// frames.
 ///
 /// ```
 /// let (client, server) = rescind_core::memory_pair();
@@ -147,8 +148,8 @@ impl Drop for MemorySender {
     }
 }
 
-/// A listener within this process, and what connects to it. The listener ends when every clone of the transport is
-/// gone; connecting fails once the listener is.
+/// A listener within this process, and the transport that connects to it. The listener ends when every clone of the
+/// transport is dropped. A connection cannot be opened after the listener is dropped.
 #[must_use]
 pub fn memory_listener() -> (MemoryListener, MemoryTransport) {
     let queue = Arc::new(AcceptQueue(Mutex::default()));
@@ -156,14 +157,14 @@ pub fn memory_listener() -> (MemoryListener, MemoryTransport) {
     (MemoryListener(queue), MemoryTransport(connector))
 }
 
-/// Connects to a [`MemoryListener`] of this process; each clone opens one connection.
+/// Connects to a [`MemoryListener`] of this process. Each clone opens one connection.
 #[derive(Clone)]
 pub struct MemoryTransport(Arc<Connector>);
 
-/// Accepts what a [`MemoryTransport`] connects.
+/// Accepts the connections of a [`MemoryTransport`].
 pub struct MemoryListener(Arc<AcceptQueue>);
 
-/// The last of these ends the listener.
+/// The listener ends when the last clone is dropped.
 struct Connector(Arc<AcceptQueue>);
 
 struct AcceptQueue(Mutex<Queue>);

@@ -1,7 +1,8 @@
 //! The traits of a transport: two halves that move whole frames and report what happened to them.
 //!
-//! A transport knows neither machine nor dialect, and it does not parse bodies. Polling a [`Receiver`] or a [`Sender`] and then dropping the
-//! caller loses nothing: no future holds a half-read frame, and [`Sender::start_send`] takes a whole frame or nothing.
+//! A transport knows neither machine nor dialect, and it does not parse bodies. Polling a [`Receiver`] or a [`Sender`]
+//! and then dropping the caller loses nothing: no future holds a half-read frame, and [`Sender::start_send`] takes a
+//! whole frame or nothing.
 
 #[cfg(feature = "tokio")]
 mod auth;
@@ -70,17 +71,18 @@ pub trait Transport: Send + 'static {
 
 /// Accepts connections.
 pub trait Listener: Send + 'static {
-    /// Polls for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has ended.
+    /// Polls for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has
+    /// ended.
     fn poll_accept(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Link, TransportError>>>;
 
-    /// Sets the clients of the server that accepts here. It is called once, before the first poll. A transport that limits what happens before
-    /// a connection is accepted (sockets, handshakes) counts it for these clients, so that one client cannot use all of it. Default: ignored.
-    /// A listener that wraps another passes the call on.
+    /// Sets the clients of the server that accepts here. It is called once, before the first poll. A transport that
+    /// limits what happens before a connection is accepted (sockets, handshakes) counts it for these clients, so that
+    /// one client cannot use all of it. Default: ignored. A listener that wraps another passes the call on.
     fn share_among(self: Pin<&mut Self>, _clients: &Clients) {}
 
-    /// Refuses new connections from now on. Returns whether open connections need the listener: the server then keeps it until they have
-    /// ended, else it drops it at once. It is called once, when the server drains; the listener is not polled after it. Default: `false`.
-    /// A listener that wraps another passes the call on.
+    /// Refuses new connections from now on. Returns whether open connections need the listener: the server then keeps
+    /// it until they have ended, else it drops it at once. It is called once, when the server drains; the listener is
+    /// not polled after it. Default: `false`. A listener that wraps another passes the call on.
     #[must_use]
     fn stop_accepting(self: Pin<&mut Self>) -> bool {
         false
@@ -89,7 +91,8 @@ pub trait Listener: Send + 'static {
     /// The address on which it listens, with the actual port.
     fn endpoint(&self) -> Endpoint;
 
-    /// Waits for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has ended.
+    /// Waits for the next connection. `Err`: one connection failed, and the listener goes on. `None`: the listener has
+    /// ended.
     ///
     /// # Cancel safety
     /// Dropping the future loses no connection.

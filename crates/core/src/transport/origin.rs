@@ -1,41 +1,42 @@
-//! Which hosts a server answers for, and which web pages may talk to it: strings in, a decision out.
+//! Which hosts a server serves, and which web pages may send requests to it. It takes strings and returns a decision.
 //!
-//! The one implementation for every transport that begins with an HTTP request. A host is compared by name and port: names in
-//! any case, a trailing dot of a `Host` aside; addresses by value, IPv6 in brackets. An origin is scheme, host and port, where
-//! no port is the default of `http`, `ws` (80) and `https`, `wss` (443).
+//! Every transport that begins with an HTTP request uses it. A host is compared by name and port. Names are compared
+//! without regard to case, and a `Host` without its trailing dot; addresses by value, IPv6 in brackets. An origin is a
+//! scheme, a host and a port. Without a port it has the default of `http` and `ws` (80) or of `https` and `wss` (443).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The hosts a server answers for. Default: loopback names only (`localhost` and the addresses of loopback), on any port.
+/// The hosts that a server serves. Default: only loopback names (`localhost` and the addresses of loopback), on any
+/// port.
 ///
-/// A browser that was led to this server under another name (DNS rebinding) names that host, and is refused.
+/// A browser that was directed to this server with another name (DNS rebinding) sends that name, and is refused.
 #[derive(Clone, Debug, Default)]
 pub struct HostPolicy {
     listed: Vec<Listed<HostName>>,
     others: OtherHosts,
 }
 
-/// The hosts that are answered for though nobody listed them.
+/// The hosts that are served although they are not listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum OtherHosts {
     #[default]
     Loopback,
-    /// Loopback names, and any address: no name can be led to an address that is spelled out.
+    /// Loopback names, and any address: DNS rebinding needs a name.
     Addresses,
     Any,
 }
 
-/// The pages that may send requests. Default: pages of loopback, and of the very host and port the request is for.
+/// The pages that may send requests. Default: pages of loopback, and pages of the same host and port as the request.
 ///
-/// A request without `Origin` is not sent by a page of another origin, and passes.
+/// A request without `Origin` is accepted: a page of another origin always sends one.
 #[derive(Clone, Debug, Default)]
 pub struct OriginPolicy {
     listed: Vec<ListedOrigin>,
     any: bool,
 }
 
-/// A host that a request is for, read from its head.
+/// The host of a request, from its head.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHost<'a> {
     name: Name<'a>,
@@ -45,7 +46,7 @@ pub struct RequestHost<'a> {
 /// Why a request's host is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostRefusal {
-    /// The request names no host. HTTP's status for it is 400, as for the next two.
+    /// The request names no host. Its HTTP status is 400, as that of `Several` and `Malformed`.
     #[error("the request must name its host")]
     Missing,
     /// There are several `Host` headers, or `Host` and the request's target (`:authority` in HTTP/2) differ.
@@ -54,7 +55,7 @@ pub enum HostRefusal {
     /// The value is not a host with an optional port. User names are not allowed either.
     #[error("the request's host is not a host name or address")]
     Malformed,
-    /// The server does not answer for this host: 421.
+    /// The server does not serve this host. Its HTTP status is 421.
     #[error("this host is not served here: allow it by name in the server's settings")]
     NotServed,
 }
@@ -80,14 +81,14 @@ struct ListedOrigin {
     host: Listed<HostName>,
 }
 
-/// A host's name in lower case, or its address.
+/// The name of a host in lower case, or its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostName {
     Address(IpAddr),
     Name(String),
 }
 
-/// A host's name as it was sent, or its address.
+/// The name of a host as it was sent, or its address.
 #[derive(Clone, Copy, Debug)]
 enum Name<'a> {
     Address(IpAddr),
@@ -95,11 +96,11 @@ enum Name<'a> {
 }
 
 impl HostPolicy {
-    /// Answers for this host too: a name or an address, for any port, or with the one port that counts. IPv6 addresses are in
-    /// brackets.
+    /// Serves this host too: a name or an address. Without a port it is served on any port, else only on this port.
+    /// IPv6 addresses are in brackets.
     ///
     /// # Errors
-    /// It is neither, such as a URL.
+    /// The host is neither a name nor an address, for example a URL.
     pub fn allow(&mut self, host: &str) -> Result<(), NotAllowable> {
         let (name, port) =
             authority(host).ok_or_else(|| not_allowable(host, "it is not `name` or `name:port`"))?;
@@ -107,25 +108,26 @@ impl HostPolicy {
         Ok(())
     }
 
-    /// Answers for every host, as behind a proxy that checks it.
+    /// Serves every host, for a server behind a proxy that checks the host.
     pub fn allow_any(&mut self) {
         self.others = OtherHosts::Any;
     }
 
-    /// The server listens on this address. Beyond loopback it answers for any address as well: it cannot know its own.
+    /// Sets the address on which the server listens. A server that listens beyond loopback also serves any address,
+    /// because it cannot know its own.
     pub fn bound_to(&mut self, address: IpAddr) {
         if self.others == OtherHosts::Loopback && !address.to_canonical().is_loopback() {
             self.others = OtherHosts::Addresses;
         }
     }
 
-    /// The host a request is for: by its target where that names one (`:authority` in HTTP/2, the absolute form in HTTP/1.1),
-    /// and by its `Host` headers.
+    /// The host of a request, from its target if the target names a host (`:authority` in HTTP/2, the absolute form in
+    /// HTTP/1.1), and from its `Host` headers.
     ///
     /// # Errors
-    /// It is refused, and why. "A server MUST respond with a 400 (Bad Request) status code to any HTTP/1.1 request message that
-    /// lacks a Host header field and to any request message that contains more than one Host header field line or a Host header
-    /// field with an invalid field value" (RFC 9112, 3.2).
+    /// Why it is refused. "A server MUST respond with a 400 (Bad Request) status code to any HTTP/1.1 request message
+    /// that lacks a Host header field and to any request message that contains more than one Host header field line or
+    /// a Host header field with an invalid field value" (RFC 9112, 3.2).
     pub fn check<'a>(
         &self,
         target: Option<&'a str>,
@@ -156,7 +158,8 @@ impl HostPolicy {
     }
 }
 
-/// A listed host without a port has any; a `Host` without one is on the default of a scheme it does not tell.
+/// A listed host without a port is served on any port. A `Host` without a port means the default port of its scheme,
+/// which is not known here.
 fn is_port(listed: Option<u16>, asked: Option<u16>) -> bool {
     match (listed, asked) {
         (None, _) => true,
@@ -170,11 +173,11 @@ const fn is_default(port: u16) -> bool {
 }
 
 impl OriginPolicy {
-    /// Lets pages of this origin send requests, as in `https://app.example` or `http://app.example:8080`.
+    /// Allows pages of this origin to send requests, for example `https://app.example` or `http://app.example:8080`.
     ///
     /// # Errors
-    /// It is not an origin: a path (also a trailing slash), a user name, no scheme, no host. `null` is none either: every
-    /// sandboxed frame and local file sends it, so that it says nothing of who asks.
+    /// It is not an origin: it has a path (also a trailing slash) or a user name, or it has no scheme or no host.
+    /// `null` is not allowed either: every sandboxed frame and local file sends it, so it does not identify the page.
     pub fn allow(&mut self, origin: &str) -> Result<(), NotAllowable> {
         if origin.eq_ignore_ascii_case("null") {
             return Err(not_allowable(
@@ -195,22 +198,22 @@ impl OriginPolicy {
         Ok(())
     }
 
-    /// Lets pages of every origin send requests, `null` included.
+    /// Allows pages of every origin to send requests, also `null`.
     pub fn allow_any(&mut self) {
         self.any = true;
     }
 
-    /// Whether pages of every origin may.
+    /// Whether pages of every origin may send requests.
     #[must_use]
     pub const fn allows_any(&self) -> bool {
         self.any
     }
 
-    /// Whether a request may come from where its `Origin` headers say, given the host it is for. `Ok(None)`: it has none.
-    /// `Ok(Some(origin))`: this origin may, and is the value that CORS repeats.
+    /// Checks the `Origin` headers of a request to this host. `Ok(None)`: it has none. `Ok(Some(origin))`: this origin
+    /// is allowed. It is the value that CORS repeats.
     ///
     /// # Errors
-    /// It may not: 403. So it is with two `Origin` headers, whatever they say.
+    /// The origin is not allowed: 403. Two `Origin` headers are refused, whatever they say.
     pub fn check<'a>(
         &self,
         origins: impl IntoIterator<Item = &'a [u8]>,
@@ -253,7 +256,7 @@ impl<'a> RequestHost<'a> {
         Ok(Self { name, port })
     }
 
-    /// Two ways to name the host of one request: either may leave out a default port.
+    /// Whether both name the same host. They come from one request, and either may omit a default port.
     fn is_same(&self, other: &Self) -> bool {
         let is_same_port = match (self.port, other.port) {
             (Some(port), None) | (None, Some(port)) => is_default(port),
@@ -272,7 +275,7 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// Whether it can mean this machine only.
+    /// Whether it can only mean this machine.
     fn is_loopback(self) -> bool {
         match self {
             Self::Address(address) => address.to_canonical().is_loopback(),
@@ -280,7 +283,7 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// `name.` is `name` that is not looked for in a domain of the client's own.
+    /// The name without its trailing dot. The dot only says that the client does not search its own domains.
     fn without_dot(self) -> Name<'a> {
         match self {
             Self::Address(_) => self,
@@ -325,7 +328,7 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-/// Reads `name`, `name:port`, `[v6]` or `[v6]:port`; an empty port is none. `None`: it is something else.
+/// Reads `name`, `name:port`, `[v6]` or `[v6]:port`. An empty port counts as none. `None`: it is something else.
 fn authority(text: &str) -> Option<(Name<'_>, Option<u16>)> {
     let (name, port) = if let Some(inner) = text.strip_prefix('[') {
         let (address, port) = inner.split_once(']')?;

@@ -9,29 +9,31 @@ use tokio::time::{Instant, Sleep};
 
 use crate::byte_budget::{ByteBudget, HeldBytes};
 
-/// So much of a frame, in bytes, is read without being counted: cancels, acknowledgements and usual answers pass although memory is full.
+/// The bytes of a frame that are read without being counted. So cancels, acknowledgements and usual answers are read
+/// although memory is full.
 const FREE: usize = 16 * 1024;
-/// How long a connection waits for memory that others hold, all its waits in the middle of one frame together: a frame that gets a little room
-/// from time to time does not hold what it has for longer.
+/// The longest time that a frame waits for memory that others hold, all its waits together. So a frame that gets a
+/// little room from time to time does not hold its memory for longer.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The frame that a connection is reading, as its server's budget counts it.
+/// The frame that a connection is reading, as the budget of its server counts it.
 ///
-/// It counts beyond the connection's own budget, in what that belongs to: a frame that is whole is refused by its session, under its own id,
-/// where the connection itself has no room, and until then a connection never waits for what it holds itself.
+/// It counts in the parent of the connection's budget and not in that budget itself. A complete
+/// frame for which the connection itself has no room is refused by its session, with the frame's id. So a connection
+/// never waits here for memory that it holds itself.
 #[derive(Debug)]
 pub struct PartialFrame {
     connection: ByteBudget,
     held: Option<HeldBytes>,
-    /// Since the frame first had to wait.
+    /// Set when the frame has to wait for the first time.
     wait: Option<Box<Wait>>,
 }
 
 #[derive(Debug)]
 struct Wait {
-    /// When it waits: since when.
+    /// While it waits: the start of the wait.
     since: Option<Instant>,
-    /// For how long it may still wait, from then on.
+    /// How long it may still wait, from that start.
     left: Duration,
     end: Pin<Box<Sleep>>,
 }
@@ -57,28 +59,28 @@ impl Wait {
     }
 }
 
-/// A frame waited 10 s for memory, all in all: the frame is to be dropped.
+/// The frame waited for memory for 10 s in total. It must be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFull;
 
 impl PartialFrame {
-    /// For the connection that counts in this budget.
+    /// For the connection with this budget.
     #[must_use]
     pub fn new(connection: &ByteBudget) -> Self {
         Self { connection: connection.clone(), held: None, wait: None }
     }
 
-    /// The frame is whole, or is dropped: from here on it counts where it is handled.
+    /// The frame is complete or dropped. From now on the code that handles it counts it.
     pub fn finish(&mut self) {
         self.held = None;
         self.wait = None;
     }
 
-    /// Makes room to read `more` bytes beside the `partial` bytes of a frame that were read already. The first 16 KiB of a frame are not
-    /// counted.
+    /// Makes room to read `more` bytes, in addition to the `partial` bytes of the frame that were read already. The
+    /// first 16 KiB of a frame are not counted.
     ///
     /// # Errors
-    /// [`MemoryFull`] once the waits of this frame are 10 s together.
+    /// [`MemoryFull`] when the waits of this frame are 10 s in total.
     pub fn poll_grow(
         &mut self,
         partial: usize,
@@ -131,7 +133,7 @@ mod tests {
             assert!(waited.is_err(), "there is no room");
             others.resize(FREE - read);
             grown.await.unwrap();
-            // Time in which it does not wait is its own.
+            // Time in which it does not wait is not counted.
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
         assert_eq!(poll_fn(|cx| frame.poll_grow(FREE + 3, 1, cx)).await, Err(MemoryFull));

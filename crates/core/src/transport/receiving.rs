@@ -12,7 +12,8 @@ use crate::id::{ExchangeId, Principal};
 
 /// The half that receives frames.
 pub trait Receiver: Send {
-    /// Polls for the next event. `None`: the connection is closed. It is not polled again after `None`, nor after an error without an exchange.
+    /// Polls for the next event. `None`: the connection is closed. It is not polled again after `None`, nor after an
+    /// error without an exchange.
     fn poll_event(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

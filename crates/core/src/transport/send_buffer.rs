@@ -1,16 +1,16 @@
-//! How much a sender may hold, and how it says what is wrong: the same for every wire of this crate.
+//! How much a sender may hold, and its errors. All transports of this crate share them.
 
 use std::io;
 
 use super::{Lane, TransportError, TransportErrorKind};
 use crate::id::ExchangeId;
 
-/// Bulk is taken while no more than this is held, so that a usual frame still fits below [`HELD`].
+/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`HELD`].
 const HELD_FOR_BULK: usize = 32 * 1024;
-/// The most a sender holds unflushed, in bytes, one larger frame aside.
+/// The most bytes that a sender holds without a flush, except one larger frame.
 const HELD: usize = 64 * 1024;
 
-/// Whether a frame of this lane may be taken by a sender that holds so many bytes.
+/// Whether a sender that holds this many bytes may take a frame of this lane.
 pub(super) const fn has_room(lane: Lane, held: usize) -> bool {
     match lane {
         Lane::Control => held < HELD,
@@ -18,8 +18,8 @@ pub(super) const fn has_room(lane: Lane, held: usize) -> bool {
     }
 }
 
-/// Whether a sender that found no room for this lane is to be woken: one that is woken for each frame that leaves would write one
-/// and wait again.
+/// Whether a sender that had no room for this lane is woken. A sender that is woken for each frame that leaves would
+/// write one frame and wait again.
 pub(super) const fn is_half_empty(lane: Lane, held: usize) -> bool {
     match lane {
         Lane::Control => held <= HELD / 2,
@@ -30,9 +30,9 @@ pub(super) const fn is_half_empty(lane: Lane, held: usize) -> bool {
 /// Why nothing can be sent any more.
 #[derive(Clone, Debug)]
 pub(super) enum Broken {
-    /// We closed.
+    /// This side closed the connection.
     Closed,
-    /// It broke.
+    /// The connection broke.
     By(TransportError),
 }
 
@@ -49,7 +49,7 @@ impl Broken {
     }
 }
 
-/// The frame was not taken; the connection goes on.
+/// The error of a frame that is too large. It was not taken, and the connection goes on.
 pub(super) fn oversize(exchange: ExchangeId, limit: usize) -> TransportError {
     let text = format!("the frame is larger than {limit} bytes and was not sent");
     TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }

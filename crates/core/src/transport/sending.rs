@@ -9,8 +9,8 @@ use bytes::Bytes;
 use super::TransportError;
 use crate::id::{ExchangeId, RequestId};
 
-/// The half that sends frames. It buffers at most 64 KiB, or one larger frame, without a flush: so control frames are not delayed, and a
-/// request that waits can still be taken back.
+/// The half that sends frames. It buffers at most 64 KiB, or one larger frame, without a flush: so control frames are
+/// not delayed, and a request that waits can still be taken back.
 pub trait Sender: Send {
     /// Whether a frame of this lane can be taken now. The control lane may be ready while the data lane is not.
     ///
@@ -31,20 +31,22 @@ pub trait Sender: Send {
     /// The connection is broken.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>>;
 
-    /// The handler of the request on this exchange, which the peer opened, has started. Its answer may take long, and no refusal follows for
-    /// which the transport has a form of its own (an HTTP status). A wrapper passes the call on. A transport without exchanges ignores it.
+    /// The handler of the request on this exchange, which the peer opened, has started. Its answer may take long, and
+    /// no refusal follows for which the transport has a form of its own (an HTTP status). A wrapper passes the call on.
+    /// A transport without exchanges ignores it.
     fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
         let _ = exchange;
     }
 
-    /// The next answer on this exchange is a refusal with this reason. It is for transports that express a refusal outside of the body, such
-    /// as HTTP with its status. Other transports ignore it.
+    /// The next answer on this exchange is a refusal with this reason. It is for transports that express a refusal
+    /// outside of the body, such as HTTP with its status. Other transports ignore it.
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         let _ = (exchange, fault);
     }
 
-    /// Ends an exchange that the peer opened, without a frame. Each exchange is ended exactly once, by this call or by its last frame, also if
-    /// the peer has closed it before. A wrapper passes the call on. A transport without exchanges ignores it.
+    /// Ends an exchange that the peer opened, without a frame. Each exchange is ended exactly once, by this call or by
+    /// its last frame, also if the peer has closed it before. A wrapper passes the call on. A transport without
+    /// exchanges ignores it.
     fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
         let _ = (exchange, how);
     }
@@ -74,9 +76,9 @@ pub trait Sender: Send {
 pub struct Outbound {
     /// The message, without framing and without a raw newline.
     pub body: Bytes,
-    /// The exchange on which it is sent. The driver chooses it. A frame on an exchange of this side ([`ExchangeId::call`]) opens it; the frame is a
-    /// request or a cancel. A frame on an exchange of the peer that has ended is sent on the connection's own stream, if there is one.
-    /// [`ExchangeId::NONE`]: the transport chooses.
+    /// The exchange on which it is sent. The driver chooses it. A frame on an exchange of this side
+    /// ([`ExchangeId::call`]) opens it; the frame is a request or a cancel. A frame on an exchange of the peer that has
+    /// ended is sent on the connection's own stream, if there is one. [`ExchangeId::NONE`]: the transport chooses.
     pub exchange: ExchangeId,
     /// Its lane.
     pub lane: Lane,

@@ -1,4 +1,4 @@
-//! The directory a socket lies in keeps strangers out, also where a system ignores a socket's own mode.
+//! The directory of a socket keeps other users out, also on systems that ignore the mode of a socket.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::PipeError;
 
-/// Where the pipes lie that have a name only.
+/// The directory of the pipes that have only a name.
 pub(crate) fn directory_of_names() -> PathBuf {
     place_of_names(env::var_os("XDG_RUNTIME_DIR"), &env::temp_dir(), us())
 }
@@ -17,7 +17,7 @@ pub(crate) fn directory_of_names() -> PathBuf {
 fn place_of_names(runtime: Option<OsString>, temporary: &Path, user: u32) -> PathBuf {
     match runtime.map(PathBuf::from) {
         Some(runtime) if runtime.is_absolute() && runtime.is_dir() => runtime.join("rescind"),
-        // Others can write there, so the name holds whose it is.
+        // Others can write there, so the name contains the id of the user.
         _ => temporary.join(format!("rescind-{user}")),
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn of(file: &Path) -> &Path {
     }
 }
 
-/// Makes a directory that is ours alone, if it is not there.
+/// Creates a directory that only this user can access, if it does not exist.
 pub(super) fn make(directory: &Path) -> Result<(), PipeError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => Ok(()),
@@ -40,7 +40,7 @@ pub(super) fn make(directory: &Path) -> Result<(), PipeError> {
     }
 }
 
-/// Refuses a directory that somebody else can look into or change.
+/// Refuses a directory that other users can read or change.
 pub(super) fn must_be_ours(directory: &Path) -> Result<(), PipeError> {
     let refused = |why: String| PipeError::Directory { directory: directory.to_owned(), why };
     let found = directory
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_user_is_refused() {
-        // The root directory is root's and open to all: refused for one or the other.
+        // The root directory belongs to root and is open to all. It is refused for one of the two reasons.
         let error = must_be_ours(Path::new("/")).unwrap_err().to_string();
         assert!(error.contains("mode 0") || error.contains("belongs to user id 0"), "{error}");
     }

@@ -1,7 +1,7 @@
-//! Tells a peer that is gone from one that only ended its output: both look the same to who reads.
+//! Distinguishes a peer that has disconnected from a peer that only ended its output. Both look the same to a reader.
 //!
-//! After the end of input the socket is watched through a second descriptor, with a readiness of its own: to look for
-//! the hang-up there means to take "can be written to" away, and the writer must not lose it.
+//! After the end of input the socket is watched through a second descriptor, which has a readiness of its own. The
+//! check for the hang-up consumes the event "writable", which the writer must not lose.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,14 +15,14 @@ use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 
-/// What is known of the end of a connection's input.
+/// What is known about the end of a connection's input.
 #[derive(Clone, Default)]
 pub(super) struct End(Arc<OnceLock<UnixStream>>);
 
 impl End {
     fn reached(&self, stream: &OwnedReadHalf) {
         let second = stream.as_ref().as_fd().try_clone_to_owned().map(std::os::unix::net::UnixStream::from);
-        // Without a descriptor left it counts as ended by half, which the driver's own limits bound.
+        // Without a free descriptor the connection counts as half closed, which the driver's own limits bound.
         if let Ok(second) = second.and_then(UnixStream::from_std) {
             let _first = self.0.set(second);
         }
@@ -52,7 +52,7 @@ fn is_gone(stream: &UnixStream) -> bool {
     seen.is_ok() && look.iter().any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-/// The reading half, which tells when its input has ended.
+/// The reading half, which reports the end of its input.
 pub(super) struct Input {
     half: OwnedReadHalf,
     end: End,
@@ -79,7 +79,7 @@ impl AsyncRead for Input {
     }
 }
 
-/// The same link, closed as soon as its peer is gone.
+/// The same link, which closes as soon as its peer has disconnected.
 pub(super) fn watched(mut link: Link, end: End) -> Link {
     link.rx = Box::pin(Watched { frames: link.rx, end, state: State::Open });
     link
@@ -94,7 +94,7 @@ struct Watched {
 #[derive(Clone, Copy)]
 enum State {
     Open,
-    /// Input has ended, and output is open as far as we know.
+    /// Input has ended. Output is open, as far as is known.
     HalfClosed,
     Gone,
 }

@@ -1,8 +1,9 @@
 //! The right to a path.
 //!
-//! 1. Who listens at a path holds the lock of the file beside it, from before the socket is bound until after it is
-//!    removed. So only one process at a time looks whether a socket is stale, and none removes another's.
-//! 2. A lock counts only while its file is still the one at its path: who held it before may have removed it.
+//! 1. A process that listens at a path holds the lock of the file beside it, from before it binds the socket until
+//!    after it removes it. So only one process at a time checks whether a socket is stale, and no process removes the
+//!    socket of another.
+//! 2. A lock is valid only while its file is still the one at its path: the previous holder may have removed the file.
 //! 3. A socket is removed only while it is the file that was bound, or after a connection to it was refused.
 
 use std::fs;
@@ -17,21 +18,21 @@ use tokio::net::UnixStream;
 
 use crate::PipeError;
 
-/// So often the lock's file may be replaced under us.
+/// The most attempts to lock, if the file is replaced meanwhile.
 const TRIES: usize = 16;
 
-/// Held for as long as a socket listens.
+/// Exists while a socket listens.
 #[derive(Debug)]
 pub(crate) struct Claim {
     file: PathBuf,
     lock_file: PathBuf,
     lock: OwnedFd,
-    /// What we bound: device and inode.
+    /// The file that was bound: device and inode.
     bound: Option<(u64, u64)>,
 }
 
 impl Claim {
-    /// Takes the path, and a socket that a dead process left there out of the way.
+    /// Takes the path, and removes a socket that a dead process left there.
     pub(crate) async fn take(file: &Path) -> Result<Self, PipeError> {
         let mut name = file.as_os_str().to_owned();
         name.push(".lock");
@@ -42,7 +43,7 @@ impl Claim {
         Ok(claim)
     }
 
-    /// The socket is there: closes it to others, and knows it again.
+    /// The socket exists: removes the access of other users, and stores its identity.
     pub(crate) fn bound(&mut self) -> io::Result<()> {
         self.bound = identity(&self.file);
         fs::set_permissions(&self.file, fs::Permissions::from_mode(0o600))
@@ -55,7 +56,7 @@ impl Drop for Claim {
             drop(fs::remove_file(&self.file));
         }
         drop(fs::remove_file(&self.lock_file));
-        // A child process that was just started may hold a copy of the descriptor for a moment.
+        // A child process that has just started may hold a copy of the descriptor for a moment.
         let _unlocked = flock(&self.lock, FlockOperation::Unlock);
     }
 }
@@ -83,7 +84,7 @@ fn lock(file: &Path, lock_file: &Path) -> Result<OwnedFd, PipeError> {
     Err(PipeError::InUse { path: file.to_owned() })
 }
 
-/// Removes a socket that nobody listens on; leaves all else.
+/// Removes a socket on which no process listens. Every other file stays.
 async fn clear(file: &Path) -> Result<(), PipeError> {
     let found = match file.symlink_metadata() {
         Ok(found) => found,
@@ -94,7 +95,7 @@ async fn clear(file: &Path) -> Result<(), PipeError> {
         return Err(PipeError::NotASocket { path: file.to_owned() });
     }
     match UnixStream::connect(file).await {
-        // It lives, without our lock: another program's. One whose queue is full lives too.
+        // A process listens there without this lock: another program. A listener with a full queue is alive too.
         Ok(_) => Err(PipeError::InUse { path: file.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(PipeError::InUse { path: file.to_owned() })

@@ -22,12 +22,12 @@ pub(crate) use self::lock_file::Claim;
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 
-/// How long a listener whose queue is full is asked again.
+/// How long a connection to a listener with a full queue is tried again.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time between two times it is asked.
+/// The time between two attempts.
 const BETWEEN: Duration = Duration::from_millis(5);
 
-/// A socket at this address, and the right to it.
+/// A socket at this address, and the right to its path.
 pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
     let file = address.file();
     let directory = directory::of(&file);
@@ -43,7 +43,7 @@ pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), P
 
 fn bind(file: &Path) -> io::Result<Listener> {
     let name = file.to_fs_name::<FilesystemUdSocket>()?;
-    // The file is removed by its claim, which looks whether it is still ours.
+    // The claim removes the file, after it has checked that the file is still its own.
     ListenerOptions::new().name(name).reclaim_name(false).create_tokio()
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn accepted(stream: Stream, settings: Settings) -> Result<Link, Trans
     link(UnixStream::from(stream), settings)
 }
 
-/// By tokio itself: interprocess 2.4.7 takes a listener whose queue is full for one that is connected.
+/// Uses tokio directly: interprocess 2.4.7 treats a listener with a full queue as connected.
 pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, TransportError> {
     let begun = Instant::now();
     loop {

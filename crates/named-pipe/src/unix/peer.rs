@@ -1,8 +1,8 @@
-//! Who is at the other end.
+//! The user at the other end.
 
 use crate::PipeError;
 
-/// The peer must run as the user we run as; root is somebody else too.
+/// The peer must run as the user of this process. root counts as another user.
 pub(super) fn must_be_us(theirs: u32) -> Result<(), PipeError> {
     compare(rustix::process::geteuid().as_raw(), theirs)
 }

@@ -1,7 +1,8 @@
 use std::fmt;
 use std::process::ExitStatus;
 
-/// The failure of a child process. It is the source of the transport's [`TransportError`](rescind_core::TransportError).
+/// The failure of a child process. It is the source of the transport's
+/// [`TransportError`](rescind_core::TransportError).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChildError {

@@ -11,7 +11,7 @@ use rescind_core::{
 use super::Process;
 use super::process::DesiredState;
 
-/// The wire to a child, out of the wire over its pipes: the same, but it tells how the child ended.
+/// The link to a child. It wraps the link over the child's pipes and reports how the child ended.
 pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
     let guard = Arc::new(Guard(Arc::clone(process)));
     pipes.wrap(|rx, tx| {
@@ -34,7 +34,7 @@ pub(crate) fn child_link(pipes: Link, process: &Arc<Process>) -> Link {
     })
 }
 
-/// Lives as long as either half. A connection dropped before it was closed kills the child.
+/// Exists while either half does. A connection that is dropped before it was closed kills the child.
 struct Guard(Arc<Process>);
 
 impl Drop for Guard {
@@ -48,9 +48,9 @@ impl Drop for Guard {
 struct ChildReceiver {
     pipe: Pin<Box<dyn Receiver>>,
     process: Arc<Process>,
-    /// It sent a frame.
+    /// The child sent a frame.
     served: bool,
-    /// It wrote what no frame can be found after.
+    /// The child wrote bytes after which no frame can be found.
     torn: bool,
     state: State,
     _guard: Arc<Guard>,
@@ -59,16 +59,17 @@ struct ChildReceiver {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Open,
-    /// Its output ended; it may be about to exit.
+    /// Its output has ended. It may be about to exit.
     Settling,
     HalfClosed,
-    /// Both pipes are over, as our writing to it failed before its output was seen to end; how it ended is still to be told.
+    /// Both pipes have ended, because a write to the child failed before the end of its output was read. The error must
+    /// still report how the child ended.
     Over,
     Closed,
 }
 
 impl ChildReceiver {
-    /// The end, when the child exited by itself.
+    /// The last event, after the child has exited.
     fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
         self.state = State::Closed;
         let in_order = self.process.wish() > DesiredState::Run || (status.success() && self.served);
@@ -143,9 +144,9 @@ impl Receiver for ChildReceiver {
 struct ChildSender {
     pipe: Pin<Box<dyn Sender>>,
     process: Arc<Process>,
-    /// Closing was asked for; from then on the child gets its grace.
+    /// The connection is closing. From now on the child has its grace.
     closing: bool,
-    /// The pipe broke; the error waits for the child's exit to be told with it.
+    /// The pipe broke. The error waits for the child's exit, so that it includes the exit.
     breaking: Option<TransportErrorKind>,
     _guard: Arc<Guard>,
 }
@@ -192,14 +193,14 @@ impl Sender for ChildSender {
         self.poll_pipe(cx, Sender::poll_flush)
     }
 
-    /// Ends the child's input, then waits for its exit: at most two steps of grace.
+    /// Ends the child's input, then waits for its exit, for at most two steps of grace.
     fn poll_close(
         mut self: Pin<&mut Self>,
         why: &CloseReason,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
         self.closing = true;
-        // Before the pipe is closed: a quick child is gone before that is known here.
+        // Set before the pipe is closed: a quick child exits before this side knows that the pipe is closed.
         self.process.want(DesiredState::Close);
         let closed = ready!(self.poll_pipe(cx, |pipe, cx| pipe.poll_close(why, cx)));
         self.process.want(DesiredState::End);
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
     use crate::child::supervisor::WakeSender;
 
-    /// The child exits while its pipe is being closed, before the closing is through.
+    /// The child exits while its pipe is being closed, before the close is done.
     struct QuickChild(Arc<Process>);
 
     impl Sender for QuickChild {
@@ -257,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Both pipes are over: the other half saw it first.
+    /// Both pipes have ended: the other half noticed it first.
     struct BothOver;
 
     impl Receiver for BothOver {
@@ -269,7 +270,7 @@ mod tests {
         }
     }
 
-    /// Its output has ended long ago.
+    /// The child's output ended long ago.
     struct NoOutput;
 
     impl Receiver for NoOutput {

@@ -9,15 +9,15 @@ use super::ChildError;
 use super::ring_buffer::RingBuffer;
 use super::supervisor::WakeSender;
 
-/// A child that ended its output gets so long to exit before it counts as half closed.
+/// The time that a child has to exit after the end of its output. Then it counts as half closed.
 const EXIT_AFTER_END: Duration = Duration::from_millis(200);
 
-/// What the wire, the handle and the supervisor share of one child.
+/// The data of one child that the link, the handle and the supervisor share.
 #[derive(Debug)]
 pub(crate) struct Process {
     command: String,
     pid: u32,
-    /// One step of ending it.
+    /// The time of one step of ending it.
     grace: Duration,
     wake_sender: WakeSender,
     state: Mutex<State>,
@@ -32,20 +32,20 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// What the wire wants of the child.
+/// What the link wants of the child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DesiredState {
     #[default]
     Run,
-    /// Its input is being ended: what it does from now on is in order.
+    /// Its input is being closed. From now on its exit is not an error.
     Close,
-    /// Its input has ended; it gets its grace.
+    /// Its input has ended. It has its grace.
     End,
-    /// At once.
+    /// It is killed at once.
     Kill,
 }
 
-/// The child's stdout, and whether its exit was waited for after it ended.
+/// The child's stdout, and whether its exit was waited for after the end of its stdout.
 #[derive(Clone, Copy, Debug, Default)]
 enum OutputEnd {
     #[default]
@@ -89,7 +89,7 @@ impl Process {
         self.state().wish
     }
 
-    /// Wants more than was wanted; a wish is never taken back.
+    /// Sets the desired state. A state is never replaced by an earlier one.
     pub(super) fn want(&self, wish: DesiredState) {
         let mut state = self.state();
         if state.wish >= wish || state.exit.is_some() {
@@ -97,8 +97,8 @@ impl Process {
         }
         state.wish = wish;
         if wish == DesiredState::Kill {
-            // Here and not in the supervisor, as the whole process may be about to end. The child is not reaped while
-            // the lock is held and no exit is known, so its number is still its own.
+            // Done here and not in the supervisor, because the whole process may be about to end. While the lock is
+            // held and no exit is known, the child is not reaped, so its process id is still its own.
             super::supervisor::kill_now(self.pid);
         }
         wake(state);
@@ -110,7 +110,7 @@ impl Process {
         self.want(DesiredState::Kill);
     }
 
-    /// The error that names the child and tells its end.
+    /// The error that names the child and includes its end.
     pub(super) fn error(&self, kind: TransportErrorKind, what: &str) -> TransportError {
         let state = self.state();
         let error = ChildError {
@@ -132,7 +132,7 @@ impl Process {
         Poll::Pending
     }
 
-    /// Its output has ended: waits a moment for the exit that most often follows, or for our own closing.
+    /// Its output has ended: waits a moment for the exit that usually follows, or until this side closes.
     pub(super) fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Option<ExitStatus>> {
         let mut state = self.state();
         if state.exit.is_some()
@@ -150,7 +150,7 @@ impl Process {
         Poll::Pending
     }
 
-    /// When the supervisor must next call [`Self::settle`].
+    /// The time at which the supervisor must call [`Self::settle`].
     pub(super) fn settles_at(&self) -> Option<Instant> {
         match self.state().output_end {
             OutputEnd::Ended { settled_at } => Some(settled_at),
@@ -164,7 +164,7 @@ impl Process {
         wake(state);
     }
 
-    /// Reaps it under the lock that guards its number.
+    /// Reaps it with the lock held that protects its process id.
     pub(super) fn reap(&self, wait: impl FnOnce() -> ExitStatus) {
         let mut state = self.state();
         state.exit = Some(wait());

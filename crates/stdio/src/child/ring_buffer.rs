@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
 
-/// The last bytes of something endless.
+/// The last bytes of an endless stream.
 #[derive(Debug, Default)]
 pub(super) struct RingBuffer(VecDeque<u8>);
 
 impl RingBuffer {
-    /// How many bytes are kept.
+    /// The most bytes that are kept.
     const KEPT: usize = 8 * 1024;
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
@@ -15,7 +15,8 @@ impl RingBuffer {
         self.0.extend(bytes);
     }
 
-    /// As text; control characters but line ends and tabs are escaped, so that it can be shown on a terminal.
+    /// The bytes as text. Control characters except line ends and tabs are escaped, so that it can be shown on a
+    /// terminal.
     pub(super) fn text(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().copied().collect();
         let mut text = String::with_capacity(bytes.len());

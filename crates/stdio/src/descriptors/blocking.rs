@@ -5,13 +5,13 @@ use std::os::unix::net::UnixStream;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-/// Reads and waits, whether the descriptor is set to block or not, until there is input or [`Stop`] is dropped.
+/// Reads and waits until there is input or [`Stop`] is dropped, whether the descriptor is in blocking mode or not.
 pub(super) struct BlockingReader {
     input: OwnedFd,
     stop: UnixStream,
 }
 
-/// Ends the reading when it is dropped.
+/// Dropping it ends the reading.
 pub(super) struct Stop {
     _end: UnixStream,
 }
@@ -44,7 +44,7 @@ impl Read for BlockingReader {
     }
 }
 
-/// Writes and waits, whether the descriptor is set to block or not.
+/// Writes and waits, whether the descriptor is in blocking mode or not.
 pub(super) struct BlockingWriter(OwnedFd);
 
 impl BlockingWriter {

@@ -3,8 +3,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use tokio::net::unix::pipe;
 
-/// The read end of an anonymous pipe, opened anew. A named one is left to a thread: opened anew after its writers are
-/// gone it would never report its end to a reactor.
+/// The read end of an anonymous pipe, opened again. A named pipe is left to a thread: opened again after its writers
+/// are gone, it would never report its end to a reactor.
 pub(super) fn reader(input: &OwnedFd) -> Option<pipe::Receiver> {
     let path = path(input)?;
     let target = std::fs::read_link(&path).ok()?;
@@ -14,7 +14,7 @@ pub(super) fn reader(input: &OwnedFd) -> Option<pipe::Receiver> {
     pipe::Receiver::from_owned_fd(open(&path, OFlags::RDONLY)?).ok()
 }
 
-/// The write end of a pipe, opened anew; `None` also when its reader is gone.
+/// The write end of a pipe, opened again. `None`: it is not a pipe, or its reader is gone.
 pub(super) fn writer(output: &OwnedFd) -> Option<pipe::Sender> {
     pipe::Sender::from_owned_fd(open(&path(output)?, OFlags::WRONLY)?).ok()
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::HELD;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
-/// Reads on a thread. The thread ends at the end of input, and with the first read after this is dropped.
+/// Reads on a thread. The thread ends at the end of input, or with the first read after this is dropped.
 #[derive(Debug)]
 pub(crate) struct ThreadReader(Arc<Shared>);
 
@@ -77,7 +77,7 @@ impl AsyncRead for ThreadReader {
                     state.waiting = Some(cx.waker().clone());
                     Poll::Pending
                 }
-                // The error is told once, then it is the end.
+                // The error is returned once, and after it the end of input.
                 Some(end) => Poll::Ready(std::mem::replace(end, Ok(()))),
             };
         }

@@ -8,8 +8,8 @@ use tokio::io::AsyncWrite;
 use super::HELD;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
-/// Writes on a thread. Shutting down waits until all is written and the target is dropped; dropping does not wait,
-/// what was taken is still written.
+/// Writes on a thread. A shutdown waits until everything is written and the target is dropped. Dropping does not wait,
+/// and bytes that were accepted are still written.
 #[derive(Debug)]
 pub(crate) struct ThreadWriter(Arc<Shared>);
 
@@ -22,10 +22,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     held: Vec<u8>,
-    /// The thread is in a write.
+    /// The thread is writing.
     writing: bool,
     closing: bool,
-    /// The thread has ended, the target is dropped.
+    /// The thread has ended, and the target is dropped.
     ended: bool,
     error: Option<(io::ErrorKind, String)>,
     waiting: Option<Waker>,

@@ -10,11 +10,11 @@ use crate::options::LinkOptions;
 
 pub(super) type MakeValue = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What a server asks of a request, and what the connection is then like.
+/// The requirements of a server for a request, and the options of its connections.
 ///
-/// Unless said otherwise a page may connect if it is of the host and port it asks for or of loopback, and only `localhost`
-/// and the addresses of loopback are hosts (a [`WebSocketListener`](crate::WebSocketListener) bound to another address
-/// also takes any address, but no name).
+/// Default: a page may connect if it belongs to the host and port of the request, or to loopback. The hosts are
+/// `localhost` and the addresses of loopback. A [`WebSocketListener`](crate::WebSocketListener) on another address also
+/// serves any address, but no name.
 #[derive(Clone)]
 #[must_use]
 pub struct UpgradeOptions {
@@ -30,7 +30,7 @@ pub struct UpgradeOptions {
 }
 
 impl UpgradeOptions {
-    /// The defaults: any path, no subprotocol, no auth hook, 10 s and 256 handshakes at once.
+    /// The defaults: any path, no subprotocol, no auth hook, 10 s for a handshake, and 256 handshakes at once.
     pub fn new() -> Self {
         Self {
             path: None,
@@ -45,34 +45,34 @@ impl UpgradeOptions {
         }
     }
 
-    /// Serves this path only; others get 404.
+    /// Serves only this path. Requests for other paths get 404.
     pub fn path(mut self, path: &str) -> Self {
         self.path = Some(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") });
         self
     }
 
-    /// Takes requests for any path, as where a server before this one has looked at it.
+    /// Accepts requests for any path, for example if a server before this one has checked the path.
     pub fn any_path(mut self) -> Self {
         self.path = None;
         self
     }
 
-    /// Goes by this name too: a host, on any port, or `host:port`.
+    /// Serves this host too: `host`, on any port, or `host:port`.
     ///
     /// # Errors
-    /// It is neither, such as a URL.
+    /// The host is neither, for example a URL.
     pub fn allow_host(mut self, host: &str) -> Result<Self, NotAllowable> {
         self.hosts.allow(host)?;
         Ok(self)
     }
 
-    /// Goes by any name, as behind a proxy that checks it.
+    /// Serves every host, for a server behind a proxy that checks the host.
     pub fn allow_any_host(mut self) -> Self {
         self.hosts.allow_any();
         self
     }
 
-    /// Lets pages of this origin connect too, such as `https://app.example`.
+    /// Allows pages of this origin to connect too, for example `https://app.example`.
     ///
     /// # Errors
     /// It is not an origin: it has a path or a trailing slash, it has no scheme, or it is `null`.
@@ -81,31 +81,34 @@ impl UpgradeOptions {
         Ok(self)
     }
 
-    /// Lets any page connect. Any page a user visits can then speak to this server with what the user's browser knows.
+    /// Allows all pages to connect. Any page that a user visits can then use this server with the credentials of the
+    /// user's browser.
     pub fn allow_any_origin(mut self) -> Self {
         self.origins.allow_any();
         self
     }
 
-    /// Speaks this subprotocol. Of several, the first the client offers too is taken. A client that offers none, or
-    /// others, is connected without one; it may then give up.
+    /// Offers this subprotocol. If there are several, the first one that the client offers too is selected. A client
+    /// that offers none, or only others, is connected without a subprotocol. It may then close the connection.
     pub fn subprotocol(mut self, name: &str) -> Self {
         self.subprotocols.push(name.to_owned());
         self
     }
 
-    /// Adds this header to each answer that upgrades, with a value made anew for each, such as a connection's id. A name or a
-    /// value that is none for a header is left out, and so are an empty value and a header of the handshake's own. The hook must not block.
+    /// Adds this header to every answer that upgrades. The function returns a new value for each answer, such as the id
+    /// of a connection. A name or a value that is not valid, an empty value, and a header that the handshake sets
+    /// itself are omitted. The function must not block.
     pub fn answer_with(mut self, name: &str, value: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.answered_with.extend(name.parse().ok().map(|name| (name, Arc::new(value) as MakeValue)));
         self
     }
 
-    /// Asks this hook who asks, last, once all else is well. Whom it names is the principal of the connection's messages; its
-    /// refusal is the answer. When its credential expires the connection ends with close code 1008.
+    /// Authenticates each request with this hook, after all other checks. The principal that the hook returns is that
+    /// of the connection's messages. Its refusal is the answer. When its credential expires, the connection ends with
+    /// close code 1008.
     ///
-    /// A hook that does not answer within [`handshake_timeout`](Self::handshake_timeout) is given up: 503. One that panics is
-    /// 500. It must not block.
+    /// If the hook does not answer within [`handshake_timeout`](Self::handshake_timeout), the request gets 503. If it
+    /// panics, the request gets 500. The hook must not block.
     pub fn auth<F, A>(mut self, hook: F) -> Self
     where
         F: Fn(AuthRequest) -> A + Send + Sync + 'static,
@@ -115,19 +118,19 @@ impl UpgradeOptions {
         self
     }
 
-    /// How long a handshake may take, from the accepted socket to the open connection. Default: 10 s.
+    /// Sets how long a handshake may take, from the accepted socket to the open connection. Default: 10 s.
     pub fn handshake_timeout(mut self, limit: Duration) -> Self {
         self.handshake_timeout = limit;
         self
     }
 
-    /// The most handshakes at a time, at least one. Default: 256. A request beyond that gets 503.
+    /// Sets the most handshakes at once, at least one. Default: 256. A request above that gets 503.
     pub fn handshakes(mut self, limit: usize) -> Self {
         self.handshakes = limit.max(1);
         self
     }
 
-    /// What each connection is like.
+    /// Sets the options of each connection.
     pub fn link(mut self, link: LinkOptions) -> Self {
         self.link = link;
         self
@@ -137,7 +140,7 @@ impl UpgradeOptions {
         self.path.as_deref().unwrap_or("/")
     }
 
-    /// What holds for hosts that are not listed, for a server at this address.
+    /// Sets the hosts that are served without being listed, for a server at this address.
     pub(crate) fn bound_to(&mut self, address: IpAddr) {
         self.hosts.bound_to(address);
     }

@@ -71,7 +71,7 @@ impl Refusal {
         self.status.as_u16()
     }
 
-    /// The answer to the request. Its body is plain text; it fits hyper and axum alike.
+    /// The answer to the request. Its body is plain text. hyper and axum both accept it.
     #[must_use]
     pub fn into_response(self) -> Response<String> {
         let mut response = Response::new(self.text);
@@ -85,7 +85,7 @@ impl Refusal {
     }
 }
 
-/// What the auth hook answered. A header that HTTP does not allow is left out.
+/// The answer of the auth hook. A header that HTTP does not allow is omitted.
 impl From<AuthRefusal> for Refusal {
     fn from(refusal: AuthRefusal) -> Self {
         let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);

@@ -20,16 +20,18 @@ use super::{Refusal, UpgradeOptions};
 use crate::link::{self, OnClose};
 use crate::options::LinkOptions;
 
-/// Takes a request that asks for a WebSocket: the answer to send, and the connection that comes once it is sent.
+/// Accepts a request that opens a WebSocket. Returns the answer to send, and the connection, which opens when the
+/// answer is sent.
 ///
-/// The request must come from a hyper server that allows upgrades, as axum's does. To the answer, status 101, further
-/// headers may be added. The auth hook is told the [`PeerAddress`] and the [`PeerCertificates`] among the request's extensions.
+/// The request must come from a hyper server that allows upgrades, as axum's does. Further headers may be added to the
+/// answer, which has status 101. The auth hook gets the [`PeerAddress`] and the [`PeerCertificates`] from the request's
+/// extensions.
 ///
 /// # Errors
-/// The request is refused; [`Refusal::into_response`] is the answer.
+/// The request is refused. [`Refusal::into_response`] is the answer.
 ///
 /// # Cancel safety
-/// Dropping the future gives the connection up.
+/// Dropping the future drops the connection.
 pub async fn upgrade<B>(
     request: &mut Request<B>,
     options: &UpgradeOptions,
@@ -38,7 +40,7 @@ pub async fn upgrade<B>(
     asked?.answer(options, options.handshake_timeout).await
 }
 
-/// The same, with so much time left for the auth hook.
+/// The same, with this time for the auth hook.
 pub(crate) async fn upgrade_within<B>(
     request: &mut Request<B>,
     options: &UpgradeOptions,
@@ -48,11 +50,11 @@ pub(crate) async fn upgrade_within<B>(
     asked?.answer(options, left).await
 }
 
-/// A request that passed, but for what the auth hook says.
+/// A request that passed all checks except the auth hook.
 struct Asked {
     subprotocol: Option<String>,
     accept: HeaderValue,
-    /// What the hook is asked, if there is one.
+    /// The request for the auth hook, if there is a hook.
     who: Option<AuthRequest>,
     address: Option<IpAddr>,
     on_upgrade: OnUpgrade,
@@ -138,7 +140,7 @@ fn check<B>(
     if request.method() != Method::GET {
         return Err(Refusal::method());
     }
-    // RFC 9110, 7.8: an `Upgrade` in a request of HTTP/1.0 has to be ignored.
+    // RFC 9110, 7.8: an `Upgrade` in a request of HTTP/1.0 must be ignored.
     if request.version() < Version::HTTP_11 {
         return Err(Refusal::not_an_upgrade());
     }
@@ -152,7 +154,7 @@ fn check<B>(
     Ok((subprotocol_of(headers, &options.subprotocols), accept))
 }
 
-/// Whether a header that is a list holds this word.
+/// Whether a header that is a list contains this word.
 fn lists(headers: &HeaderMap, name: HeaderName, word: &str) -> bool {
     words(headers, name).any(|listed| listed.eq_ignore_ascii_case(word))
 }
@@ -171,7 +173,7 @@ fn accept_of(headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     .ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key must be there once, 16 bytes in Base64"))
 }
 
-/// 16 bytes in Base64: 22 characters and two that fill up.
+/// 16 bytes in Base64: 22 characters and two characters of padding.
 fn is_key(key: &[u8]) -> bool {
     let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     key.strip_suffix(b"==").is_some_and(|digits| digits.len() == 22 && digits.iter().all(digit))
@@ -184,7 +186,7 @@ fn subprotocol_of(headers: &HeaderMap, spoken: &[String]) -> Option<String> {
         .cloned()
 }
 
-/// A connection whose handshake was answered, and which is open once the answer is sent.
+/// A connection whose handshake was answered. It opens when the answer is sent.
 #[must_use = "the connection comes with `link`"]
 pub struct Upgrading {
     on_upgrade: OnUpgrade,
@@ -198,20 +200,21 @@ pub struct Upgrading {
 }
 
 impl Upgrading {
-    /// Names the peer for logs.
+    /// Sets the name of the peer for logs.
     pub fn peer(mut self, name: &str) -> Self {
         self.meta.peer = Some(name.into());
         self
     }
 
-    /// Where it came from: it identifies a client without a principal.
+    /// Sets the address of the client. It identifies a client without a principal.
     pub const fn address(mut self, address: IpAddr) -> Self {
         self.meta.address = Some(address);
         self
     }
 
-    /// Who asked, where an HTTP server has found that out: the principal of the connection's messages. Whom the auth hook
-    /// of [`UpgradeOptions`] named stays so. The connection ends when either credential expires.
+    /// Sets the credential, if an HTTP server has authenticated the request: its principal is that of the connection's
+    /// messages. A principal that the auth hook of [`UpgradeOptions`] returned stays. The connection ends when either
+    /// credential expires.
     pub fn on_behalf_of(mut self, credential: &Credential) -> Self {
         if self.meta.principal.is_none() {
             self.meta.principal = credential.principal().cloned();
@@ -221,19 +224,20 @@ impl Upgrading {
         self
     }
 
-    /// Is called once: when the connection is gone, or when it is given up before it came about. It must not block.
+    /// Calls this function once: when the connection has ended, or when it is dropped before it opened. It must not
+    /// block.
     pub fn on_close(mut self, hook: impl FnOnce() + Send + 'static) -> Self {
         self.on_close.0 = Some(Box::new(hook));
         self
     }
 
-    /// The subprotocol both sides speak.
+    /// The subprotocol that both sides use.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&str> {
         self.subprotocol.as_deref()
     }
 
-    /// Who asked, by the auth hook.
+    /// The principal that the auth hook returned.
     #[must_use]
     pub fn principal(&self) -> Option<&Principal> {
         self.meta.principal.as_ref()
@@ -242,10 +246,10 @@ impl Upgrading {
     /// Waits for the connection.
     ///
     /// # Errors
-    /// The client is gone, or the answer was not sent within the handshake's time.
+    /// The client has disconnected, or the answer was not sent within the time of the handshake.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the connection up.
+    /// Dropping the future drops the connection.
     pub async fn link(self) -> Result<Link, TransportError> {
         let failed = |why: Box<dyn std::error::Error + Send + Sync>| {
             TransportError::new(TransportErrorKind::Open, why)
@@ -261,7 +265,7 @@ impl Upgrading {
     }
 }
 
-/// Runs when it is dropped, unless it is kept.
+/// Runs when it is dropped, unless it was kept.
 struct Hook(Option<OnClose>);
 
 impl Hook {

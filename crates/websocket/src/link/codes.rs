@@ -1,4 +1,4 @@
-//! Close codes and tungstenite's errors, in our terms.
+//! Converts close codes and errors of tungstenite.
 
 use rescind_core::{BadFrame, CloseReason, TransportError, TransportErrorKind};
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -6,15 +6,15 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error, Utf8Bytes};
 
-/// A control frame holds 125 bytes; two are the code.
+/// A control frame has at most 125 bytes. Two of them are the code.
 const MAX_REASON: usize = 123;
 
-/// The close frame that tells the peer why we close.
+/// The close frame with the reason why this side closes.
 pub(super) fn frame_of(why: &CloseReason) -> CloseFrame {
     match why {
         CloseReason::Shutdown => frame(CloseCode::Away, "shutting down"),
         CloseReason::Violation(text) => frame(CloseCode::Policy, text),
-        // `CloseReason` may grow; whatever else it will say, it is no violation.
+        // `CloseReason` may get more variants. None of them will be a violation.
         _ => frame(CloseCode::Normal, ""),
     }
 }
@@ -44,7 +44,7 @@ fn frame(code: CloseCode, text: &str) -> CloseFrame {
     CloseFrame { code, reason: Utf8Bytes::from(text.get(..end).unwrap_or_default()) }
 }
 
-/// Why the peer closed: an error is `None` where it did so in good order.
+/// Why the peer closed. Without a close frame, and after a normal one, it is `Normal`.
 pub(super) fn reason_of(frame: Option<&CloseFrame>) -> CloseReason {
     let Some(frame) = frame else { return CloseReason::Normal };
     match frame.code {
@@ -69,7 +69,7 @@ pub(super) fn bad_frame_of(error: &Error, limit: usize) -> Option<BadFrame> {
     }
 }
 
-/// An error of the stream as one of the wire.
+/// Converts an error of the stream into an error of the transport.
 pub(super) fn error_of(error: &Error) -> TransportError {
     match error {
         Error::Io(io) => {

@@ -5,21 +5,21 @@ use std::task::{Context, Poll, ready};
 use rescind_core::{ByteBudget, MemoryFull, PartialFrame};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What stands around a ping, in bytes: its head and its mask.
+/// The bytes of a control frame in addition to its payload: its head and its mask.
 const CONTROL_HEAD: usize = 6;
 
-/// A stream that counts what it moves, so that a large message on a slow line is not taken for silence, and so that the message that is being
-/// read counts in the server's memory.
+/// A stream that counts its bytes. So a large message on a slow line is not mistaken for silence, and the message that
+/// is being read counts in the server's memory.
 #[derive(Debug)]
 pub(crate) struct CountingIo<S> {
     io: S,
-    /// Bytes read and written so far.
+    /// Bytes that were read and written so far.
     moved: u64,
     budget: ByteBudget,
     partial: PartialFrame,
-    /// Bytes read of a message that is not whole, with what is around it.
+    /// Bytes that were read of an incomplete message, with its framing.
     unread: usize,
-    /// There was no memory for the rest of a message: what still comes is dropped, and not counted.
+    /// There was no memory for the rest of a message. Further input is dropped and not counted.
     is_torn: bool,
 }
 
@@ -34,18 +34,18 @@ impl<S> CountingIo<S> {
         self.moved
     }
 
-    /// What its connection counts in.
+    /// The budget of its connection.
     pub(super) const fn budget(&self) -> &ByteBudget {
         &self.budget
     }
 
-    /// A message is whole: it counts where it is handled.
+    /// A message is complete. From now on the code that handles it counts it.
     pub(super) fn message_came(&mut self) {
         self.unread = 0;
         self.partial.finish();
     }
 
-    /// A ping or the like came, which may stand between the parts of a message.
+    /// A control frame, such as a ping, was received. It may be between the parts of a message.
     pub(super) fn control_came(&mut self, bytes: usize) {
         self.unread = self.unread.saturating_sub(bytes + CONTROL_HEAD);
     }

@@ -14,10 +14,10 @@ use tokio_tungstenite::tungstenite::Message;
 use super::receiver::poll_drained;
 use super::{CloseState, LinkState, Shared, codes};
 
-/// How long the peer has to take the close frame and to answer it.
+/// The time for the peer to read the close frame and to answer it.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// When the credential expires.
+/// The timer of the credential.
 pub(super) struct Expiry(Pin<Box<Sleep>>);
 
 impl Expiry {
@@ -30,7 +30,7 @@ impl Expiry {
     }
 }
 
-/// Ends the connection; both halves are told.
+/// Ends the connection. Both halves get the error.
 pub(super) fn expire<S>(shared: &Arc<Shared<S>>, state: &mut LinkState<S>) -> TransportError
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -51,7 +51,7 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
         if futures_util::Sink::poll_flush(Pin::new(&mut *stream), cx)?.is_pending() {
             return Poll::Pending;
         }
-        // The peer's own close frame, or its end, is the last of it.
+        // The peer's close frame, or the end of its input, is the last input.
         let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
         poll_drained(stream.get_mut(), cx).map(Ok::<_, tokio_tungstenite::tungstenite::Error>)
     });

@@ -6,26 +6,27 @@ use std::time::Duration;
 use rescind_core::failpoint::{self, Failpoint};
 use tokio::time::{Instant, Sleep};
 
-/// So many pings without a sign of life, and the peer counts as gone.
+/// The pings in a row without a sign of life after which the peer counts as disconnected.
 const MISSED: u32 = 2;
-/// So many bytes moved between two pings are a sign of life too: a pong cannot come before the end of a large message,
-/// nor our ping before the end of ours. Fewer are not, or a byte a second would hold a connection for ever.
+/// At least this many bytes between two pings are a sign of life too, because a pong cannot arrive before the end of a
+/// large message, and a ping cannot be sent before the end of one. Fewer bytes are not, because one byte a second would
+/// hold a connection for ever.
 const MOVING: u64 = 64 * 1024;
 
-/// When to ping, and when to give up.
+/// Decides when to ping, and when the peer counts as disconnected.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     every: Duration,
     timer: Pin<Box<Sleep>>,
-    /// A message came since the last ping.
+    /// A message was received since the last ping.
     heard: bool,
-    /// What had been moved at the last ping.
+    /// The bytes that were moved until the last ping.
     moved: u64,
-    /// Pings that are out without a sign of life.
+    /// Pings that were sent since the last sign of life.
     missed: Option<u32>,
 }
 
-/// What is due.
+/// The action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeepaliveEvent {
     Ping,
@@ -38,12 +39,12 @@ impl Keepalive {
         Self { every, timer, heard: false, moved: 0, missed: None }
     }
 
-    /// A message came, of whatever kind.
+    /// A message of any kind was received.
     pub(super) fn heard(&mut self) {
         self.heard = true;
     }
 
-    /// Waits for the next thing that is due.
+    /// Waits for the next action.
     pub(super) fn poll_beat(&mut self, moved: u64, cx: &mut Context<'_>) -> Poll<KeepaliveEvent> {
         if self.timer.as_mut().poll(cx).is_pending() {
             return Poll::Pending;

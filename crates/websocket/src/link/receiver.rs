@@ -17,7 +17,7 @@ use super::keepalive::{Keepalive, KeepaliveEvent};
 use super::{CloseState, LinkState, OWED_PONGS, Shared, codes};
 use crate::options::{BinaryMessages, LinkOptions};
 
-/// So many messages without a frame for the driver, then the other tasks have their turn.
+/// After this many messages without a frame for the driver the other tasks get their turn.
 const MESSAGES_A_POLL: usize = 32;
 
 /// The receiving half.
@@ -27,7 +27,7 @@ pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
     expiry: Option<Expiry>,
     binary: BinaryMessages,
     max_frame: usize,
-    /// A ping was put behind what waits and is not yet flushed.
+    /// A ping is queued and not flushed yet.
     unflushed_ping: bool,
     state: State,
 }
@@ -35,9 +35,9 @@ pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Open,
-    /// The message that ended reading was told.
+    /// The message that ended reading was returned.
     ReadFailed,
-    /// The end of input was told.
+    /// The end of input was returned.
     HalfClosed,
     Closed,
 }
@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         Poll::Pending
     }
 
-    /// `None`: nothing the driver should know of.
+    /// `None`: there is nothing for the driver.
     fn recv(&mut self, state: &mut LinkState<S>, message: Message, cx: &mut Context<'_>) -> Option<Told> {
         let stream = state.stream.get_mut();
         match &message {
@@ -135,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         }
     }
 
-    /// The peer closes. The answer to that is written as far as the socket takes it.
+    /// The peer closes. The answer is written as far as the socket accepts it without waiting.
     fn closed_by_peer(
         &mut self,
         state: &mut LinkState<S>,
@@ -172,7 +172,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         state.wake();
     }
 
-    /// Nothing came. Pings what is silent; a peer that stays silent counts as gone.
+    /// No message was received. Pings a silent peer. A peer that stays silent counts as disconnected.
     fn poll_keepalive(&mut self, state: &mut LinkState<S>, cx: &mut Context<'_>) -> Poll<Told> {
         state.reader = Some(cx.waker().clone());
         while let Some(keepalive) = &mut self.keepalive {
@@ -199,7 +199,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
                 Poll::Pending => {}
                 Poll::Ready(Ok(())) => {
                     self.unflushed_ping = false;
-                    // The stream knows one waiting writer only, and just now that was this half.
+                    // The stream stores the waker of one writer only, which was that of this half.
                     if let Some(writer) = state.writer.take() {
                         writer.wake();
                     }
@@ -213,7 +213,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         Poll::Pending
     }
 
-    /// Reads and drops, until the sending half is done or the peer is gone.
+    /// Reads and drops input until the sending half is done or the peer has disconnected.
     fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
@@ -227,7 +227,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
     }
 }
 
-/// Reads and drops until the input ends.
+/// Reads and drops input until it ends.
 pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
     let mut room = [0; 4096];
     for _ in 0..MESSAGES_A_POLL {

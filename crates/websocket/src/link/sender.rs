@@ -16,27 +16,27 @@ use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use super::receiver::poll_drained;
 use super::{CloseState, LinkState, Shared, codes};
 
-/// Bulk is taken while no more than this is held, so that a usual frame still fits below [`HELD`].
+/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`HELD`].
 const HELD_FOR_BULK: usize = 32 * 1024;
-/// The most a sender holds unflushed, in bytes, one larger frame aside.
+/// The most bytes that a sender holds without a flush, except one larger frame.
 const HELD: usize = 64 * 1024;
-/// How long a peer has to answer our close frame.
+/// The time for the peer to answer the close frame of this side.
 const CLOSING: Duration = Duration::from_secs(1);
 
 /// The sending half.
 pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
     shared: Arc<Shared<S>>,
     max_frame: usize,
-    /// In bytes, since the stream was last flushed.
+    /// Bytes since the stream was last flushed.
     unflushed: usize,
     state: State,
 }
 
 enum State {
     Open,
-    /// The close frame was given to the stream.
+    /// The close frame was passed to the stream.
     Closing(Pin<Box<Sleep>>),
-    /// The peer has closed too, or had its time. What is left is to end the stream.
+    /// The peer has closed too, or its time has elapsed. Only the stream must be closed.
     Ending(Pin<Box<Sleep>>),
     Closed,
 }
@@ -73,21 +73,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
         done
     }
 
-    /// Waits for the peer's close frame, or for its end where its frames cannot be told apart any more.
+    /// Waits for the peer's close frame. If its frames cannot be read any more, waits for the end of its input.
     fn poll_peer_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.shared.lock();
         let LinkState { stream, fate, .. } = &mut *state;
         loop {
             match fate {
                 CloseState::ReadFailed(_) => {
-                    // The peer is to see that nothing more comes, else it may wait for us as we do for it.
+                    // The peer must see the end of the output. Else both sides may wait for each other.
                     let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
                     return poll_drained(stream.get_mut(), cx);
                 }
                 CloseState::ClosedByPeer | CloseState::Closed | CloseState::Broken(_) => {
                     return Poll::Ready(());
                 }
-                // What the peer says after our close frame is not heard any more.
+                // Messages after the close frame of this side are ignored.
                 CloseState::Open => match ready!(Pin::new(&mut *stream).poll_next(cx)) {
                     Some(Ok(Message::Close(_)) | Err(_)) | None => *fate = CloseState::ClosedByPeer,
                     Some(Ok(_)) => {}
@@ -133,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 State::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
                     let mut state = self.shared.lock();
-                    // Whether the peer still takes the end does not matter: it has all there was.
+                    // It does not matter whether the peer still accepts the end: it has all frames.
                     if Pin::new(state.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
                         return Poll::Pending;
                     }
@@ -152,7 +152,7 @@ fn closed(text: &str) -> TransportError {
     TransportError::new(TransportErrorKind::Closed, text)
 }
 
-/// The frame was not taken; the connection goes on.
+/// The error of a frame that was not taken. The connection goes on.
 fn refused(exchange: ExchangeId, kind: TransportErrorKind, text: String) -> TransportError {
     TransportError { exchange: Some(exchange), ..TransportError::new(kind, text) }
 }
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
         Err(Unsupported)
     }
 
-    /// Sends the close frame and waits for the peer's, at most one second.
+    /// Sends the close frame and waits for the peer's close frame, for at most one second.
     fn poll_close(
         mut self: Pin<&mut Self>,
         why: &CloseReason,

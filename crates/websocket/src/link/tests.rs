@@ -1,4 +1,4 @@
-//! A link over a pipe in memory, with the clock stopped, against tungstenite itself.
+//! A link over a pipe in memory, with the clock stopped, and tungstenite as its peer.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::*;
 
 type Peer = WebSocketStream<DuplexStream>;
 
-/// A link of a server and the client at its other end, over a pipe of so many bytes.
+/// The link of a server, and the client at its other end, over a pipe of this many bytes.
 async fn pair(room: usize, options: &LinkOptions) -> (Link, Peer) {
     let (ours, theirs) = tokio::io::duplex(room);
     let link = served(ours, options, PeerInfo::default(), None, None).await;
@@ -52,7 +52,7 @@ async fn a_peer_that_answers_no_ping_is_gone_after_two() {
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_answers_pings_lives_for_ever() {
     let (mut link, mut peer) = pair(4096, &LinkOptions::new()).await;
-    // Reading is what makes tungstenite answer.
+    // tungstenite answers pings only while it reads.
     let peer = tokio::spawn(async move {
         let mut pings = 0;
         while let Some(Ok(message)) = peer.next().await {
@@ -127,7 +127,7 @@ async fn without_pings_silence_is_no_end() {
 #[tokio::test(start_paused = true)]
 async fn what_comes_in_is_read_while_a_write_is_blocked() {
     let (mut link, mut peer) = pair(1024, &LinkOptions::new()).await;
-    // The peer reads nothing: the pipe fills, then what the sender may hold.
+    // The peer reads nothing: the pipe becomes full, and then the buffer of the sender.
     let mut taken = 0;
     while is_ready(&mut link, Lane::Data) {
         link.tx.as_mut().start_send(note(Lane::Data, format!("\"{}\"", "x".repeat(1000)))).unwrap();
@@ -136,7 +136,7 @@ async fn what_comes_in_is_read_while_a_write_is_blocked() {
     assert!((30..40).contains(&taken), "bulk is held up to 32 KiB, not {taken} frames of 1 KiB");
     assert!(is_ready(&mut link, Lane::Control), "control has room where bulk has none");
     link.tx.as_mut().start_send(note(Lane::Control, "\"cancel\"".into())).unwrap();
-    // Pings among the frames: their answers wait behind what is blocked, and hold up nothing.
+    // Pings between the frames: their answers wait behind the blocked frames and delay nothing.
     for number in 0..60 {
         peer.feed(Message::Ping(vec![1].into())).await.unwrap();
         peer.send(Message::text(number.to_string())).await.unwrap();
@@ -154,7 +154,7 @@ async fn pongs_owed_to_a_peer_that_does_not_read_are_bounded() {
         link.tx.as_mut().start_send(note(Lane::Data, "x".repeat(1000))).unwrap();
     }
     let flood = async {
-        // Until the link has enough of it.
+        // Until the link disconnects.
         while peer.send(Message::Ping(vec![0; 125].into())).await.is_ok() {}
     };
     let end = async {
@@ -240,7 +240,7 @@ async fn a_frame_that_may_not_go_out_is_refused_alone() {
     assert!(is_pending(&mut link).await);
 }
 
-/// A server's link that counts in a budget of so many bytes, all of them held by others.
+/// The link of a server that counts in a budget of this many bytes, which are all in use.
 async fn without_memory(budget: usize) -> (Link, Peer, rescind_core::HeldBytes) {
     let (link, peer) = pair(1 << 20, &LinkOptions::new()).await;
     let server = rescind_core::ByteBudget::new(budget);

@@ -45,7 +45,7 @@ pub(super) fn read(frame: &[u8]) -> Result<Incoming<'_>, BadMessage> {
     }
 }
 
-/// Whether the frame is an object with a text `type`: what no other dialect's messages have.
+/// Whether the frame is an object with a text `type`. Messages of other dialects have none.
 pub(super) fn has_type(frame: &[u8]) -> bool {
     read_envelope(frame).is_ok()
 }
@@ -64,7 +64,7 @@ fn read_envelope(frame: &[u8]) -> Result<Envelope<'_>, BadMessage> {
     Ok(Envelope { kind, id, payload: json::present(payload) })
 }
 
-/// A payload that is handed on as params.
+/// A payload that is passed on as params.
 fn object(payload: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage> {
     match payload {
         Some(payload) if json::shape(payload.get()) != Shape::Object => Err(BadMessage::InvalidParams),
@@ -72,7 +72,7 @@ fn object(payload: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage> {
     }
 }
 
-/// An envelope id: always a text.
+/// An envelope id. It is always a text.
 fn text_id(id: Option<&RawValue>) -> Result<RequestId, BadMessage> {
     let id = id.ok_or(BadMessage::InvalidId(InvalidId::NotAnId))?;
     text_key(id).map_err(BadMessage::InvalidId)
@@ -82,7 +82,7 @@ fn text_key(key: &RawValue) -> Result<RequestId, InvalidId> {
     RequestId::text(&json::string(key).ok_or(InvalidId::NotAnId)?)
 }
 
-/// A call that cannot be read is refused under its envelope id.
+/// Reads a call. A call that cannot be read is refused with its envelope id.
 fn read_call(id: RequestId, payload: Option<&RawValue>) -> Incoming<'_> {
     match call_of(payload) {
         Ok(Called { cancel_key, method, params, progress_token }) => Incoming::Request(IncomingRequest {
@@ -110,11 +110,11 @@ fn call_of(payload: Option<&RawValue>) -> Result<Called<'_>, BadMessage> {
         Picked::of(payload, ["capability", "params", "options", "callId"]);
     let Picked { values: [inner, token], .. } = Picked::of(options, ["callId", "progressToken"]);
     let method = capability.and_then(json::string).ok_or(BadMessage::InvalidMethod)?;
-    // Only the envelope opens a session; a capability of that name would be taken for it.
+    // Only the envelope opens a session. A capability with that name would be mistaken for it.
     if method == INITIALIZE {
         return Err(BadMessage::InvalidMethod);
     }
-    // 004-11: a call may come without a callId; one that no cancel could name is an error of its caller.
+    // 004-11: a call may have no callId. An empty callId is an error of its caller, because no cancel could name it.
     let cancel_key = match json::present(inner).or(json::present(outer)) {
         None => CancelKey::None,
         Some(key) if key.get() == r#""""# => return Err(BadMessage::InvalidId(InvalidId::NotAnId)),
@@ -132,8 +132,8 @@ fn read_cancel(ack: RequestId, payload: Option<&RawValue>) -> IncomingCancel {
     }
 }
 
-/// All three forms: `{callId, cancelled, reason?}`, `{.., error}` and a bare `{code}`. Paired by the envelope's id
-/// alone: starter apps leave the callId empty.
+/// Reads all three forms: `{callId, cancelled, reason?}`, `{.., error}` and a bare `{code}`. Only the id of the
+/// envelope is compared, because starter apps leave the callId empty.
 fn read_ack<'a>(id: Option<&'a RawValue>, payload: Option<&'a RawValue>) -> Incoming<'a> {
     let Picked { values: [cancelled, reason, error, code], .. } =
         Picked::of(payload, ["cancelled", "reason", "error", "code"]);
@@ -182,7 +182,7 @@ fn read_answer(payload: Option<&RawValue>, of_capability: bool) -> AnswerBody<'_
     }
 }
 
-/// The error as an [`ErrorObject`]: ABP's own object stands in its data, its word in `data.code`.
+/// The error as an [`ErrorObject`]: ABP's own object is in its data, and ABP's word in `data.code`.
 fn read_error(error: &RawValue) -> AnswerBody<'_> {
     let Picked { values: [code, message], .. } = Picked::of(Some(error), ["code", "message"]);
     let Some(code) = code.and_then(json::string) else {
@@ -204,7 +204,7 @@ pub(super) fn told_call(method: &str, params: Option<&RawValue>) -> Option<CallN
     call_number(json::member(params, "progressToken")?)
 }
 
-/// The call a text names, if it is spelled just as we spell numbers.
+/// The call that a text names, if the text is spelled exactly as this side writes numbers.
 fn call_number(id: &RawValue) -> Option<CallNumber> {
     let text = json::string(id)?;
     let plain = *text == *"0" || (!text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()));

@@ -97,7 +97,7 @@ pub(super) fn error(out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
     let Picked { values: [code, retryable, details], .. } =
         Picked::of(error.data.as_deref(), ["code", "retryable", "details"]);
     let code = code.and_then(json::string);
-    // "Cancelled" is said by the cancelled answer alone, so that it and the ack never disagree (004-25).
+    // Only the cancelled answer says "cancelled", so that the answer and the acknowledgement never disagree (004-25).
     let code = match code.as_deref() {
         Some(word::CANCELLED) => word::OPERATION_FAILED,
         Some(code) => code,
@@ -112,7 +112,7 @@ pub(super) fn error(out: &mut Vec<u8>, to: &ReplyTo<'_>, error: &ErrorObject) {
     push_error(out, code, &error.message, retryable);
     match json::present(details) {
         Some(details) => {
-            // Reopen the error object: details stand behind the members each error has.
+            // Reopen the error object: the details follow the members that every error has.
             out.pop();
             push(out, r#","details":"#);
             push_json(out, details.get());
@@ -127,8 +127,8 @@ pub(super) fn cancelled(out: &mut Vec<u8>, to: &ReplyTo<'_>) {
     push(out, r#"{"success":false,"cancelled":true}}"#);
 }
 
-/// ABP has no message about a frame without an id; nor may a second call under an id in use get an answer that would
-/// be taken for the first one's.
+/// ABP has no message about a frame without an id. A second call with an id in use gets no answer either, because the
+/// peer would take it for the answer of the first call.
 pub(super) fn refusal(out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal) -> bool {
     let Some(to) = to else { return false };
     let (code, message) = match why {
@@ -160,7 +160,7 @@ pub(super) fn refusal(out: &mut Vec<u8>, to: Option<&ReplyTo<'_>>, why: Refusal)
 
 const NOT_INITIALIZED_TEXT: &str = "The session is not initialized; send initialize first";
 
-/// The acknowledgement, as the edge table of 004 has it for each case.
+/// The acknowledgement, as the edge table of 004 defines it for each case.
 pub(super) fn ack(out: &mut Vec<u8>, ack: &RequestId, key: Option<&RequestId>, status: AckStatus) {
     start(out, CANCEL_RESULT);
     ack.write_json(out);
@@ -230,8 +230,8 @@ fn push_error(out: &mut Vec<u8>, code: &str, message: &str, retryable: bool) {
     push(out, if retryable { r#","retryable":true}"# } else { r#","retryable":false}"# });
 }
 
-/// `"callId":"..."`: shaped as a UUID and made from the connection's seed, so that the cancel finds it again. The
-/// number stays whole in the low 62 bits, so no two calls of a connection share one.
+/// `"callId":"..."`: it has the form of a UUID and is made from the connection's seed, so that the cancel can compute
+/// it again. Its low 62 bits differ for every two calls of a connection.
 fn push_call_id(out: &mut Vec<u8>, seed: u128, call: CallNumber) {
     let mixed = seed.wrapping_add(u128::from(call.0));
     let id = (mixed & !(0xf << 76) & !(0b11 << 62)) | (0x4 << 76) | (0b10 << 62);

@@ -1,12 +1,12 @@
-//! ABP 0.1, whose envelope is its own: `{type, id, timestamp, payload}`.
+//! ABP 0.1, which has an envelope of its own: `{type, id, timestamp, payload}`.
 //!
-//! Three ids stand in it and are never taken for each other: the envelope's `id` pairs a message with its result,
-//! `callId` is what a cancel names, `progressToken` is what progress names.
+//! It has three ids, which are never mistaken for each other: the `id` of the envelope pairs a message with its result,
+//! a cancel names the `callId`, and progress names the `progressToken`.
 //!
-//! Where the sources are silent: an `initialize-result` carries the session as its bare payload; a notification's
-//! payload is `{event, data}`, as the reference's `notify(event, data)` names them (`{method, params}` is read
-//! too); notifications have no envelope id; a frame of an unknown type is counted and not answered, as ABP has no
-//! message for that.
+//! Where the sources are silent, this codec does the following: an `initialize-result` has the session as its bare
+//! payload; the payload of a notification is `{event, data}`, as the reference's `notify(event, data)` names them
+//! (`{method, params}` is read too); notifications have no envelope id; a frame of an unknown type is counted and not
+//! answered, because ABP has no message for that.
 
 mod decode;
 mod encode;
@@ -26,7 +26,7 @@ use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
 use crate::message::{ErrorObject, Incoming};
 
-/// ABP 0.1 (source 004). Cancels are requests of the agent, each with an acknowledgement of its own.
+/// ABP 0.1 (source 004). Cancels are requests of the agent, and each has an acknowledgement of its own.
 pub const ABP: Dialect = Dialect::from_static(&RULES, &Abp);
 
 static RULES: Rules = Rules {
@@ -34,15 +34,15 @@ static RULES: Rules = Rules {
     handshake: Some(INITIALIZE),
     // 004-26: a call or a cancel without a session gets NOT_INITIALIZED.
     session_required: true,
-    // 004-05: no partial results; 004-25: one decision makes ack and result.
+    // 004-05: there are no partial results. 004-25: the acknowledgement and the result follow from one decision.
     decided: DecidedBy::Cancel,
     peer_cancelled: CancelledReply::OwnShape,
     ack: AckStyle::Acknowledged,
     // 004-13: agent to app.
     cancel_from: CancelFrom::Client,
-    // Ours: 004 does not say what a lost stream means.
+    // 004 does not say what a lost stream means. Rescind cancels the request.
     lost_stream: LostStream::Cancel,
-    // 004-22 and 004-23: late and repeated cancels are answered with what became of the call.
+    // 004-22 and 004-23: late and repeated cancels are answered with the result of the call.
     settled_memory: SettledMemory::ForAcks,
     refusal: RefusalStyle::Nothing,
     ..BASE
@@ -61,7 +61,7 @@ const TAG_CALL: u8 = 0;
 /// [`IncomingRequest::tag`](crate::IncomingRequest::tag) of `initialize`.
 const TAG_INITIALIZE: u8 = 1;
 
-/// ABP's error words, each with the JSON-RPC code it is shown as.
+/// ABP's error words, and the JSON-RPC code for each.
 mod word {
     use crate::message::ErrorCode;
 
@@ -74,7 +74,7 @@ mod word {
     pub(super) const TIMEOUT: &str = "TIMEOUT";
     pub(super) const UNKNOWN_CAPABILITY: &str = "UNKNOWN_CAPABILITY";
 
-    /// The code a word is shown as.
+    /// The code for a word.
     pub(super) fn code(word: &str) -> ErrorCode {
         match word {
             UNKNOWN_CAPABILITY => ErrorCode::METHOD_NOT_FOUND,
@@ -83,7 +83,7 @@ mod word {
         }
     }
 
-    /// The word for a code that came without one.
+    /// The word for a code that has no word.
     pub(super) fn of(code: ErrorCode) -> &'static str {
         match code {
             ErrorCode::METHOD_NOT_FOUND => UNKNOWN_CAPABILITY,
@@ -93,7 +93,7 @@ mod word {
         }
     }
 
-    /// Whether the same call may do better later.
+    /// Whether the same call may succeed later.
     pub(super) fn is_retryable(word: &str) -> bool {
         matches!(word, NOT_INITIALIZED | RATE_LIMITED | TIMEOUT)
     }

@@ -18,7 +18,7 @@ fn raw(text: &str) -> &RawValue {
     serde_json::from_str(text).unwrap()
 }
 
-/// What was written, with the timestamp checked and taken out so that the bytes can be compared.
+/// The written bytes, with the timestamp checked and removed, so that they can be compared.
 fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut out = Vec::new();
     write(&mut out);
@@ -236,7 +236,7 @@ fn errors_cross_with_their_word() {
         ErrorObject::new(ErrorCode(1), "m").with_data(&json!({"code": "TIMEOUT", "details": {"ms": 5}}));
     let shown = json!({"code": "TIMEOUT", "message": "m", "retryable": true, "details": {"ms": 5}});
     assert_eq!(payload(&own), shown);
-    // A handler cannot say "cancelled" by an error, or the ack would not be true (004-25).
+    // A handler cannot say "cancelled" with an error, because the acknowledgement would be false (004-25).
     let forged = ErrorObject::new(ErrorCode(1), "m").with_data(&json!({"code": "CANCELLED"}));
     assert_eq!(payload(&forged)["code"], "OPERATION_FAILED");
     assert_eq!(payload(&ErrorObject::new(ErrorCode::REQUEST_CANCELLED, "m"))["code"], "OPERATION_FAILED");

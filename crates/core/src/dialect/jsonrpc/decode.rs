@@ -1,4 +1,4 @@
-//! Reading: one pass over the envelope, and a shallow one over params where the dialect keeps something there.
+//! Reading: one pass over the envelope, and a shallow pass over params if the dialect keeps something there.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ use crate::message::{
     IncomingRequest, is_usable_token,
 };
 
-/// The most members of a batch that are read. The frame limit alone would let an array of small values grow into
-/// many times its size.
+/// The most members of a batch that are read. With the frame limit alone, an array of small values could use many times
+/// its size in memory.
 const MAX_BATCH: usize = 1024;
 
-/// What the token of a call's partial results begins with; its number follows.
+/// The beginning of the token for a call's partial results. The call's number follows.
 pub(super) const PARTIAL: &str = "partial-";
 
-/// Whether a version is "2.0", however that string is written.
+/// Whether a version is "2.0", however the string is escaped.
 fn is_two(version: &str) -> bool {
     version == "\"2.0\""
         || (version.contains('\\') && serde_json::from_str::<String>(version).is_ok_and(|text| text == "2.0"))
@@ -64,7 +64,7 @@ impl JsonRpc {
     ) -> Result<Incoming<'a>, BadMessage> {
         let Some(id) = id else {
             return match self.cancel_named(&method) {
-                // A cancel that names nothing is ignored and counted, whatever its params are (002-07).
+                // A cancel that names no request is ignored and counted, whatever its params are (002-07).
                 Some(cancel) => Ok(Incoming::Cancel(self.read_cancel(cancel, params))),
                 None => Ok(Incoming::Notification { method, params: structured(params)? }),
             };
@@ -112,7 +112,7 @@ impl JsonRpc {
             None => ("", ""),
         };
         let exempting = self.uncancellable_param.unwrap_or_default();
-        // Most params have neither, and are not read for it.
+        // Most params contain neither name, and are not read.
         if !params.is_some_and(|params| may_name(params.get(), [token, exempting])) {
             return (None, CancelExemption::No);
         }
@@ -146,7 +146,7 @@ impl JsonRpc {
         match (id.filter(|id| id.get() != "null"), body) {
             (Some(id), body) => Ok(Incoming::Answer { call: call_number(id.get()), body }),
             (None, AnswerBody::Error(error)) => Ok(Incoming::PeerError(error)),
-            // An error about nothing that says "cancelled" is still an error about nothing.
+            // An error without an id that says "cancelled" is still an error without an id.
             (None, AnswerBody::Cancelled) => {
                 let error = error.and_then(|error| serde_json::from_str(error.get()).ok());
                 Ok(error.map_or(Incoming::Bad(BadMessage::NoKind), Incoming::PeerError))
@@ -159,7 +159,7 @@ impl JsonRpc {
     }
 
     fn read_error<'a>(&self, error: &'a RawValue) -> AnswerBody<'a> {
-        // An array would be read as an object's members in their order.
+        // `serde` would read an array as the members of an object in their order.
         if json::shape(error.get()) != Shape::Object {
             return AnswerBody::Malformed("the error is no object");
         }
@@ -193,7 +193,7 @@ impl JsonRpc {
     }
 }
 
-/// A progress token, if it is one that a request may report under.
+/// A progress token, if a request may report with it.
 fn token(params: Option<&RawValue>, name: &str) -> Option<RequestId> {
     let token = json::member(params, name)?.get();
     if is_usable_token(token) { RequestId::from_json(token).ok() } else { None }
@@ -209,7 +209,7 @@ fn envelope(text: &str) -> Result<[Option<Part<'_>>; 6], BadMessage> {
     if twice { Err(BadMessage::DuplicateMember) } else { Ok(values.map(|value| value.map(Part::Raw))) }
 }
 
-/// Members of a cancel's params; the first, which names the request, only if it stands there once.
+/// Members of a cancel's params. The first one names the request. It is `None` if one of these names occurs twice.
 fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<Part<'a>>; N] {
     if let Some(members) = params.and_then(|params| scan::members(params.get(), names)) {
         return members;
@@ -222,13 +222,14 @@ fn named<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> 
     members
 }
 
-/// Whether one of these names, an empty one left out, can be a member's: it stands there, or an escape does.
+/// Whether the text may contain a member with one of these names: it contains the name, or an escape. Empty names are
+/// ignored.
 fn may_name<const N: usize>(text: &str, names: [&str; N]) -> bool {
     memchr::memchr(b'\\', text.as_bytes()).is_some()
         || names.iter().any(|name| !name.is_empty() && text.contains(name))
 }
 
-/// Members of a request's params; where one stands there more than once, the first.
+/// Members of a request's params. Of a name that occurs more than once, the first member.
 fn first_of<'a, const N: usize>(params: Option<&'a RawValue>, names: [&str; N]) -> [Option<&'a RawValue>; N] {
     match params.and_then(|params| scan::members(params.get(), names)) {
         Some(members) => members.map(|member| member.and_then(Part::raw)),
@@ -242,12 +243,13 @@ fn method_name(method: Part<'_>) -> Result<Cow<'_, str>, BadMessage> {
     }
     match method {
         Part::Plain(text) => Ok(Cow::Borrowed(text.trim_matches('"'))),
-        // A string that is no text holds a lone surrogate.
+        // A string whose text is not valid contains a lone surrogate.
         Part::Raw(value) => json::string(value).ok_or(BadMessage::NotJson),
     }
 }
 
-/// Params as they may stand. `null` is taken for "none": common LSP clients write it, and it says nothing else.
+/// Params, which are an object or an array. `null` counts as absent: common LSP clients write it, and it has no other
+/// meaning.
 fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage> {
     match json::present(params) {
         Some(params) if json::shape(params.get()) == Shape::Other => Err(BadMessage::InvalidParams),
@@ -255,7 +257,7 @@ fn structured(params: Option<&RawValue>) -> Result<Option<&RawValue>, BadMessage
     }
 }
 
-/// The call a JSON number names. A text, a fraction or a number below zero was never an id of ours.
+/// The call that a JSON number names. This side never writes a text, a fraction or a negative number as an id.
 fn call_number(json: &str) -> Option<CallNumber> {
     json.parse().ok().map(CallNumber)
 }

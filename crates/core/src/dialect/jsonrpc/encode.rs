@@ -1,4 +1,4 @@
-//! Writing: straight into the buffer, member by member.
+//! Writing: directly into the buffer, member by member.
 
 use serde_json::value::RawValue;
 
@@ -74,7 +74,7 @@ impl JsonRpc {
         to: Option<&ReplyTo<'_>>,
         why: Refusal,
     ) -> bool {
-        // An error under an id in use would be taken for the answer to the first request (see "Keys").
+        // The peer would take an error with an id in use for the answer to the first request (see "Keys").
         let to = to.filter(|_| why != Refusal::DuplicateId);
         match (to, rules.refusal) {
             (Some(to), _) => start_answer(out, to),
@@ -161,7 +161,7 @@ pub(super) fn cancelled(rules: &Rules, out: &mut Vec<u8>, to: &ReplyTo<'_>, caus
     };
     let said = match (cause.kind(), rules.peer_cancelled) {
         (CauseKind::Peer, CancelledReply::Error(error)) => error,
-        // Asked for where silence cannot be kept (an HTTP response in JSON): say it as for a cancel of our own.
+        // Used where an answer must be sent (an HTTP response in JSON). The error is that of a cancel by this side.
         (CauseKind::Peer, CancelledReply::OwnShape | CancelledReply::Silence) => rules.local_cancelled,
         (_, _) => local,
     };
@@ -199,15 +199,15 @@ fn start_error(out: &mut Vec<u8>, code: ErrorCode) {
 }
 
 fn write_params(out: &mut Vec<u8>, params: Option<&RawValue>) {
-    // `params: null` is not JSON-RPC: params that say nothing are left out.
+    // `params: null` is not valid JSON-RPC, so such params are omitted.
     if let Some(params) = json::present(params) {
         push(out, r#","params":"#);
         push_json(out, params.get());
     }
 }
 
-/// Params with the call's number as progress token. A token of the caller's own stays; params that are no object
-/// (or a `_meta` that is none) have no place for one.
+/// Params with the call's number as progress token. A token that the caller set stays. Params that are not an object
+/// get no token, nor do params whose `_meta` is not an object.
 fn write_params_with_token(
     out: &mut Vec<u8>,
     place: TokenField,
@@ -247,7 +247,7 @@ fn write_params_with_token(
     }
 }
 
-/// Params with a token for partial results. `None`: the caller's own stays, or there is no place for one.
+/// Params with a token for partial results. `None`: the caller set one, or the params are not an object.
 fn with_partial_token(name: &'static str, call: &CallFrame<'_>) -> Option<Box<RawValue>> {
     let params =
         json::present(call.params).or_else(|| json::raw("{}")).filter(|params| lacks(params, name))?;
@@ -262,7 +262,7 @@ fn with_partial_token(name: &'static str, call: &CallFrame<'_>) -> Option<Box<Ra
     json::into_raw(with_token)
 }
 
-/// The value is an object without this member.
+/// Whether the value is an object without this member.
 fn lacks(value: &RawValue, name: &str) -> bool {
     let Picked { values: [found], .. } = Picked::of(Some(value), [name]);
     json::shape(value.get()) == Shape::Object && found.is_none()

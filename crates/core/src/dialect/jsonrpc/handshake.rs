@@ -1,4 +1,4 @@
-//! What a handshake says of cancelling, and how the first message is recognised.
+//! What a handshake says about cancelling, and how the first message is recognised.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ use crate::dialect::json::{self, Picked, push};
 use crate::dialect::rules::Rules;
 use crate::message::Incoming;
 
-/// The name the source's interfaces give the flag, inside `cancellation`.
+/// The name of the flag in the source's interfaces, inside of `cancellation`.
 const REQUEST: &str = "request";
-/// The name the same source's prose gives it.
+/// The name of the flag in the prose of the same source.
 const PROSE_NAME: &str = "supportsRequestCancellation";
 const CANCELLATION: &str = "cancellation";
 const VERSION: &str = "protocolVersion";
 const CAPABILITIES: &str = "capabilities";
-/// The most methods of a declaration that are kept; protocols have a handful.
+/// The most methods of a declaration that are kept. Protocols have a handful.
 const MOST_DECLARED: usize = 64;
 
 impl JsonRpc {
@@ -28,7 +28,7 @@ impl JsonRpc {
             Some(text) => Some(text.into_owned()),
             None => version.get().parse::<i64>().ok().map(|number| number.to_string()),
         });
-        // Nothing said means the default, which is false (000-14).
+        // Without a declaration the default is `false` (000-14).
         let handles_cancels = self.declaration.map(|place| declared_flag(place, part, body).unwrap_or(false));
         let exempting = self.exempting.map(|name| declared_requests(name, body));
         Handshake::new(handles_cancels, revision).with_exempting(exempting)
@@ -41,7 +41,7 @@ impl JsonRpc {
         handles_cancels: bool,
     ) -> Option<Box<RawValue>> {
         let place = self.declaration?;
-        // Leaving it out says the same as `false` (000-63).
+        // An omitted flag means `false` (000-63).
         if !handles_cancels || declared_flag(place, part, body).is_some() {
             return None;
         }
@@ -100,7 +100,7 @@ impl Declaration {
     }
 }
 
-/// The flag in the first of the places a writer may have put it (000-24).
+/// The flag, from the first of the places where a writer may have put it (000-24).
 fn declared_flag(place: Declaration, part: HandshakePart, body: &RawValue) -> Option<bool> {
     let Picked { values: [capabilities, outermost], .. } =
         Picked::of(Some(body), [place.holder(part), PROSE_NAME]);
@@ -110,7 +110,7 @@ fn declared_flag(place: Declaration, part: HandshakePart, body: &RawValue) -> Op
     Some(first.get() == "true")
 }
 
-/// The methods a capability lists as `requests.GROUP.NAME`; a member that is no object lists nothing.
+/// The methods that a capability lists as `requests.GROUP.NAME`. A member that is not an object lists nothing.
 fn declared_requests(capability: &str, body: &RawValue) -> Vec<String> {
     type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
     fn members(of: &RawValue) -> Members<'_> {
@@ -125,7 +125,7 @@ fn declared_requests(capability: &str, body: &RawValue) -> Vec<String> {
     named.take(MOST_DECLARED).collect()
 }
 
-/// The client's half names cancelling at all, even to deny it.
+/// Whether the client's part says anything about cancelling, also if it denies it.
 fn holds_declaration(place: Declaration, params: &RawValue) -> bool {
     let Picked { values: [cancellation, beside], .. } =
         Picked::of(json::member(Some(params), place.in_params), [CANCELLATION, PROSE_NAME]);
@@ -133,7 +133,7 @@ fn holds_declaration(place: Declaration, params: &RawValue) -> bool {
     cancellation.or(beside).or(outermost).is_some()
 }
 
-/// The capabilities with our declaration; what is no object is replaced.
+/// The capabilities with the declaration of this side. A value that is not an object is replaced.
 fn push_declared(out: &mut Vec<u8>, capabilities: &RawValue) {
     if json::shape(capabilities.get()) != json::Shape::Object {
         return push(out, r#"{"cancellation":{"request":true}}"#);

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 as an envelope, with what differs between protocols as data.
+//! JSON-RPC 2.0 as an envelope, with the differences between protocols as data.
 
 mod decode;
 mod encode;
@@ -15,38 +15,38 @@ use crate::id::{CallNumber, RequestId};
 use crate::machine::AckStatus;
 use crate::message::{ErrorCode, ErrorObject, Incoming};
 
-/// The JSON-RPC 2.0 codec. What a protocol adds to the envelope is said by these fields.
+/// The JSON-RPC 2.0 codec. Its fields define what a protocol adds to the envelope.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct JsonRpc {
-    /// The cancel that is written, and read.
+    /// The cancel that is written and read.
     pub cancel: CancelName,
     /// Other cancels that are read.
     pub also_accepted: &'static [CancelName],
     /// Where a cancel carries its reason.
     pub reason: ReasonField,
-    /// The codes of an answer that say "it was cancelled".
+    /// The error codes that say "it was cancelled".
     pub cancelled_codes: &'static [ErrorCode],
-    /// How progress is asked for and told, if it is.
+    /// How progress is requested and reported, if the protocol has progress.
     pub progress: Option<Progress>,
-    /// Where each side declares that it handles cancels, if it does.
+    /// Where each side declares that it handles cancels, if the protocol has such a declaration.
     pub declaration: Option<Declaration>,
-    /// A text member each result carries, and what it says if the handler's result has none.
+    /// A text member that every result has, and its value if the handler's result has none.
     pub result_mark: Option<(&'static str, &'static str)>,
     /// The member of a graceful result's `_meta` that repeats the request's id.
     pub graceful_id: Option<&'static str>,
-    /// How the first message is told from that of other dialects.
+    /// How the first message is recognised.
     pub opening: FirstMessage,
     /// The code of a refusal because of a limit.
     pub overloaded: ErrorCode,
     /// The code of a refusal because the session is not open.
     pub not_initialized: ErrorCode,
-    /// As [`Rules::uncancellable_param`], which the builder copies here.
+    /// A copy of [`Rules::uncancellable_param`], which the builder sets.
     pub uncancellable_param: Option<&'static str>,
-    /// The member of each side's `capabilities` that lists, under `requests`, for which of them that param counts (MCP:
-    /// `tasks.requests.tools.call`). Without it: for all.
+    /// The member of each side's `capabilities` that lists, under `requests`, the methods for which that param counts
+    /// (MCP: `tasks.requests.tools.call`). `None`: it counts for all methods.
     pub exempting: Option<&'static str>,
-    /// What becomes of a JSON array.
+    /// How a JSON array is handled.
     pub batches: Batches,
 }
 
@@ -62,26 +62,26 @@ pub struct CancelName {
 /// Where a cancel carries its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReasonField {
-    /// It carries none.
+    /// It has no reason.
     Nowhere,
     /// In this member of params.
     Param(&'static str),
 }
 
-/// How progress is asked for and told.
+/// How progress is requested and reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Where a request carries its token.
     pub token: TokenField,
-    /// The notification that tells progress.
+    /// The notification that reports progress.
     pub notification: &'static str,
     /// The member of that notification's params that repeats the token.
     pub told_under: &'static str,
-    /// The member of params in which a request carries a token for results in parts, told by the same notification.
+    /// The member of params in which a request has a token for partial results. The same notification reports them.
     pub partial: Option<&'static str>,
-    /// The request that announces a token of its sender's own, in the same member of params.
+    /// The request that announces a token of its sender, in the same member of params.
     pub create: Option<&'static str>,
-    /// The notification by which the peer cancels what reports under a token, in the same member of params.
+    /// The notification by which the peer cancels the request that reports with a token, in the same member of params.
     pub cancel: Option<&'static str>,
 }
 
@@ -94,8 +94,7 @@ pub enum TokenField {
     Meta(&'static str),
 }
 
-/// The member of each half of the handshake that holds the writer's capabilities, among them
-/// `cancellation.request`.
+/// The member of each part of the handshake that contains the writer's capabilities, with `cancellation.request` in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declaration {
     /// In the request's params.
@@ -104,34 +103,34 @@ pub struct Declaration {
     pub in_result: &'static str,
 }
 
-/// How the first message of a dialect is told from that of others.
+/// How the first message of a dialect is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstMessage {
     /// By its envelope, and by the handshake's method if the rules name one.
     Envelope,
-    /// By a handshake whose `protocolVersion` is this number. Where the dialect has a [`Declaration`], the message
-    /// must hold one too.
+    /// By a handshake whose `protocolVersion` is this number. If the dialect has a [`Declaration`], the message must
+    /// contain one too.
     NumberedVersion(i64),
     /// By a handshake whose `protocolVersion` is a text.
     TextVersion,
     /// By a handshake without `protocolVersion`.
     NoVersion,
-    /// By this member of `params._meta`, a text, in any request or notification.
+    /// By this member of `params._meta` in any request or notification. It is a text.
     MetaVersion(&'static str),
 }
 
-/// What becomes of a JSON array.
+/// How a JSON array is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batches {
-    /// It is no message.
+    /// It is refused: it is not a message.
     Refused,
-    /// It is read; the machine says whether the revision allows it.
+    /// It is read. The machine decides whether the revision allows it.
     Read,
 }
 
 impl JsonRpc {
-    /// JSON-RPC 2.0 with this cancel notification and nothing else: no reasons, progress or declaration; -32800
-    /// says "cancelled".
+    /// JSON-RPC 2.0 with this cancel notification and nothing else: no reasons, no progress, no declaration. The code
+    /// -32800 says "cancelled".
     #[must_use]
     pub const fn new(cancel: CancelName) -> Self {
         Self {
@@ -152,7 +151,7 @@ impl JsonRpc {
         }
     }
 
-    /// The same codec, in step with changed rules.
+    /// The same codec, adapted to changed rules.
     pub(super) fn following(mut self, rules: &Rules) -> Self {
         self.uncancellable_param = rules.uncancellable_param;
         self.batches = match rules.batch_revision {

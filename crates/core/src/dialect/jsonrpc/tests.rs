@@ -546,7 +546,7 @@ fn the_revision_is_read_as_text() {
     assert_eq!(revision(&LSP, r#"{"capabilities":{}}"#), None);
 }
 
-/// What a request may report under is what can cancel it, at the bound too.
+/// The tokens with which a request may report are the tokens that can cancel it, also at the size limit.
 #[test]
 fn a_progress_token_of_256_bytes_cancels_and_a_longer_one_does_not() {
     let cancel = |length: usize| {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::driver::admission::Admission;
 
-/// The present counts of a server over all its connections. [`ServerLimits`](crate::ServerLimits) bounds them. The handle stays usable after
-/// the server is dropped.
+/// The present counts of a server over all its connections. [`ServerLimits`](crate::ServerLimits) bounds them. The
+/// handle stays usable after the server is dropped.
 #[derive(Clone)]
 pub struct ServerCounts(Arc<Admission>);
 
@@ -15,8 +15,8 @@ impl ServerCounts {
         Self(admission)
     }
 
-    /// Permits in use: handlers that run, handlers that drain included, and requests about to start. New requests are refused at
-    /// [`ServerLimits::max_running_handlers`](crate::ServerLimits::max_running_handlers).
+    /// Permits in use: handlers that run, handlers that drain included, and requests about to start. New requests are
+    /// refused at [`ServerLimits::max_running_handlers`](crate::ServerLimits::max_running_handlers).
     #[must_use]
     pub fn running(&self) -> usize {
         self.0.alive()

@@ -46,7 +46,8 @@ impl Admission {
         }
     }
 
-    /// No limits except the bytes of these clients. If a connection carries several clients, each may use its share of the connection's limits.
+    /// No limits except the bytes of these clients. If a connection carries several clients, each may use its share of
+    /// the connection's limits.
     pub(crate) fn among(clients: Clients) -> Self {
         let unbounded = Self::unbounded();
         let limits = ServerLimits { client_share: clients.share(), ..unbounded.limits };
@@ -77,7 +78,8 @@ impl Admission {
         (!share.is_all()).then(of_one)
     }
 
-    /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is reached.
+    /// Admits one more request of this client and takes a permit for its handler. The error names the limit that is
+    /// reached.
     pub(crate) fn admit(&self, client: &Client) -> Result<(), &'static str> {
         // The limit is a threshold: at the limit one more request is admitted.
         if self.draining_shared.load(Ordering::Relaxed) > self.limits.max_draining_handlers {
@@ -203,7 +205,7 @@ mod tests {
             permits.starts(&admission, whose, true);
             permits.give_back(&admission, Some(&client));
         }
-        // Within one step here a handler ends and the next one starts; meanwhile a request comes elsewhere.
+        // In one step a handler ends here and the next one starts. Meanwhile a request arrives elsewhere.
         Permits::drains(&admission, whose);
         here.ends(&admission, whose, Task::Draining);
         assert_eq!(
@@ -214,7 +216,7 @@ mod tests {
         here.starts(&admission, whose, false);
         here.give_back(&admission, Some(&client));
         assert_eq!(admission.admit(&client), Err("server_running"));
-        // With nobody waiting the place is free for all.
+        // If no request waits, the permit is free for all.
         here.ends(&admission, whose, Task::Running);
         here.give_back(&admission, Some(&client));
         assert_eq!((admission.alive(), client.held(Resource::Running)), (1, 1));
@@ -251,7 +253,7 @@ mod tests {
         }
         let held = || (admission.alive(), one.held(Resource::Running), other.held(Resource::Running));
         assert_eq!(held(), (2, 1, 1));
-        // One of the one ends, and one of the other that waited starts in its place.
+        // A request of the first client ends, and a waiting request of the other client starts with its permit.
         permits.ends(&admission, Whose::Own(&one), Task::Running);
         permits.starts(&admission, Whose::Own(&other), false);
         permits.give_back(&admission, None);

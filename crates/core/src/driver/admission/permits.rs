@@ -21,12 +21,12 @@ pub(crate) enum Task {
     Ended,
 }
 
-/// Permits that a step holds and no handler has: that of the request it admits, and those of the handlers that end in it. Requests that start in
-/// the same step take them, and the rest is given back at its end. So a request that waited takes the permit of one that ended, and no other
-/// request can take it in between.
+/// Permits that a step holds and no handler has: that of the request it admits, and those of the handlers that end in
+/// it. Requests that start in the same step take them, and the rest is given back at its end. So a request that waited
+/// takes the permit of one that ended, and no other request can take it in between.
 ///
-/// If the connection has one client, they are permits of that client too. If it carries several, a client's count changes at once, and a request
-/// that waited may exceed its client's share by one for each concurrent step.
+/// If the connection has one client, they are permits of that client too. If it carries several, a client's count
+/// changes at once, and a request that waited may exceed its client's share by one for each concurrent step.
 #[derive(Debug, Default)]
 pub(crate) struct Permits {
     held: usize,

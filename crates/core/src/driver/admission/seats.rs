@@ -1,6 +1,7 @@
 //! The connections of a server, and which of them is closed to make room for another: an unused one.
 //!
-//! - P1 A seat is given back once: by the end of its connection, or when the connection is closed to make room. The lock of the table decides.
+//! - P1 A seat is given back once: by the end of its connection, or when the connection is closed to make room. The
+//!   lock of the table decides.
 //! - P2 A connection keeps its seat if anything is in flight, or if its peer ever requested anything but the handshake.
 //! - P3 No connection's lock is taken while the table's lock is held.
 
@@ -101,7 +102,8 @@ impl Seats {
         table.taken.values().filter(unused).cloned().collect()
     }
 
-    /// Takes the seat of a connection that is displaced. `false`: the connection has ended, or too many are closing already.
+    /// Takes the seat of a connection that is displaced. `false`: the connection has ended, or too many are closing
+    /// already.
     pub(crate) fn displace(&self, seat: &Seat) -> bool {
         {
             let mut table = self.table();

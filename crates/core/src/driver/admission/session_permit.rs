@@ -14,9 +14,9 @@ pub(crate) struct SessionPermit {
 }
 
 impl Admission {
-    /// A permit for one more connection of this client. At the limit the oldest unused connection is displaced: of this client, if it has used its
-    /// share, else of the client with the most connections. The error names the limit. `is_many`: the connection carries several clients, and is
-    /// never displaced.
+    /// A permit for one more connection of this client. At the limit the oldest unused connection is displaced: of this
+    /// client, if it has used its share, else of the client with the most connections. The error names the limit.
+    /// `is_many`: the connection carries several clients, and is never displaced.
     pub(crate) fn seat(
         self: &Arc<Self>,
         client: &Arc<Client>,

@@ -30,7 +30,8 @@ use crate::error::CallError;
 use crate::machine::{AfterCancel, CallRefused, CallSpec};
 use crate::message::CancelExemption;
 
-/// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its answer.
+/// A call that has not started. [`start`](Self::start) starts it; awaiting the builder starts it and waits for its
+/// answer.
 #[must_use = "a call begins when the builder is awaited or started"]
 pub struct CallBuilder<R> {
     shared: Arc<ConnectionInner>,
@@ -71,8 +72,8 @@ impl<R> CallBuilder<R> {
         }
     }
 
-    /// Makes the call a child of a request that this side serves, on this connection or on another one (a gateway). The call is cancelled
-    /// when the request is cancelled and when the request ends.
+    /// Makes the call a child of a request that this side serves, on this connection or on another one (a gateway). The
+    /// call is cancelled when the request is cancelled and when the request ends.
     pub fn child_of(mut self, parent: &CallContext) -> Self {
         self.parent = Some(parent.clone());
         self
@@ -92,7 +93,8 @@ impl<R> CallBuilder<R> {
     }
 
     /// Requests [`progress`](Self::progress) and restarts the timeout with each progress notification, up to
-    /// [`max_timeout`](Self::max_timeout) or the connection's [`max_call_timeout`](crate::PeerBuilder::max_call_timeout).
+    /// [`max_timeout`](Self::max_timeout) or the connection's
+    /// [`max_call_timeout`](crate::PeerBuilder::max_call_timeout).
     pub const fn reset_timeout_on_progress(mut self) -> Self {
         self.time.is_renewed = true;
         self.progress = true;
@@ -105,7 +107,8 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If the token is cancelled already, nothing is sent.
+    /// Cancels the call when the token is cancelled (000-09, 003-06, 004-04). If the token is cancelled already,
+    /// nothing is sent.
     pub fn cancel_on(mut self, token: CancellationToken) -> Self {
         self.tokens.push(token);
         self
@@ -117,31 +120,32 @@ impl<R> CallBuilder<R> {
         self
     }
 
-    /// What the caller does after a cancel. It replaces the dialect's default.
+    /// Sets how the caller proceeds after a cancel. It replaces the dialect's default.
     pub const fn after_cancel(mut self, after: AfterCancel) -> Self {
         self.after_cancel = Some(after);
         self
     }
 
-    /// Requests progress: the call carries a progress token, and [`Call::notifications`] yields the notifications with that token.
+    /// Requests progress: the call carries a progress token, and [`Call::notifications`] yields the notifications with
+    /// that token.
     pub const fn progress(mut self) -> Self {
         self.progress = true;
         self
     }
 
-    /// Requests partial results, in a dialect that has them (LSP's `partialResultToken`). The call carries a token for them, and
-    /// [`Call::notifications`] yields the notifications with that token too. A token that the params already contain is kept; its
-    /// notifications are not yielded.
+    /// Requests partial results, in a dialect that has them (LSP's `partialResultToken`). The call carries a token for
+    /// them, and [`Call::notifications`] yields the notifications with that token too. A token that the params already
+    /// contain is kept; its notifications are not yielded.
     pub const fn partial_results(mut self) -> Self {
         self.partial = true;
         self
     }
 
-    /// [`Call::notifications`] yields the notifications that `belongs` selects. The selection starts before the call is sent, so no
-    /// notification is missed. Together with [`progress`](Self::progress) both kinds are yielded.
+    /// [`Call::notifications`] yields the notifications that `belongs` selects. The selection starts before the call is
+    /// sent, so no notification is missed. Together with [`progress`](Self::progress) both kinds are yielded.
     ///
-    /// A selected notification goes to the first reader that selects it, and not to the router. `belongs` is called for every notification
-    /// of the connection while the call is open.
+    /// A selected notification goes to the first reader that selects it, and not to the router. `belongs` is called for
+    /// every notification of the connection while the call is open.
     ///
     /// ```
     /// # use rescind_core::{CallContext, Peer, Router, dialect, memory_pair};
@@ -170,8 +174,8 @@ impl<R> CallBuilder<R> {
     /// Starts the call. It does not wait, and it does not fail if the outbox is full.
     ///
     /// # Errors
-    /// [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit; [`CallError::TooMany`] if too many calls are in
-    /// flight; [`CallError::Ended`] if the parent is answered already.
+    /// [`CallError::Params`] if the params cannot be written as JSON or exceed the frame limit; [`CallError::TooMany`]
+    /// if too many calls are in flight; [`CallError::Ended`] if the parent is answered already.
     pub fn start(mut self) -> Result<Call<R>, CallError> {
         let mut frame = self.frame?;
         let exempt = exempt_of(&self.shared, &frame);
@@ -242,7 +246,8 @@ impl<R> CallBuilder<R> {
             }
             Ok(started)
         });
-        // A call that is refused does not take it. Dropping it may run code of the user, so it is dropped without the lock (D2).
+        // A call that is refused does not take it. Dropping it may run code of the user, so it is dropped without the
+        // lock (D2).
         drop((belongs, late));
         if let Some(release) = extras.and_then(|extras| extras.release_parent) {
             release();
@@ -335,7 +340,8 @@ fn declare(shared: &ConnectionInner, frame: &mut Frame) -> Option<crate::dialect
 }
 
 impl CallContext {
-    /// A call to the same peer as a child of this request: it is cancelled when the request is cancelled and when the request ends.
+    /// A call to the same peer as a child of this request: it is cancelled when the request is cancelled and when the
+    /// request ends.
     pub fn call<P: Serialize + ?Sized, R>(&self, method: impl Into<Arc<str>>, params: &P) -> CallBuilder<R> {
         CallBuilder::new(self.connection(), method.into(), params).child_of(self)
     }

@@ -11,7 +11,8 @@ use crate::driver::state::ConnectionInner;
 use crate::driver::tables::slots::SlotKey;
 use crate::machine::CancelResult;
 
-/// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended (004-31).
+/// Cancels one call, from any thread, also outside a runtime. Cheap to clone. It does nothing once its call has ended
+/// (004-31).
 #[derive(Clone)]
 pub struct Canceller {
     shared: Arc<ConnectionInner>,
@@ -24,8 +25,8 @@ impl Canceller {
         Self { shared: Arc::clone(shared), ticket }
     }
 
-    /// Cancels the call. The reason is sent to the peer if the dialect has a field for it; an empty reason is not sent. Returns at once and
-    /// says what was done. The call itself returns how it ended.
+    /// Cancels the call. The reason is sent to the peer if the dialect has a field for it; an empty reason is not sent.
+    /// Returns at once and says what was done. The call itself returns how it ended.
     pub fn cancel(&self, reason: &str) -> CancelResult {
         let cause = Cause::new(CauseKind::Caller);
         self.cancel_because(if reason.is_empty() { cause } else { cause.with_reason(reason) })

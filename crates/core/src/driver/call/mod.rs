@@ -23,11 +23,12 @@ use crate::error::CallError;
 
 /// A call in flight: a future of its answer. Dropping it cancels the call (000-09, 003-06, 004-04).
 ///
-/// The future returns a value also if a cancel was requested and came too late; [`outcome`](Self::outcome) tells the two apart.
+/// The future returns a value also if a cancel was requested and came too late; [`outcome`](Self::outcome) tells the
+/// two apart.
 ///
 /// # Cancel safety
-/// Dropping a future that polls the call by reference loses nothing. Dropping the call itself cancels it with the cause `Dropped` and does
-/// not wait for the peer. It can be dropped outside a runtime and after the connection has closed.
+/// Dropping a future that polls the call by reference loses nothing. Dropping the call itself cancels it with the cause
+/// `Dropped` and does not wait for the peer. It can be dropped outside a runtime and after the connection has closed.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<R> {
     shared: Arc<ConnectionInner>,
@@ -72,15 +73,16 @@ impl<R> Call<R> {
 
     /// The peer's notifications for this call: those with its progress token, and those that
     /// [`notifications_where`](crate::CallBuilder::notifications_where) selects. A call made without
-    /// [`progress`](crate::CallBuilder::progress) and `notifications_where` yields nothing. Several readers of one call share the
-    /// notifications: each goes to one of them.
+    /// [`progress`](crate::CallBuilder::progress) and `notifications_where` yields nothing. Several readers of one call
+    /// share the notifications: each goes to one of them.
     pub fn notifications(&self) -> Notifications {
         Notifications::new(self.inbox.as_ref().map_or_else(closed_inbox, Arc::clone))
     }
 
     /// The notifications that `belongs` selects for this call, from now on. Earlier ones are missed;
-    /// [`CallBuilder::notifications_where`](crate::CallBuilder::notifications_where) misses none. A selected notification goes to the first
-    /// reader that selects it, and not to the router. `belongs` is called for every notification of the connection.
+    /// [`CallBuilder::notifications_where`](crate::CallBuilder::notifications_where) misses none. A selected
+    /// notification goes to the first reader that selects it, and not to the router. `belongs` is called for every
+    /// notification of the connection.
     pub fn notifications_where(
         &self,
         belongs: impl Fn(&Notification) -> bool + Send + Sync + 'static,
@@ -95,8 +97,8 @@ impl<R> Call<R> {
         Notifications::new(inbox)
     }
 
-    /// Waits for the acknowledgement of the call's cancel, in dialects that acknowledge cancels (ABP). Returns whether the peer says that the
-    /// call is cancelled. `None`: the call ended without an acknowledgement.
+    /// Waits for the acknowledgement of the call's cancel, in dialects that acknowledge cancels (ABP). Returns whether
+    /// the peer says that the call is cancelled. `None`: the call ended without an acknowledgement.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

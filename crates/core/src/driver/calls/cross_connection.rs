@@ -1,8 +1,8 @@
 //! Parent and child on two connections, as in a gateway.
 //!
-//! The parent's machine knows the child by a number; the parent's driver knows what cancels the child of that number. Neither
-//! connection's lock is taken under the other's (D3), so the child is registered in three steps, and a cancel that
-//! falls between them is found by the last.
+//! The machine of the parent identifies the child by a number. The driver of the parent keeps, for that number, the
+//! action that cancels the child. The locks of two connections are never held together (D3), so the child is registered
+//! in three steps. A cancel that arrives between them is found by the last step.
 
 use std::sync::{Arc, Weak};
 
@@ -21,7 +21,7 @@ pub(crate) struct ForeignParent {
 }
 
 impl ForeignParent {
-    /// First: makes the parent expect a child, if it may have one.
+    /// The first step: makes the parent expect a child, if it may have one.
     pub(crate) fn adopt(connection: &Arc<ConnectionInner>, key: InboundKey) -> Result<Self, CallRefused> {
         connection.step(|state, now, _| {
             let child = ForeignChild(state.next_foreign);
@@ -36,7 +36,7 @@ impl ForeignParent {
         self.child
     }
 
-    /// Releases the parent: the child has ended, or was not made after all.
+    /// Releases the parent: the child has ended, or was not started.
     pub(crate) fn into_release(self) -> RemoteAction {
         Box::new(move || {
             if let Some(connection) = self.connection.upgrade() {
@@ -49,7 +49,8 @@ impl ForeignParent {
     }
 }
 
-/// Last: tells the parent's connection where its child is. If the parent is cancelled already, or the child has ended, nobody asks.
+/// The last step: passes the action that cancels the child to the parent's connection. If the parent is cancelled
+/// already, the child is cancelled at once. If the child has ended, that has no effect.
 pub(crate) fn place_child(
     parent: &ConnectionInner,
     child: ForeignChild,

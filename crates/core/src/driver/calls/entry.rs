@@ -1,4 +1,4 @@
-//! What is kept of each call of ours.
+//! The driver's data of each call of this side.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,49 +17,49 @@ use crate::id::{CallNumber, ExchangeId, OutboundKey};
 use crate::message::{AnswerBody, ErrorObject};
 use crate::sync::AbortHandle;
 
-/// The span of a call. A clone of a [`tracing::Span`] asks the subscriber, which may not be done under the lock.
+/// The span of a call. Cloning a [`tracing::Span`] calls the subscriber, which must not happen under the lock.
 pub(crate) type CallSpan = Option<Arc<tracing::Span>>;
 
-/// Something to be done on another connection, which takes that connection's lock: it runs without this one's (D3).
+/// An action on another connection. It takes that connection's lock, so it runs without the lock of this one (D3).
 pub(crate) type RemoteAction = Box<dyn FnOnce() + Send>;
 
-/// A call of ours. One is kept for each in flight, so what stands in it is small.
+/// A call of this side. There is one entry for each call in flight, so it is small.
 pub(crate) struct CallEntry {
     pub(crate) key: OutboundKey,
-    /// Its frame, until it is written or taken back.
+    /// Its frame, until it is written or removed from the outbox.
     pub(crate) frame: Option<Box<StagedCall>>,
-    /// How it ended, until its handle has read that.
+    /// How it ended, until its handle has read it.
     pub(crate) settled: Option<Box<Settled>>,
-    /// Its request goes out on an exchange that its number names.
+    /// Whether its request is sent on an exchange of its own, which its number identifies.
     pub(crate) own_exchange: bool,
-    /// It has ended.
+    /// Whether it has ended.
     pub(crate) ended: bool,
-    /// A handle will read how it ended.
+    /// Whether a handle will read how it ended.
     pub(crate) held: bool,
     pub(crate) waker: Option<Waker>,
-    /// What few calls have.
+    /// The data that only few calls have.
     pub(crate) extras: Option<Box<Extras>>,
 }
 
-/// What few calls have.
+/// The data that only few calls have.
 #[derive(Default)]
 pub(crate) struct Extras {
-    /// What its request goes out on, if that is its parent's.
+    /// The exchange of its request, if that is the exchange of its parent.
     pub(crate) exchange: Option<ExchangeId>,
-    /// It opens the session.
+    /// Whether it opens the session.
     pub(crate) shakes: bool,
-    /// Its cancel, until that is written or disarmed: its number and why.
+    /// Its cancel, until it is written or disarmed: its number and its cause.
     pub(crate) cancel: Option<(CallNumber, Cause)>,
     pub(crate) acknowledged: Option<bool>,
     pub(crate) ack_waker: Option<Waker>,
     pub(crate) inbox: Option<Arc<Inbox>>,
-    /// How progress moves its deadline.
+    /// How progress changes its deadline.
     pub(crate) renewal: Option<Renewal>,
-    /// Its readers among those who are asked whose a notification is.
+    /// The readers that select notifications for it.
     pub(crate) readers: Vec<Seq>,
     pub(crate) span: CallSpan,
     pub(crate) watches: Vec<AbortHandle>,
-    /// Lets its parent on another connection go.
+    /// Releases its parent on another connection.
     pub(crate) release_parent: Option<RemoteAction>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Extras {
 pub(crate) struct Started {
     pub(crate) ticket: SlotKey,
     pub(crate) number: CallNumber,
-    /// Its method, as other calls share it.
+    /// Its method, shared with other calls of that method.
     pub(crate) method: Arc<str>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct StagedCall {
     pub(crate) partial: bool,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Debug)]
 pub(crate) enum Said {
     Value(Bytes),
@@ -90,7 +90,7 @@ pub(crate) enum Said {
 }
 
 impl Said {
-    /// Kept without copying the frame it came in.
+    /// Keeps the value without a copy: it shares the memory of its frame.
     pub(crate) fn of_answer(frame: &Bytes, body: AnswerBody<'_>) -> Self {
         match body {
             AnswerBody::Value(value) => Self::Value(part_of(frame, value)),
@@ -116,7 +116,7 @@ impl CallEntry {
         self.extras.get_or_insert_default()
     }
 
-    /// What the request of this call, which has this number, goes out on.
+    /// The exchange for the request of this call, which has this number.
     pub(crate) fn exchange(&self, number: CallNumber) -> ExchangeId {
         if self.own_exchange {
             return ExchangeId::of_call(number);
@@ -124,12 +124,12 @@ impl CallEntry {
         self.extras.as_ref().and_then(|extras| extras.exchange).unwrap_or(ExchangeId::NONE)
     }
 
-    /// Its cancel is still to be written.
+    /// Whether its cancel must still be written.
     pub(crate) fn cancel_waits(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.cancel.is_some())
     }
 
-    /// Its cancel, taken to be written.
+    /// Its cancel. The caller writes it.
     pub(crate) fn take_cancel(&mut self) -> Option<(CallNumber, Cause)> {
         self.extras.as_mut()?.cancel.take()
     }
@@ -138,12 +138,12 @@ impl CallEntry {
         self.extras.as_ref()?.span.clone()
     }
 
-    /// It opens the session.
+    /// Whether it opens the session.
     pub(crate) fn shakes(&self) -> bool {
         self.extras.as_ref().is_some_and(|extras| extras.shakes)
     }
 
-    /// Nobody will ask for it any more.
+    /// Whether the entry is not needed any more.
     pub(crate) fn is_done(&self) -> bool {
         self.ended && !self.held && !self.cancel_waits()
     }

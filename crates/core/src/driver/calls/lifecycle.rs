@@ -1,4 +1,4 @@
-//! Calls of ours, from their start until their handles have read how they ended.
+//! Calls of this side, from their start until their handles have read how they ended.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::message::ErrorObject;
 use crate::sync::atomic::Ordering;
 
 impl State {
-    /// Stages a call, which takes `extras`; a call that is refused leaves them.
+    /// Stages a call, which takes `extras`. A refused call leaves them.
     pub(crate) fn start_call(
         &mut self,
         shared: &ConnectionInner,
@@ -56,8 +56,8 @@ impl State {
         Ok(Started { ticket, number, method })
     }
 
-    /// Our calls open exchanges of their own where we can give them up again, children too; elsewhere a child goes on the
-    /// exchange of its parent.
+    /// The exchange of a call. On transports where this side opens exchanges, each call opens one, also the call of a
+    /// handler. On other transports the call of a handler is sent on the exchange of its parent.
     fn exchange_of_call(
         &self,
         shared: &ConnectionInner,
@@ -79,20 +79,21 @@ impl State {
         after: Option<AfterCancel>,
     ) -> CancelResult {
         match self.calls.get(ticket) {
-            // The machine would say the same of one that has ended, and most handles are dropped after that.
+            // The machine would return the same for a call that has ended. Most handles are dropped after the end of
+            // their call.
             Some(entry) if !entry.ended => self.session.local_cancel_call(now, entry.key, cause, after),
             Some(_) | None => CancelResult::AlreadySettled,
         }
     }
 
-    /// A call's handle is dropped.
+    /// The handle of a call is dropped.
     pub(crate) fn drop_call(&mut self, now: Instant, ticket: SlotKey, effects: &mut Effects) {
         let after = Some(AfterCancel::ReturnNow);
         let _ = self.cancel_call(now, ticket, Cause::new(CauseKind::Dropped), after);
         self.let_go(ticket, effects);
     }
 
-    /// A call's handle will ask no more.
+    /// The handle of a call does not read it any more.
     pub(crate) fn let_go(&mut self, ticket: SlotKey, effects: &mut Effects) {
         let Some(entry) = self.calls.get_mut(ticket) else { return };
         entry.held = false;
@@ -124,7 +125,7 @@ impl State {
         let (outcome, source) = end_of_call(&settlement, is_error);
         let forgotten = failpoint::active(Failpoint::ForgottenCallers)
             && matches!(settlement, Settlement::Disconnected { .. });
-        // A span that somebody opened is closed here, whatever the level is by now.
+        // An open span is closed here, whatever the present level is.
         match entry.extras.as_mut().and_then(|extras| extras.span.take()) {
             Some(span) => effects.rare().log.push(Entry::CallEnded { span: Some(span), source, outcome }),
             None => effects.log(Level::TRACE, || Entry::CallEnded { span: None, source, outcome }),
@@ -156,7 +157,7 @@ impl State {
                 self.progress_readers -= usize::from(inbox.reads_progress);
                 effects.rare().inboxes.push(inbox);
             }
-            // Nothing belongs to a call that has ended.
+            // No notification belongs to a call that has ended.
             effects
                 .rare()
                 .matchers
@@ -168,8 +169,8 @@ impl State {
         self.free_call(ticket);
     }
 
-    /// One reader more for a call. One that comes too late is given back, to be dropped without the lock (D2): nothing
-    /// belongs to a call that has ended.
+    /// Adds a reader to a call. If the call has ended, the reader is returned, and the caller drops it without the lock
+    /// (D2): no notification belongs to a call that has ended.
     #[must_use]
     pub(crate) fn match_for(&mut self, ticket: SlotKey, matcher: Matcher) -> Option<Matcher> {
         match self.calls.get_mut(ticket) {
@@ -183,12 +184,13 @@ impl State {
 }
 
 impl ConnectionInner {
-    /// One handle more keeps the connection open.
+    /// Counts one more handle, which keeps the connection open.
     pub(crate) fn hold(&self) {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One handle less. The last one closes the connection, unless it serves: what was detached may end first.
+    /// Counts one handle less. The last one closes the connection, unless this side serves. Detached calls may end
+    /// first, within the drain deadline.
     pub(crate) fn release(self: &Arc<Self>) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 && !self.serves {
             self.step(|state, now, _| {
@@ -210,7 +212,7 @@ mod tests {
     use crate::driver::router::Router;
     use crate::transport::memory_pair;
 
-    /// What no one outside can see.
+    /// Entries are not visible from outside.
     #[tokio::test]
     async fn nothing_is_left_of_calls_that_nobody_awaits() {
         let (near, far) = memory_pair();
@@ -231,7 +233,7 @@ mod tests {
         let (given_up, answered) = (start("wait"), start("echo"));
         let reader = given_up.notifications_where(|_| true);
         settle().await;
-        // It comes too late to belong to anything.
+        // This reader is added after the end of the call, so it gets nothing.
         let late = answered.notifications_where(|_| true);
         let token = CancellationToken::new();
         let canceller = answered.canceller();

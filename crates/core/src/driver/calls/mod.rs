@@ -1,4 +1,4 @@
-//! Calls of ours: what is kept of each, how they begin and end, and children of requests on other connections.
+//! Calls of this side: their data, their start and their end, and children of requests on other connections.
 
 pub(crate) mod cross_connection;
 pub(crate) mod entry;

@@ -1,17 +1,17 @@
 //! The task that drives one connection.
 //!
-//! It polls both halves of the link. A frame is read, decoded without the lock, and processed in one step; its handler runs as a task of its
-//! own.
+//! It polls both halves of the link. A frame is read, decoded without the lock, and processed in one step; its handler
+//! runs as a task of its own.
 //!
 //! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2).
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
-//! - T3 After at most [`BATCH`] frames were read, or after several cancels in a row were written, the task does its other work and yields. In
-//!   each round it cancels one slice of a cascade.
-//! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once, before any other frame. So no
-//!   cancel precedes its request on the transport (I12), and no code of the transport runs while the lock is held. If the transport refuses the
-//!   frame, the machine is told that it was not sent.
-//! - T5 It sleeps only after it has checked, with the lock held, that nothing happened since its last look. Code that causes something later
-//!   takes its waker. So no wake-up is lost, and none is sent while the task is awake.
+//! - T3 After at most [`BATCH`] frames were read, or after several cancels in a row were written, the task does its
+//!   other work and yields. In each round it cancels one slice of a cascade.
+//! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once, before
+//!   any other frame. So no cancel precedes its request on the transport (I12), and no code of the transport runs while
+//!   the lock is held. If the transport refuses the frame, the machine gets an input that it was not sent.
+//! - T5 It sleeps only after it has checked, with the lock held, that nothing happened since its last look. Code that
+//!   causes something later takes its waker. So no wake-up is lost, and none is sent while the task is awake.
 //! - T6 If it is dropped, with its runtime or by a panic of the transport, it settles every call as disconnected.
 
 pub(crate) mod idle;
@@ -225,7 +225,7 @@ impl ConnectionTask {
         drop(leftovers);
     }
 
-    /// The wire is gone.
+    /// Ends the connection: the transport is gone.
     pub(crate) fn end(&mut self, lost: DisconnectPolicy, result: Result<(), ConnectionError>) {
         self.rx = None;
         self.tx = None;
@@ -287,7 +287,8 @@ impl ConnectionTask {
         self.poll_timer(cx, next)
     }
 
-    /// Shuts the connection down if it was idle for too long: no frame was received or sent, and nothing is in flight. Returns whether it does.
+    /// Shuts the connection down if it was idle for too long: no frame was received or sent, and nothing is in flight.
+    /// Returns whether it does.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> bool {
         // A connection that is closing has deadlines of its own.
         let Some(idle) = self.idle.as_mut().filter(|_| self.rx.is_some()) else { return false };

@@ -41,7 +41,7 @@ impl PendingNegotiation {
                     link.tx.as_mut().start_send(refusal)?;
                 }
             }
-            // What is not flushed now is flushed with the next frame, or when the transport is polled.
+            // Bytes that are not flushed now are flushed with the next frame, or when the transport is polled.
             let _ = link.tx.as_mut().poll_flush(cx)?;
             if self.attempts >= ATTEMPTS {
                 return Poll::Ready(Err(ProtocolViolation::UnknownDialect.into()));

@@ -1,4 +1,4 @@
-//! Frames that are taken out of the outbox, and what the machine is told about them.
+//! Frames that are taken out of the outbox, and the inputs of the machine about them.
 
 use std::time::Instant;
 

@@ -223,7 +223,7 @@ impl ConnectionTask {
             AnswerBody::Cancelled | AnswerBody::Error(_) | AnswerBody::Malformed(_) => None,
         };
         let mut said = Some(Said::of_answer(frame, body));
-        // What the machine does not take is dropped without the lock.
+        // An answer that the machine does not take is dropped without the lock.
         shared.step_with(
             Payload::Said(&mut said),
             |state, now, _, _| {
@@ -246,7 +246,8 @@ impl ConnectionTask {
         self.shared.step(|state, now, _| state.session.recv_bad(now, why, exchange));
     }
 
-    /// Receives a notification. One that arrives before the session is open is dropped. One that cancels by a progress token cancels its request.
+    /// Receives a notification. One that arrives before the session is open is dropped. One that cancels by a progress
+    /// token cancels its request.
     fn recv_notification(&self, inbound: &Inbound, method: &str, params: Option<&RawValue>) {
         let shared = &self.shared;
         let has_lifecycle = shared.dialect.rules().lifecycle.is_some();
@@ -345,8 +346,8 @@ impl ConnectionTask {
     }
 }
 
-/// Passes a notification to the first reader that selects it. Code of the user runs here, without the lock. A selection that panics does not
-/// match.
+/// Passes a notification to the first reader that selects it. Code of the user runs here, without the lock. A selection
+/// that panics does not match.
 fn read_by(readers: &Readers, method: &str, params: Option<&Bytes>, budget: &ByteBudget) -> bool {
     let notification = Notification::new(Arc::from(method), params.cloned());
     let belongs = |reader: &&Matcher| {

@@ -20,9 +20,9 @@ const COPY: usize = 16 * 1024;
 const COUNTED: usize = 16 * 1024;
 
 impl ConnectionTask {
-    /// Writes the frames that the transport accepts, then flushes once; after a cancel that overtakes a data frame it flushes at once. Returns
-    /// whether there is more to write at once. After several cancels in a row the task does its other work first, so that the transport buffers
-    /// few cancels, behind which other frames would wait.
+    /// Writes the frames that the transport accepts, then flushes once; after a cancel that overtakes a data frame it
+    /// flushes at once. Returns whether there is more to write at once. After several cancels in a row the task does
+    /// its other work first, so that the transport buffers few cancels, behind which other frames would wait.
     pub(crate) fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, TransportError> {
         if self.tx.is_none() {
             return Ok(false);
@@ -133,8 +133,8 @@ impl ConnectionTask {
                 }
                 let (codec, rules) = (shared.dialect.codec(), shared.dialect.rules());
                 codec.encode_cancel(rules, &mut self.scratch, number, cancel, shared.seed, cause.reason());
-                // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one message, so the cancel
-                // opens another.
+                // I12: on an exchange of the peer the cancel follows its request. An exchange of this side carries one
+                // message, so the cancel opens another.
                 let exchange = exchange.call().map_or(exchange, |_| ExchangeId::of_call(cancel));
                 let head = FrameInfo { kind: FrameKind::Cancel, id: id_of(number), method: None };
                 self.start_send(Lane::Control, exchange, head, Last::No).map(drop)
@@ -154,8 +154,8 @@ impl ConnectionTask {
         }
     }
 
-    /// Aborts the exchange of a call, on transports where ids are unique only within an exchange, so that no message can name the call. Returns
-    /// `false` if a message must cancel it.
+    /// Aborts the exchange of a call, on transports where ids are unique only within an exchange, so that no message
+    /// can name the call. Returns `false` if a message must cancel it.
     fn abort_exchange(&mut self, exchange: ExchangeId) -> bool {
         let names_nothing = self.shared.exchange_scoped && exchange.call().is_some();
         let Some(tx) = self.tx.as_mut().filter(|_| names_nothing) else { return false };
@@ -298,8 +298,8 @@ impl ConnectionTask {
         if self.written > COUNTED {
             self.written_held.resize(self.written);
         }
-        // An exchange of this side carries only the message that opened it. An answer to a request that arrived on it is sent elsewhere, and only
-        // the peer's answer ends it.
+        // An exchange of this side carries only the message that opened it. An answer to a request that arrived on it
+        // is sent elsewhere, and only the peer's answer ends it.
         let exchange = match head.kind {
             FrameKind::Request | FrameKind::Cancel => exchange,
             FrameKind::Answer | FrameKind::Notification => {

@@ -1,6 +1,6 @@
-//! A list that mostly holds one.
+//! A list that usually has one element.
 
-/// The first stands in the list itself, so that one alone needs no memory of its own.
+/// The first element is in the list itself, so that a single element needs no allocation.
 pub(crate) struct Few<T> {
     first: Option<T>,
     rest: Vec<T>,

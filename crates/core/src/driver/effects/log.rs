@@ -1,4 +1,5 @@
-//! What a step tells the log, told once its connection's lock is released: a subscriber is a user's code (D2).
+//! The log entries of a step. They are written after the connection's lock is released, because a subscriber is code of
+//! the user (D2).
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use crate::id::CallNumber;
 use crate::machine::{Event, ReplyBody, Settlement};
 use crate::shown::Shown;
 
-/// Something for the log.
+/// An entry for the log.
 pub(crate) enum Entry {
     RequestCancelled { request: Arc<Request>, cause: Cause },
     RequestAnswered { request: Arc<Request>, outcome: &'static str },
@@ -23,7 +24,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Tells the subscriber.
+    /// Passes the entry to the subscriber.
     pub(crate) fn tell(self) {
         match self {
             // 002-11: the reason of a cancel should be logged.
@@ -85,7 +86,7 @@ pub(crate) const fn outcome_of_reply(body: &ReplyBody) -> &'static str {
     }
 }
 
-/// How a call ended, and what had cancelled it, if anything did. `is_error`: the answer was one.
+/// How a call ended, and the cause of its cancel, if it was cancelled. `is_error`: the answer was an error.
 pub(crate) fn end_of_call(settlement: &Settlement, is_error: bool) -> (&'static str, Option<CauseKind>) {
     match settlement {
         Settlement::Answered { cancelled } => {

@@ -1,4 +1,4 @@
-//! What a step leads to beyond its connection's lock (D2, D3).
+//! The effects of a step outside of its connection's lock (D2, D3).
 
 pub(crate) mod few;
 pub(crate) mod log;
@@ -20,20 +20,21 @@ use crate::driver::state::{ConnectionInner, Handler, Request};
 use crate::machine::Event;
 use crate::sync::AbortHandle;
 
-/// Filled under the lock, run without it: first signals, then starts, aborts, wakers, and last what is gone.
+/// Collected with the lock held, run without it: first signals, then starts, aborts, wakers, the rare effects, and last
+/// the drops.
 ///
-/// One is made for each step, so it is small: most steps leave one thing or none.
+/// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
     pub(crate) starts: Few<Start>,
     pub(crate) wakers: Few<Waker>,
     pub(crate) driver: Option<Waker>,
-    /// Slots of requests that are gone: the last hold on what their contexts share.
+    /// Requests whose slots were removed. Their contexts may still share them.
     pub(crate) gone: Few<Arc<Request>>,
     rare: Option<Box<Rare>>,
 }
 
-/// What few steps lead to. Its fields are run in the order they stand in.
+/// Effects that only few steps have. They run in the order of the fields.
 #[derive(Default)]
 pub(crate) struct Rare {
     pub(crate) signals: Vec<Arc<Request>>,
@@ -63,8 +64,8 @@ impl Effects {
         self.rare.get_or_insert_default()
     }
 
-    /// Notes an entry for the log, which is made only if somebody may want it. The level alone is looked at here: to ask
-    /// the subscriber whether it does would be to run its code.
+    /// Adds an entry for the log, if its level is enabled. Only the level is checked, because a question to the
+    /// subscriber would run code of the user.
     pub(crate) fn log(&mut self, level: Level, entry: impl FnOnce() -> Entry) {
         if level <= STATIC_MAX_LEVEL && level <= LevelFilter::current() {
             self.rare().log.push(entry());
@@ -99,7 +100,7 @@ impl Effects {
 }
 
 impl Rare {
-    /// All that comes after the wakers.
+    /// Runs everything that follows the wakers.
     fn run(self, shared: &Arc<ConnectionInner>) {
         for watch in self.watches {
             watch.abort();
@@ -118,7 +119,7 @@ impl Rare {
         }
         if let Some(hook) = &shared.on_event {
             for event in &self.events {
-                // A hook that panics must not take the connection with it.
+                // A hook that panics must not end the connection.
                 if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
                     tracing::warn!("the event hook panicked");
                 }
@@ -134,12 +135,12 @@ impl Rare {
 }
 
 thread_local! {
-    /// Handlers to start after the one that is being started on this thread.
+    /// Handlers that start after the one that is starting on this thread.
     static STARTING: RefCell<Option<Vec<Start>>> = const { RefCell::new(None) };
 }
 
-/// Starts handlers one after another. A runtime that shuts down drops a task while it is being started, which ends
-/// its request and may start the next one: those are taken in turn, not one within the other.
+/// Starts handlers one after another. A runtime that shuts down drops a task during its start, which ends its request
+/// and may start the next one. Such starts run in turn and not inside each other.
 fn start_all(starts: Few<Start>) {
     let first = STARTING.with_borrow_mut(|starting| {
         if let Some(later) = starting {

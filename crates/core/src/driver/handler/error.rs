@@ -19,7 +19,8 @@ pub struct Stopped(pub Cause);
 ///
 /// `?` converts any error into one. The peer gets:
 /// - an [`ErrorObject`] as it is;
-/// - the dialect's cancelled answer for [`Stopped`], for a [`Cause`], and for a [`CallError`] of a child that was cancelled;
+/// - the dialect's cancelled answer for [`Stopped`], for a [`Cause`], and for a [`CallError`] of a child that was
+///   cancelled;
 /// - the error that the peer of a child answered, for [`CallError::Failed`];
 /// - `INTERNAL_ERROR` for every other error. Its text is logged and not sent.
 pub struct HandlerError(Repr);

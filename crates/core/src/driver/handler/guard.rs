@@ -1,4 +1,4 @@
-//! The end of a handler's task, told once, however it comes.
+//! Reports the end of a handler's task once, however it ends.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,7 +24,7 @@ impl Guard {
         CallContext::new(Arc::clone(&self.0))
     }
 
-    /// Opens the request's span, if anyone wants it.
+    /// Opens the request's span, if it is enabled.
     pub(crate) fn open_span(&self) {
         let request = &self.0.data;
         let span = tracing::info_span!(
@@ -50,7 +50,8 @@ impl Guard {
         result
     }
 
-    /// Notes on the request's span what cancelled it, if anything did, and how its handler ended then; and closes it.
+    /// Records on the request's span the cause of its cancel, if it was cancelled, and how its handler ended. Closes
+    /// the span.
     pub(crate) fn close_span(&self, end: HandlerResult) {
         let Some(span) = self.0.data.take_span() else { return };
         let Some(cause) = self.0.data.cause() else { return };
@@ -64,7 +65,7 @@ impl Guard {
         span.record("cancel.outcome", outcome);
     }
 
-    /// The handler has been polled once, or never will be.
+    /// The handler was polled once, or will never be polled.
     pub(crate) fn begin(&self) {
         if self.0.data.set_begun() {
             self.0.connection.beginning.fetch_sub(1, Ordering::SeqCst);
@@ -72,16 +73,16 @@ impl Guard {
         }
     }
 
-    /// The answer as it is offered: our half of the handshake gets our declaration, and what is over the frame limit
-    /// becomes an internal error.
+    /// Prepares the answer: the handshake's result gets the declaration of this side, and an answer above the frame
+    /// limit becomes an internal error.
     pub(crate) fn fit(&self, answer: Answer) -> Answer {
         self.0.connection.fit(&self.0.data.method, answer)
     }
 
-    /// Offers the handler's end once there is room for it, and reports the task as gone.
+    /// Offers the end of the handler when there is room for it, and reports the end of the task.
     ///
-    /// Dropped before it is done, the answer is lost and the task counts as gone without one: that is what an abort
-    /// after the grace does, when the machine has answered already.
+    /// If it is dropped before it is done, the answer is lost, and the task counts as ended without an answer. That
+    /// happens at an abort after the grace, when the machine has answered already.
     pub(crate) fn poll_offer(
         &self,
         end: HandlerResult,
@@ -99,7 +100,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         let Request { connection, data: request } = &*self.0;
-        // Of a task that was aborted; contexts may outlive it.
+        // The span of an aborted task. Contexts may live longer than the task.
         drop(request.take_span());
         if !request.is_told() {
             self.begin();
@@ -109,12 +110,12 @@ impl Drop for Guard {
 }
 
 impl Request {
-    /// Offers the answer in one step with the end of the task, or waits for room: until then the request keeps its
+    /// Offers the answer and the end of the task in one step, or waits for room. Until then the request keeps its
     /// permit and can be cancelled.
     fn poll_offer(&self, end: HandlerResult, answer: &mut Option<Answer>, cx: &mut Context<'_>) -> Poll<()> {
         let heard = self.connection.dialect.rules().errors_after_cancel;
         let end = match (end, &*answer) {
-            // What the dialect lets a handler say after its cancel stands as a value would.
+            // An error that the dialect allows after a cancel is sent unchanged, as a value is.
             (HandlerResult::Error, Some(Answer::Error(error))) if heard.contains(&error.code) => {
                 HandlerResult::Value
             }
@@ -122,7 +123,7 @@ impl Request {
         };
         let connection = &self.connection;
         let weight = answer.as_ref().map_or(0, Answer::weight);
-        // What the machine does not take stays in `answer`, and is dropped without the lock.
+        // An answer that the machine does not take stays in `answer` and is dropped without the lock.
         connection.step_with(
             Payload::Offer(answer),
             |state, now, _, _| {
@@ -146,7 +147,7 @@ impl Request {
 }
 
 impl State {
-    /// The task of a request is gone.
+    /// The task of a request has ended.
     fn end_task(&mut self, request: &Request, now: Instant) {
         let Request { connection, data } = request;
         if data.is_cancelled() {

@@ -1,4 +1,4 @@
-//! The task a handler runs as.
+//! The task of a handler.
 
 pub(crate) mod error;
 pub(crate) mod guard;
@@ -59,10 +59,10 @@ where
 }
 
 pin_project! {
-    /// The task of a handler. It is written by hand so that a request in flight holds the user's future, what tells its
-    /// end, and no more: an `async` block keeps room for what it has let go of.
+    /// The task of a handler. It is written by hand, so that a request in flight holds only the user's future and the
+    /// guard that reports its end: an `async` block keeps room for values that it has dropped.
     ///
-    /// The fields are dropped in their order: a permit is not free while the user's future lives.
+    /// The fields are dropped in their order: the permit is free only after the user's future is dropped.
     struct Running<F, P, Fut> {
         #[pin]
         stage: Stage<F, Fut>,
@@ -129,7 +129,7 @@ where
             };
             guard.begin();
             let answer = Some(guard.fit(answer));
-            // The user's future is dropped here, before its end is told.
+            // The user's future is dropped here, before its end is reported.
             this.stage.set(Stage::Offer { end, answer });
         }
     }
@@ -166,7 +166,7 @@ where
         Work::Blocking
     }
 
-    /// The guard goes with the thread: if the task that waits for it is aborted, the request is gone only when the
+    /// The guard moves to the thread. If the task that waits for the thread is aborted, the request ends only when the
     /// thread has ended (I10).
     fn start(&self, request: Arc<Request>, params: Option<Bytes>) -> AbortHandle {
         let function = Arc::clone(&self.function);
@@ -175,7 +175,7 @@ where
         let guard = Guard::new(request);
         runtime
             .spawn(async move {
-                // A thread may be long in coming; nobody waits for it.
+                // It may take long until a thread is free. Nothing waits for that.
                 guard.begin();
                 let thread = inner.spawn_blocking(move || {
                     let end = match read_params::<P>(params) {
@@ -190,7 +190,7 @@ where
                     };
                     (guard, end)
                 });
-                // An error means that the runtime shuts down; the guard has gone with the closure.
+                // An error means that the runtime shuts down. The guard was dropped with the closure.
                 if let Ok((guard, (end, answer))) = thread.await {
                     let mut answer = Some(guard.fit(answer));
                     poll_fn(|cx| guard.poll_offer(end, &mut answer, cx)).await;
@@ -215,7 +215,7 @@ fn answer_of<R: Serialize>(result: Result<R, HandlerError>) -> (HandlerResult, A
 
 fn end_of(ended: Result<(HandlerResult, Answer), Box<dyn Any + Send>>) -> (HandlerResult, Answer) {
     ended.unwrap_or_else(|panic| {
-        // The payload is the user's own value, and dropping it may panic as well.
+        // The payload is a value of the user, and dropping it may panic too.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(panic)));
         (HandlerResult::Panicked, Answer::Error(ErrorObject::internal()))
     })

@@ -77,8 +77,8 @@ impl fmt::Debug for Notification {
 
 /// The peer's notifications for one call, before its answer.
 ///
-/// At most 1024 unread notifications are kept, and no more bytes than the connection's limit. Above that new ones are dropped and
-/// [counted](Self::dropped).
+/// At most 1024 unread notifications are kept, and no more bytes than the connection's limit. Above that new ones are
+/// dropped and [counted](Self::dropped).
 #[must_use = "nothing is read unless it is polled"]
 pub struct Notifications(Arc<Inbox>);
 
@@ -195,7 +195,7 @@ mod tests {
         Notification::new(Arc::from("tick"), Some(Bytes::from(format!("[{n}]"))))
     }
 
-    /// What a reader gets now; a stream's reader gets the same.
+    /// The result of a reader's poll now. A reader of the stream gets the same.
     fn read(notifications: &mut Notifications) -> Poll<Option<usize>> {
         let told = Pin::new(notifications).poll_next(&mut Context::from_waker(Waker::noop()));
         told.map(|told| told.map(|told| told.params::<[usize; 1]>().unwrap()[0]))

@@ -28,7 +28,7 @@ impl<H> Notice<H> {
     }
 }
 
-/// What happens with a notification that was accepted.
+/// How an accepted notification is handled.
 pub(crate) enum Admitted<H> {
     /// It is handled by a task of its own.
     Concurrent(Notice<H>),

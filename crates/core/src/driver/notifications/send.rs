@@ -1,4 +1,4 @@
-//! Notifications of ours on their way into the outbox.
+//! Notifications of this side, on their way into the outbox.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -59,7 +59,8 @@ impl ConnectionInner {
             let exchange = owner.map_or(ExchangeId::NONE, RequestData::exchange);
             let notification = Notification { owner: owner.map(|owner| owner.key), exchange, method, params };
             let weight = notification.weight();
-            // Into an empty outbox one always goes: a task that waits is woken by what is written here, not by what others give back.
+            // An empty outbox always accepts one: a task that waits is woken when frames of this connection are
+            // written, not when other connections give bytes back.
             let fits = state.outbox.takes_any() || self.budget.has_room(weight);
             if !fits || !state.outbox.has_room(state.session.limits(), weight) {
                 *frame = Some(Frame { method: notification.method, params: notification.params });
@@ -83,7 +84,7 @@ impl ConnectionInner {
 }
 
 impl State {
-    /// A handler reports under this token.
+    /// A handler reports with this token.
     pub(crate) fn report_under(&mut self, key: InboundKey, token: RequestId) {
         if let Some(slot) = self.inbound.get_mut(key.0) {
             self.reported.add(key, &mut slot.extras().tokens, token);
@@ -91,7 +92,7 @@ impl State {
     }
 }
 
-/// Gives its place among those who wait for room up, however the waiting ends.
+/// Removes its entry from the tasks that wait for room, however the wait ends.
 struct Waits<'a> {
     shared: &'a ConnectionInner,
     place: Option<u64>,

@@ -1,11 +1,12 @@
-//! Notifications of ours that wait for room in the outbox.
+//! Notifications of this side that wait for room in the outbox.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
 use crate::id::InboundKey;
 
-/// Who waits, in the order in which they began to. Each has one place, and leaves it when it gives up (I3).
+/// The tasks that wait, in the order in which they started to wait. Each has one place, and leaves it when its wait
+/// ends (I3).
 #[derive(Default)]
 pub(crate) struct SendWaiters {
     waiting: BTreeMap<u64, Waiting>,
@@ -13,7 +14,7 @@ pub(crate) struct SendWaiters {
 }
 
 struct Waiting {
-    /// The request the notification belongs to: with its answer the waiting has an end.
+    /// The request to which the notification belongs. The wait ends with its answer.
     owner: Option<InboundKey>,
     waker: Waker,
 }
@@ -23,7 +24,7 @@ impl SendWaiters {
         self.waiting.is_empty()
     }
 
-    /// Waits at its place, or at a new one. What is returned is to be dropped without the lock (D2).
+    /// Waits at its place, or at a new one. The caller drops the returned waker without the lock (D2).
     #[must_use]
     pub(crate) fn wait(
         &mut self,
@@ -41,20 +42,20 @@ impl SendWaiters {
         None
     }
 
-    /// Gives a place up. What is returned is to be dropped without the lock (D2).
+    /// Leaves a place. The caller drops the returned waker without the lock (D2).
     #[must_use]
     pub(crate) fn leave(&mut self, place: u64) -> Option<Waker> {
         self.waiting.remove(&place).map(|waiting| waiting.waker)
     }
 
-    /// Those who wait for this request, taken.
+    /// Takes the wakers of the notifications of this request.
     pub(crate) fn take_of(&mut self, owner: InboundKey) -> Vec<Waker> {
         let of_it = self.waiting.iter().filter(|(_, waiting)| waiting.owner == Some(owner));
         let places: Vec<_> = of_it.map(|(place, _)| *place).collect();
         places.into_iter().filter_map(|place| self.leave(place)).collect()
     }
 
-    /// All who wait, taken.
+    /// Takes all wakers.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Waker> + use<> {
         std::mem::take(&mut self.waiting).into_values().map(|waiting| waiting.waker)
     }

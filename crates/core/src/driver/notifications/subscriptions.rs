@@ -1,4 +1,4 @@
-//! Who reads which notifications: the calls whose callers tell theirs apart.
+//! Which calls read which notifications: the calls whose callers select their notifications.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,22 +8,23 @@ use crate::driver::notifications::{Inbox, Notification};
 /// Whether a notification belongs to a call.
 pub(crate) type Belongs = Arc<dyn Fn(&Notification) -> bool + Send + Sync>;
 
-/// A reader of a call whose notifications its caller tells apart.
+/// A reader that selects notifications for a call.
 #[derive(Clone)]
 pub(crate) struct Matcher {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) belongs: Belongs,
 }
 
-/// A reader's sequence number: readers are asked in the order in which they came.
+/// The sequence number of a reader. Readers are called in the order in which they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seq(u64);
 
 /// The readers in their order.
 pub(crate) type Readers = BTreeMap<Seq, Matcher>;
 
-/// The readers of a connection. A notification asks them outside the connection's lock, so it holds the list itself and
-/// not a copy. Only a change that comes meanwhile makes one: at most one a notification, which asks all of them anyway.
+/// The readers of a connection. A notification calls them without the connection's lock, so it holds the list itself
+/// and not a copy. The list is copied only if it changes meanwhile: at most once for each notification, which calls all
+/// readers anyway.
 #[derive(Default)]
 pub(crate) struct Subscriptions {
     readers: Arc<Readers>,
@@ -38,13 +39,13 @@ impl Subscriptions {
         seq
     }
 
-    /// Takes a reader out. What is returned is to be dropped without the lock (D2).
+    /// Removes a reader. The caller drops it without the lock (D2).
     #[must_use]
     pub(crate) fn remove(&mut self, seq: Seq) -> Option<Matcher> {
         Arc::make_mut(&mut self.readers).remove(&seq)
     }
 
-    /// All of them as they are now, if there is any.
+    /// All readers at this moment, if there are any.
     pub(crate) fn all(&self) -> Option<Arc<Readers>> {
         (!self.readers.is_empty()).then(|| Arc::clone(&self.readers))
     }

@@ -1,8 +1,9 @@
-//! The tasks that handle the peer's notifications: one at a time, in arrival order, except methods that are handled out of order.
+//! The tasks that handle the peer's notifications: one at a time, in arrival order, except methods that are handled out
+//! of order.
 //!
-//! Handlers of requests are separate tasks. The handler of a request that arrived before a notification is polled once before the notification's
-//! handler runs, so that a `session/cancel` finds the prompt that the peer sent just before it. [`ArrivalOrder`](crate::ArrivalOrder) tells which
-//! requests arrived after the notification.
+//! Handlers of requests are separate tasks. The handler of a request that arrived before a notification is polled once
+//! before the notification's handler runs, so that a `session/cancel` finds the prompt that the peer sent just before
+//! it. [`ArrivalOrder`](crate::ArrivalOrder) tells which requests arrived after the notification.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,7 +73,8 @@ impl ConnectionInner {
         self.lock().notices.pop()
     }
 
-    /// Waits until handlers that were started have been polled once, for at most [`BEGIN_LIMIT`]: a handler may block its thread.
+    /// Waits until handlers that were started have been polled once, for at most [`BEGIN_LIMIT`]: a handler may block
+    /// its thread.
     async fn let_handlers_begin(&self) {
         if self.beginning.load(Ordering::SeqCst) == 0 {
             return;

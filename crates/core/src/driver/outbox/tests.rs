@@ -1,4 +1,4 @@
-//! What waits: its weight, its bounds, and the memory it takes.
+//! Frames that wait: their sizes, their limits, and their memory.
 
 use super::*;
 use crate::cause::CauseKind;
@@ -138,7 +138,7 @@ fn answer(id: RequestId, answer: Option<Answer>) -> Bulk {
     Bulk::Answer { reply: Reply { key, id, tag: 0, server_cancellable: false, exchange, body }, answer }
 }
 
-/// Frames of the control lane, but cancels, with what each weighs.
+/// Frames of the control lane except cancels, each with its size.
 fn controls() -> [(Control, usize); 8] {
     let exchange = ExchangeId(3);
     let refuse = |to| Control::Refuse { to, exchange, why: Refusal::Internal };
@@ -155,7 +155,7 @@ fn controls() -> [(Control, usize); 8] {
     [
         (refuse(None), 128),
         (refuse(Some((text("abcde"), 0))), 133),
-        // A number counts as the longest one.
+        // A number counts as the longest number.
         (refuse(Some((RequestId::number(7), 0))), 148),
         (cancelled, 131),
         (ack(RequestId::number(7), None), 148),
@@ -165,7 +165,7 @@ fn controls() -> [(Control, usize); 8] {
     ]
 }
 
-/// Frames of the bulk lane, but calls, with what each weighs.
+/// Frames of the bulk lane except calls, each with its size.
 fn bulks() -> [(Bulk, usize); 7] {
     let error = ErrorObject::new(ErrorCode(5), "no");
     [
@@ -185,7 +185,7 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
     let mut slots = crate::driver::tables::slots::Slots::new();
     let (mut frames, mut bytes) = (0, 0);
     let waits = |outbox: &Outbox| (outbox.frames(), outbox.bytes());
-    // What stands in a call's slot takes no room: cancels and staged calls.
+    // Cancels and staged calls are in the slots of their calls and need no room.
     for _ in 0..2 {
         outbox.push_control(Control::Cancel(slots.insert(())));
         outbox.push_bulk(Bulk::Call(slots.insert(())));
@@ -224,7 +224,7 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
 
 #[test]
 fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of_bytes() {
-    // A frame weighs 200 bytes.
+    // A frame has 200 bytes.
     let params = format!("[{}]", " ".repeat(66));
     for (max_frames, max_bytes) in [(8, 1 << 20), (1 << 20, 1600)] {
         let mut limits = Limits::default();
@@ -253,7 +253,7 @@ fn the_reserve_is_spent_by_one_frame_or_one_byte_too_many() {
         let mut limits = Limits::default();
         (limits.max_reserve_frames, limits.max_reserve_bytes) = (max_frames, max_bytes);
         let mut outbox = Outbox::new();
-        // What has room of its own does not count.
+        // Frames that use the room do not count for the reserve.
         (0..10).for_each(|_| outbox.push_bulk(note(0)));
         for spent in [false, false, false, true, true] {
             outbox.push_control(refusal());
@@ -287,7 +287,7 @@ fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_
 #[test]
 fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
     let ticket = crate::driver::tables::slots::Slots::new().insert(());
-    // Some places are kept, so that a lane in usual use asks for no memory.
+    // Some places are kept, so that a lane in normal use does not allocate.
     for (places, kept) in [(4, true), (KEPT, true), (KEPT + 1, false), (4 * KEPT, false)] {
         let mut outbox = Outbox::new();
         outbox.cancels = VecDeque::with_capacity(places);
@@ -348,7 +348,7 @@ fn empty_places_have_no_turn_of_their_own() {
     let mut slots = crate::driver::tables::slots::Slots::new();
     let [first, waiting, last] = [(); 3].map(|()| slots.insert(()));
     let mut outbox = Outbox::new();
-    // Taken back, dropped, waiting, taken back.
+    // Removed, dropped, waiting, removed.
     outbox.push_bulk(Bulk::Call(first));
     outbox.push_bulk(note(1));
     outbox.push_bulk(Bulk::Call(waiting));

@@ -1,4 +1,5 @@
-//! The data of a request this side serves, as its handler, its context and the driver share it. It knows nothing of its connection.
+//! The data of a request that this side serves. Its handler, its contexts and the driver share it. It has no reference
+//! to its connection.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,49 +21,49 @@ use crate::registry::SessionId;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 use crate::sync::{AbortHandle, Mutex, MutexGuard};
 
-/// What a handler's contexts share. It lives until the last of them is dropped.
+/// The data that the contexts of a handler share. It lives until the last of them is dropped.
 ///
-/// One is held for each request in flight, so what few requests need is boxed, and made when it is needed.
+/// There is one for each request in flight, so data that only few requests need is boxed and made when it is needed.
 pub(crate) struct RequestData {
     pub(crate) key: InboundKey,
     pub(crate) id: RequestId,
     pub(crate) method: Arc<str>,
-    /// What it came with that most do not.
+    /// The data with which only few requests arrive.
     apart: Option<Box<Apart>>,
-    /// What it got on the way.
+    /// The data that only few requests get later.
     late: OnceLock<Box<Late>>,
     signal: Notify,
     abort: OnceLock<AbortHandle>,
     abort_wanted: AtomicBool,
-    /// Set before anyone is woken; reading it is all that `is_cancelled` does.
+    /// Set before any task is woken. `is_cancelled` reads nothing else.
     cancelled: AtomicBool,
-    /// Its handler has been polled once.
+    /// Its handler was polled once.
     begun: AtomicBool,
     begun_awaited: AtomicBool,
-    /// The end of its task was told.
+    /// The end of its task was reported.
     told: AtomicBool,
 }
 
-/// What few requests come with.
+/// The data with which only few requests arrive.
 struct Apart {
     exchange: ExchangeId,
     progress_token: Option<Box<RawValue>>,
-    /// Its own name for the registry, where its exchange is the space of its id.
+    /// Its own session in the registry, if its id is unique only in its exchange.
     scope: Option<SessionId>,
-    /// The notification it came after, among those that were not done with then; 0: there was none.
+    /// The last notification before it that was not done when it arrived. 0: there was none.
     after: u64,
-    /// Whose it is, where its connection is many clients'.
+    /// Its client, if its connection carries several clients.
     client: Option<Arc<Client>>,
-    /// Its bytes, where they count for its client and not for its connection.
+    /// Its bytes, if they count for its client and not for its connection.
     _held: Option<HeldBytes>,
 }
 
-/// What few requests get on their way.
+/// The data that only few requests get later.
 #[derive(Default)]
 struct Late {
     cause: OnceLock<Cause>,
     token: OnceLock<CancellationToken>,
-    /// Its span, but while its handler is in it.
+    /// Its span, except while its handler runs in it.
     span: Mutex<Option<tracing::Span>>,
 }
 
@@ -70,20 +71,20 @@ fn lock(span: &Mutex<Option<tracing::Span>>) -> MutexGuard<'_, Option<tracing::S
     span.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of a request when it arrives.
+/// The data of a request on its arrival.
 pub(crate) struct Arrived {
     pub(crate) key: InboundKey,
     pub(crate) id: RequestId,
     pub(crate) method: Arc<str>,
     pub(crate) exchange: ExchangeId,
     pub(crate) progress_token: Option<Box<RawValue>>,
-    /// The last notification that is not done with; 0: there is none.
+    /// The last notification that is not done. 0: there is none.
     pub(crate) after: u64,
-    /// Whose it is, where its connection is many clients'.
+    /// Its client, if its connection carries several clients.
     pub(crate) client: Option<Arc<Client>>,
-    /// What its frame takes.
+    /// The bytes of its frame.
     pub(crate) bytes: u32,
-    /// Its own name for the registry, where its exchange is the space of its id.
+    /// Its own session in the registry, if its id is unique only in its exchange.
     pub(crate) scope: Option<SessionId>,
 }
 
@@ -122,7 +123,7 @@ impl RequestData {
         self.apart.as_ref()?.progress_token.as_deref()
     }
 
-    /// Whose it is; `connections`: whose its connection is.
+    /// Its client. `connections`: the client of its connection.
     pub(crate) fn whose<'a>(&'a self, connections: &'a Client) -> Whose<'a> {
         match self.apart.as_ref().and_then(|apart| apart.client.as_deref()) {
             Some(client) => Whose::Own(client),
@@ -134,7 +135,7 @@ impl RequestData {
         self.apart.as_ref().map_or(0, |apart| apart.after)
     }
 
-    /// The session it is registered under; `connections`: that of its connection.
+    /// The session under which it is registered. `connections`: the session of its connection.
     pub(crate) fn session<'a>(&'a self, connections: &'a SessionId) -> &'a SessionId {
         self.apart.as_ref().and_then(|apart| apart.scope.as_ref()).unwrap_or(connections)
     }
@@ -147,13 +148,14 @@ impl RequestData {
         if self.is_cancelled() { self.late.get()?.cause.get() } else { None }
     }
 
-    /// Records the signal; under the connection's lock, so that a token made at the same time is not missed.
+    /// Records the cancel. It is called with the connection's lock held, so that a token that is made at the same time
+    /// is not missed.
     pub(crate) fn set_cancelled(&self, cause: Cause) {
         let _ = self.late().cause.set(cause);
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// Wakes those who wait for the signal; without the lock, as it runs their wakers.
+    /// Wakes the tasks that wait for the cancel. It is called without the lock, because it runs their wakers.
     pub(crate) fn wake_signalled(&self) {
         self.signal.notify_waiters();
         if let Some(token) = self.late.get().and_then(|late| late.token.get()) {
@@ -169,12 +171,12 @@ impl RequestData {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Its handler has been polled once, or never will be. `true`: it was not known before.
+    /// Its handler was polled once, or will never be polled. `true`: this is the first report of that.
     pub(crate) fn set_begun(&self) -> bool {
         !self.begun.load(Ordering::Relaxed) && !self.begun.swap(true, Ordering::SeqCst)
     }
 
-    /// Wakes those who wait for [`begun`](Self::begun).
+    /// Wakes the tasks that wait for [`begun`](Self::begun).
     pub(crate) fn wake_begun(&self) {
         if self.begun_awaited.load(Ordering::SeqCst) {
             self.signal.notify_waiters();
@@ -193,7 +195,7 @@ impl RequestData {
         }
     }
 
-    /// Its token, made under the connection's lock: a cancel that comes meanwhile does not miss it.
+    /// Its token. It is made with the connection's lock held, so that a cancel at the same time does not miss it.
     pub(crate) fn token(&self) -> CancellationToken {
         self.late().token.get_or_init(CancellationToken::new).clone()
     }
@@ -212,7 +214,7 @@ impl RequestData {
         self.late.get_or_init(Box::default)
     }
 
-    /// Whether the end of its task was told. Its guard alone asks and tells, and it went with the task.
+    /// Whether the end of its task was reported. Only its guard reads and sets this, and the guard belongs to the task.
     pub(crate) fn is_told(&self) -> bool {
         self.told.load(Ordering::Relaxed)
     }
@@ -221,7 +223,7 @@ impl RequestData {
         self.told.store(true, Ordering::Relaxed);
     }
 
-    /// Keeps what ends the task. An abort asked before that is made up for.
+    /// Stores the handle that aborts the task. An abort that was requested before is done now.
     pub(crate) fn set_abort(&self, handle: AbortHandle) {
         let _ = self.abort.set(handle);
         fence(Ordering::SeqCst);
@@ -240,11 +242,11 @@ impl RequestData {
 }
 
 pin_project! {
-    /// Waits for a request's cancel. Most handlers hold one, so it is no `async fn`, which takes half as much again.
+    /// Waits for a request's cancel. Most handlers hold one, so it is not an `async fn`, which is larger by half.
     #[must_use = "futures do nothing unless they are polled"]
     pub(crate) struct Signalled<'a> {
         request: &'a RequestData,
-        // It hears what is told from its making on, so that the cause is always looked at after that.
+        // It receives every wake-up since it was made, so the cause is always checked after it was made.
         #[pin]
         signal: Notified<'a>,
     }

@@ -1,4 +1,5 @@
-//! Requests this side serves: their data, what the driver keeps of them, and the progress tokens they report under.
+//! Requests that this side serves: their data, the driver's slots for them, and the progress tokens with which they
+//! report.
 
 pub(crate) mod data;
 pub(crate) mod reported;

@@ -1,13 +1,14 @@
-//! Which request reports under which progress token, where the peer can cancel by that (LSP).
+//! Which request reports with which progress token, in dialects where the peer can cancel by token (LSP).
 
 use std::collections::HashMap;
 
 use crate::id::{InboundKey, RequestId};
 
-/// So many progress tokens are remembered of one request. It may report under more, but a cancel by one of those does not find it.
+/// The most progress tokens that are kept for one request. It may report with more, but a cancel by one of those does
+/// not find it.
 const MOST: usize = 8;
 
-/// The tokens that requests report under, each the first one's that did.
+/// The tokens with which requests report. A token belongs to the first request that used it.
 #[derive(Debug, Default)]
 pub(crate) struct Reported(HashMap<RequestId, InboundKey>);
 
@@ -16,7 +17,7 @@ impl Reported {
         self.0.get(token).copied()
     }
 
-    /// A request reports under this token; `tokens` are those that it reported under before.
+    /// A request reports with this token. `tokens`: the tokens with which it reported before.
     pub(crate) fn add(&mut self, key: InboundKey, tokens: &mut Vec<RequestId>, token: RequestId) {
         if tokens.len() < MOST && !self.0.contains_key(&token) {
             tokens.push(token.clone());
@@ -24,7 +25,7 @@ impl Reported {
         }
     }
 
-    /// The request is gone.
+    /// The request has ended.
     pub(crate) fn forget(&mut self, key: InboundKey, tokens: &[RequestId]) {
         for token in tokens {
             if self.0.get(token) == Some(&key) {

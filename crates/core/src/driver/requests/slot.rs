@@ -1,4 +1,5 @@
-//! What the driver keeps for a request beside the machine's slot. `R` is the request as its handler and its contexts share it.
+//! The driver's data of a request, in addition to the machine's slot. `R` is the request as its handler and its
+//! contexts share it.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -7,27 +8,27 @@ use crate::driver::admission::permits::Task;
 use crate::id::RequestId;
 use crate::sync::AbortHandle;
 
-/// What the driver keeps for a request beside the machine's slot.
+/// The driver's data of a request, in addition to the machine's slot.
 pub(crate) struct InboundSlot<R> {
     pub(crate) request: Arc<R>,
-    /// What few requests have.
+    /// The data that only few requests have.
     pub(crate) extras: Option<Box<InboundExtras>>,
-    /// Bytes it holds: its frame, or its answer where that waits for room and is larger.
+    /// The bytes that it holds: its frame, or its answer if that waits for room and is larger.
     pub(crate) bytes: u32,
-    /// Frames of it that wait in the outbox. At the most a `u16` holds it stays there.
+    /// The number of its frames in the outbox. At the largest `u16` it stays there.
     frames: u16,
     /// Whether it is answered without a handler.
     pub(crate) unserved: Unserved,
-    /// Its task runs, and whether its request is settled.
+    /// Whether its task runs, and whether its request is settled.
     pub(crate) task: Task,
 }
 
-/// What few requests have.
+/// The data that only few requests have.
 #[derive(Default)]
 pub(crate) struct InboundExtras {
     /// Its handler waits for room in the outbox.
     pub(crate) waits_for_room: Option<Waker>,
-    /// The progress tokens it reports under, by which the peer may cancel it.
+    /// The progress tokens with which it reports, and by which the peer may cancel it.
     pub(crate) tokens: Vec<RequestId>,
     /// Tasks that end with it.
     pub(crate) watches: Vec<AbortHandle>,
@@ -43,13 +44,13 @@ impl<R> InboundSlot<R> {
     }
 
     pub(crate) fn remove_frame(&mut self) {
-        // One that was at its most may have been over it: it is not known any more when the last is gone.
+        // A count at its largest may be too low. It stays, because it is not known when the last frame has left.
         if self.frames < u16::MAX {
             self.frames = self.frames.saturating_sub(1);
         }
     }
 
-    /// Whether frames of it wait in the outbox. From then on none do.
+    /// Whether frames of it wait in the outbox. The count is reset.
     pub(crate) fn take_frames(&mut self) -> bool {
         std::mem::take(&mut self.frames) > 0
     }
@@ -63,8 +64,8 @@ impl<R> InboundSlot<R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unserved {
     No,
-    /// As nobody serves its method.
+    /// Its method is not served.
     NotFound,
-    /// By the result the dialect has for it.
+    /// With the result that the dialect has for it.
     Shutdown,
 }

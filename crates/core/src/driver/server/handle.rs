@@ -9,7 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::driver::admission::Admission;
 use crate::driver::admission::counts::ServerCounts;
 
-/// A handle of a [`Server`](crate::Server). It stays usable while the server runs and after it has ended. Cheap to clone.
+/// A handle of a [`Server`](crate::Server). It stays usable while the server runs and after it has ended. Cheap to
+/// clone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,7 +48,8 @@ impl ServerHandle {
         Self { admission, phase }
     }
 
-    /// Ends the server gracefully. Returns how many handlers still run: blocking work that does not check its cancel cannot be stopped.
+    /// Ends the server gracefully. Returns how many handlers still run: blocking work that does not check its cancel
+    /// cannot be stopped.
     ///
     /// 1. New connections and, over HTTP, new sessions are refused. Over HTTP the port stays open, so that cancels and answers still
     ///    arrive; HTTP/2 connections get GOAWAY.

@@ -36,7 +36,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its first message.
+    /// A builder of a server for these dialects. Each connection speaks the first listed dialect that recognises its
+    /// first message.
     pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
         ServerBuilder {
             peers: PeerBuilder::of(dialects).role(Role::Server),
@@ -57,22 +58,23 @@ impl Server {
         ServerCounts::new(Arc::clone(&self.admission))
     }
 
-    /// A handle that drains the server and waits for its end. Take it before [`run`](Self::run), which consumes the server.
+    /// A handle that drains the server and waits for its end. Take it before [`run`](Self::run), which consumes the
+    /// server.
     #[must_use]
     pub fn handle(&self) -> ServerHandle {
         ServerHandle::new(Arc::clone(&self.admission), self.phase.clone())
     }
 
-    /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A connection that fails, or
-    /// that speaks none of the server's dialects, is logged, and the next one is accepted. If the listener ends, open connections stay open
-    /// after this future returns.
+    /// Accepts connections until the listener ends, or until [`ServerHandle::drain`] has ended all connections. A
+    /// connection that fails, or that speaks none of the server's dialects, is logged, and the next one is accepted. If
+    /// the listener ends, open connections stay open after this future returns.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the listener, so no more connections are accepted. Open connections stay open, except over HTTP, where they
-    /// belong to the listener and end with it.
+    /// Dropping the future drops the listener, so no more connections are accepted. Open connections stay open, except
+    /// over HTTP, where they belong to the listener and end with it.
     pub async fn run(mut self) -> Result<(), ConnectionError> {
         let runtime = Handle::try_current().map_err(|_| ApiMisuse::NoRuntime)?;
         let _ended = self.phase.ended.clone().drop_guard();
@@ -137,7 +139,7 @@ impl Server {
     }
 }
 
-/// Tells a connection that is one too many, and closes it.
+/// Closes a connection above the limits, with the reason.
 async fn refuse(mut link: Link, why: &str) {
     let why = CloseReason::Violation(why.to_owned());
     let close = poll_fn(|cx| link.tx.as_mut().poll_close(&why, cx));

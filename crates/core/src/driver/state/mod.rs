@@ -1,20 +1,22 @@
 //! The state of a connection, which its handles, its handlers and its task share.
 //!
 //! # Locks
-//! - D1 One mutex guards a connection: the machine, the outbox and the driver's tables. It is held for one step of the machine, in
-//!   `ConnectionInner::step` (`step.rs`), and never across an await.
-//! - D2 No code of a user runs while it is held. Values are serialised before it is taken. Wakers, starts of handlers, aborts, tokens,
-//!   inboxes, hooks and the log are collected in `Effects` and run after it is released. A codec may read a handshake while it is held; codecs
-//!   have no state.
-//! - D3 The mutexes of two connections are never held together. Effects on another connection (a child or a parent there) run after the lock is
-//!   released. So there is no cycle of locks, and a program may call any function from any callback.
+//! - D1 One mutex guards a connection: the machine, the outbox and the driver's tables. It is held for one step of the
+//!   machine, in `ConnectionInner::step` (`step.rs`), and never across an await.
+//! - D2 No code of a user runs while it is held. Values are serialised before it is taken. Wakers, starts of handlers,
+//!   aborts, tokens, inboxes, hooks and the log are collected in `Effects` and run after it is released. A codec may
+//!   read a handshake while it is held; codecs have no state.
+//! - D3 The mutexes of two connections are never held together. Effects on another connection (a child or a parent
+//!   there) run after the lock is released. So there is no cycle of locks, and a program may call any function from any
+//!   callback.
 //! - D4 While it is held, only a shard of the registry may be locked. That lock is a leaf.
 //! - D5 Only the connection's task uses the transport. A step that queues a frame wakes the task if it sleeps.
 //!
 //! # Deadlock
-//! A wait for the lock is a wait for the end of one step, and a step waits for nothing (D1 to D4). A wait for the connection's task is a wait
-//! for the transport alone, because the task waits for no handler, permit or user. A handler that waits for room in the outbox is cancelled and
-//! aborted like any other, and a transport that accepts no frames does not delay reading.
+//! A wait for the lock is a wait for the end of one step, and a step waits for nothing (D1 to D4). A wait for the
+//! connection's task is a wait for the transport alone, because the task waits for no handler, permit or user. A
+//! handler that waits for room in the outbox is cancelled and aborted like any other, and a transport that accepts no
+//! frames does not delay reading.
 
 pub(crate) mod outputs;
 pub(crate) mod step;
@@ -107,8 +109,8 @@ pub(crate) struct Config {
     pub(crate) on_event: Option<EventHook>,
 }
 
-/// A request that this side serves, and its connection. Its handler and its contexts share it. Both are in one allocation, because one is held
-/// for each request in flight.
+/// A request that this side serves, and its connection. Its handler and its contexts share it. Both are in one
+/// allocation, because one is held for each request in flight.
 pub(crate) struct Request {
     pub(crate) connection: Arc<ConnectionInner>,
     pub(crate) data: RequestData,
@@ -121,7 +123,8 @@ impl Request {
     }
 }
 
-/// A method's handler with its types erased. The trait is defined below its implementations, where requests wait for their handlers.
+/// A method's handler with its types erased. The trait is defined below its implementations, where requests wait for
+/// their handlers.
 pub(crate) trait Handler: Send + Sync {
     fn work(&self) -> Work;
 
@@ -144,16 +147,16 @@ pub(crate) struct Notified {
     pub(crate) number: u64,
 }
 
-/// What starts a request that waits for a permit.
+/// The data to start a request that waits for a permit.
 pub(crate) struct Waiting {
     pub(crate) handler: Option<Arc<dyn Handler>>,
     pub(crate) params: Option<Bytes>,
 }
 
-/// The payload of a step's input. The outputs of the step take it. What no output takes stays with the caller.
+/// The payload of a step's input. The outputs of the step take it. The caller keeps the rest.
 pub(crate) enum Payload<'a> {
     None,
-    /// What starts the request that is received.
+    /// The data to start the request that is received.
     Request(&'a mut Arriving),
     /// The answer of a handler.
     Offer(&'a mut Option<Answer>),
@@ -166,8 +169,8 @@ pub(crate) struct Arriving {
     /// `None` until the machine has accepted it.
     pub(crate) key: Option<InboundKey>,
     pub(crate) waiting: Option<Waiting>,
-    /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other start is queued for the
-    /// task.
+    /// The exchange on which it has started in this step. The connection's task tells the transport at once; any other
+    /// start is queued for the task.
     pub(crate) started: ExchangeId,
 }
 
@@ -184,7 +187,7 @@ pub(crate) struct State {
     pub(crate) calls: Slots<CallEntry>,
     pub(crate) methods: Interner,
     pub(crate) outbound: SideTable<SlotKey>,
-    /// Requests that wait for a permit, each with what starts it.
+    /// Requests that wait for a permit, each with the data to start it.
     pub(crate) queued: SideTable<Waiting>,
     pub(crate) matchers: Subscriptions,
     pub(crate) places: Permits,
@@ -199,7 +202,7 @@ pub(crate) struct State {
     pub(crate) end: Option<Result<(), ConnectionError>>,
     /// The waker of the connection's task, while it sleeps.
     pub(crate) driver: Option<Waker>,
-    /// The time at which the task wakes by itself.
+    /// The time at which the task's timer wakes it.
     pub(crate) armed: Option<Instant>,
     /// Something has happened since the task looked last.
     pub(crate) dirty: bool,

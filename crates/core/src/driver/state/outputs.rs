@@ -1,4 +1,4 @@
-//! The outputs of the machine, done in order.
+//! Executes the outputs of the machine in order.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::sync::atomic::Ordering;
 use crate::transport::ExchangeEnd;
 
 impl State {
-    /// Does what the machine wants, under the lock; what concerns others goes into `effects`.
+    /// Executes the outputs of the machine with the lock held. Effects outside of the lock are added to `effects`.
     pub(crate) fn apply(
         &mut self,
         shared: &Arc<ConnectionInner>,
@@ -104,7 +104,7 @@ impl State {
             }
             Output::Settle { call, settlement } => self.settle_call(call, settlement, payload, effects),
             Output::CancelForeign(child) => {
-                // One that is not placed yet will find itself gone.
+                // A child that is not placed yet finds no entry when it is placed, and is cancelled then.
                 effects.rare().child_cancels.extend(self.foreign.remove(&child.0).flatten());
             }
             Output::Event(event) => self.tell(shared, event, effects),
@@ -147,7 +147,7 @@ impl State {
             }
             effects.starts.push(Start { handler, request: Arc::clone(&slot.request), params });
         } else {
-            // Nobody serves the method: it is answered here, and no task is made.
+            // The method is not served: it is answered here, without a task.
             let lifecycle = shared.dialect.rules().lifecycle;
             let shuts_down =
                 lifecycle.is_some_and(|lifecycle| lifecycle.shutdown == &*slot.request.data.method);
@@ -281,7 +281,7 @@ impl State {
         }
     }
 
-    /// From now on every handler that still runs is draining: nothing can answer for it.
+    /// From now on every handler that still runs is draining: its answer cannot be sent.
     pub(crate) fn lose_wire(
         &mut self,
         shared: &ConnectionInner,
@@ -298,7 +298,7 @@ impl State {
         (frames, self.notices.clear())
     }
 
-    /// Wakes those who wait for room, once a fair part of it is free again.
+    /// Wakes the tasks that wait for room, when at least a quarter of it is free.
     pub(crate) fn give_room(&mut self, effects: &mut Effects) {
         if self.waiting_for_room.is_empty() && self.notifiers.is_empty() {
             return;
@@ -317,7 +317,7 @@ impl State {
         effects.wakers.extend(self.notifiers.take());
     }
 
-    /// A request is answered or silenced: nothing of it waits for room any more.
+    /// A request is answered, or must not be answered: none of its tasks waits for room any more.
     pub(crate) fn end_waits_for_room(&mut self, key: InboundKey, effects: &mut Effects) {
         effects.wakers.extend(self.notifiers.take_of(key));
         let extras = self.inbound.get_mut(key.0).and_then(|slot| slot.extras.as_mut());

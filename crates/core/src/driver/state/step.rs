@@ -1,5 +1,5 @@
-//! One step of a connection: an input of the machine under the lock, its outputs in order, and then, without the lock, what concerns
-//! others.
+//! One step of a connection: an input of the machine with the lock held, its outputs in order, and then, without the
+//! lock, the effects outside of it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,8 +9,8 @@ use crate::driver::state::{ConnectionInner, Payload, State, now};
 use crate::sync::atomic::Ordering;
 
 impl ConnectionInner {
-    /// One step of the machine: `act` under the lock, then the outputs in order, then, without the lock, all that
-    /// concerns others.
+    /// One step of the machine: `act` with the lock held, then the outputs in order, then, without the lock, the
+    /// effects outside of it.
     pub(crate) fn step<R>(self: &Arc<Self>, act: impl FnOnce(&mut State, Instant, &mut Effects) -> R) -> R {
         self.step_with(
             Payload::None,
@@ -19,7 +19,7 @@ impl ConnectionInner {
         )
     }
 
-    /// A step whose input comes with a payload. `then` sees under the lock what the outputs left of it.
+    /// A step whose input has a payload. `then` gets the rest of it after the outputs, with the lock held.
     pub(crate) fn step_with<T, R>(
         self: &Arc<Self>,
         mut payload: Payload<'_>,
@@ -46,7 +46,7 @@ impl ConnectionInner {
 }
 
 impl State {
-    /// Wakes the driver if what happened needs it.
+    /// Wakes the connection's task if it must act.
     fn call_driver(&mut self, shared: &ConnectionInner, effects: &mut Effects) {
         let earlier = match (self.session.next_timeout(), self.armed) {
             (Some(next), Some(armed)) => next < armed,

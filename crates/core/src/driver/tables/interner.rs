@@ -1,9 +1,9 @@
-//! Names of methods this side calls, kept once, so that calls in flight to one method share its name.
+//! The names of the methods that this side calls. Each name is kept once, so that calls in flight share it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// So many names are kept; a program that makes names up has no use for them.
+/// The most names that are kept. A program that generates names has no use for them.
 const MOST: usize = 256;
 /// The most bytes of a name that is kept.
 const LONGEST: usize = 256;
@@ -12,7 +12,7 @@ const LONGEST: usize = 256;
 pub(crate) struct Interner(HashSet<Arc<str>>);
 
 impl Interner {
-    /// The name as it is kept already, or this one.
+    /// The kept name that is equal to this one, or this one.
     pub(crate) fn share(&mut self, name: Arc<str>) -> Arc<str> {
         if let Some(known) = self.0.get(&name) {
             return Arc::clone(known);

@@ -1,4 +1,4 @@
-//! Tables of the driver, beside the machine's own.
+//! Tables of the driver, in addition to those of the machine.
 
 pub(crate) mod interner;
 pub(crate) mod slots;

@@ -1,9 +1,9 @@
-//! Tables of the driver, beside the machine's own.
+//! Tables of the driver, in addition to those of the machine.
 
 use crate::chunked_vec::ChunkedVec;
 use crate::id::CallKey;
 
-/// What the driver keeps for the machine's slots, by the machine's keys. An old key finds nothing (I14).
+/// The driver's data for the machine's slots, by the machine's keys. An old key finds nothing (I14).
 #[derive(Debug)]
 pub(crate) struct SideTable<T> {
     places: ChunkedVec<Option<(u32, T)>>,
@@ -57,14 +57,15 @@ impl<T> SideTable<T> {
     }
 }
 
-/// A place in [`Slots`] and how often it was used.
+/// A place in [`Slots`], and how often the place was used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SlotKey {
     place: u32,
     generation: u32,
 }
 
-/// What outlives the machine's slots: a call's handle may be read long after the machine has forgotten the call.
+/// Data that lives longer than the machine's slots: the handle of a call may read it long after the machine has
+/// forgotten the call.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     places: ChunkedVec<(u32, Option<T>)>,
@@ -83,7 +84,7 @@ impl<T> Slots<T> {
                 return SlotKey { place, generation: *generation };
             }
         }
-        // Bounded by the limit on calls and the handles a program keeps.
+        // The limit on calls and the handles that a program keeps bound it.
         let place = u32::try_from(self.places.len()).unwrap_or(u32::MAX);
         self.places.push((0, Some(value)));
         SlotKey { place, generation: 0 }

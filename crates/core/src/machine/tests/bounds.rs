@@ -1,4 +1,4 @@
-//! Limits at their ends: nothing at all, and for ever.
+//! Limits at their ends: zero and infinite.
 
 use super::*;
 use crate::cause::CauseKind;
@@ -79,7 +79,7 @@ fn a_drained_connection_closes_when_its_last_queued_request_is_cancelled() {
 
 #[test]
 fn a_bad_frame_with_an_exchange_of_its_own_is_always_answered_there() {
-    // I3: each exchange ends; it is the peer that pays for it
+    // I3: each exchange ends, and the peer pays for it.
     let mut bench = Bench::new(ACP);
     for exchange in 1..=1000 {
         bench.session.recv_bad(bench.now, BadMessage::NotJson, ExchangeId(exchange));

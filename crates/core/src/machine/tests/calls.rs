@@ -42,7 +42,7 @@ fn a_staged_call_is_taken_back_and_nothing_is_sent() {
 
 #[test]
 fn a_task_is_not_cancelled_by_a_message_where_the_peer_declared_tasks_for_its_method() {
-    // MCP 2025-11-25, "Tasks": receivers ignore what they did not declare for the request's type
+    // MCP 2025-11-25, "Tasks": receivers ignore the member for request types for which they did not declare it
     let mut bench = Bench::client(MCP);
     let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
     bench.session.handshake(HandshakePart::Params, &Handshake::default());
@@ -100,7 +100,7 @@ fn a_peer_that_says_nothing_is_waited_for_five_seconds() {
 
 #[test]
 fn where_silence_is_owed_the_caller_returns_at_once_and_its_slot_waits_for_the_cancel() {
-    // I11: what bounds the calls bounds the cancels that wait to be written
+    // I11: the limit on calls also limits the cancels that wait to be written
     let mut bench = Bench::client(MCP);
     let call = bench.written(&CallSpec::new("a"));
     let (_, outputs) = bench.cancel_ours(call);

@@ -154,7 +154,7 @@ fn a_task_augmented_request_is_out_of_a_messages_reach() {
 
 #[test]
 fn a_task_that_the_server_did_not_declare_is_a_request_like_any_other() {
-    // MCP 2025-11-25, "Tasks": receivers ignore what they did not declare for the request's type
+    // MCP 2025-11-25, "Tasks": receivers ignore the member for request types for which they did not declare it
     let mut bench = Bench::new(MCP);
     let declared = Handshake::default().with_exempting(Some(vec!["tools/call".to_owned()]));
     bench.session.handshake(HandshakePart::Result, &declared);

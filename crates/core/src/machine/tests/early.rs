@@ -1,4 +1,4 @@
-//! Cancels that come before their request, and those that only look so.
+//! Cancels that arrive before their request, and cancels that only seem to.
 
 use super::*;
 use crate::cause::CauseKind;
@@ -18,7 +18,7 @@ impl Bench {
 
 #[test]
 fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() {
-    // MCP: task-augmented requests are out of a message's reach
+    // MCP: messages cannot cancel task-augmented requests
     let mut bench = Bench::new(MCP);
     let _ = bench.cancel(1);
     let exempt =
@@ -108,7 +108,7 @@ fn a_late_cancel_of_a_refused_request_does_not_hit_its_retry() {
 
 #[test]
 fn a_late_cancel_of_a_request_refused_under_a_draining_id_does_not_hit_its_retry() {
-    // I14: the first is forgotten when the cancel comes, the refusal is not
+    // I14: the first is forgotten when the cancel arrives, the refusal is not
     let mut bench = Bench::with(MCP, |config| {
         config.limits.cancel_response_timeout = Duration::MAX;
         config.limits.cancel_grace = Duration::MAX;
@@ -214,7 +214,7 @@ fn a_stranger_learns_nothing_of_what_became_of_a_call() {
 
 #[test]
 fn a_cancel_that_is_later_than_the_memory_does_not_hit_the_ids_next_request() {
-    // 002-18, I14: a client may use an id again once it has its answer
+    // 002-18, I14: a client may use an id again after its answer
     let mut bench = Bench::new(MCP);
     for id in [RequestId::number(1), RequestId::text("a").unwrap()] {
         let request = || InboundRequest { id: id.clone(), ..Bench::arrival(1, "tools/call") };

@@ -1,4 +1,4 @@
-//! The machine by itself: each test names the transition and cites the invariant it would break.
+//! The machine alone: each test names the transition and cites the invariant that it would violate.
 
 mod bounds;
 mod calls;
@@ -102,7 +102,7 @@ impl Bench {
         self.outputs()
     }
 
-    /// I3: nothing of any request is left anywhere.
+    /// I3: nothing is left of any request.
     fn assert_no_residue(&self) {
         let session = &self.session;
         assert_eq!(session.requests.len(), 0, "I3: a request's slot is left");

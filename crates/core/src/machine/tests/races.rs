@@ -1,4 +1,4 @@
-//! Shield, grace, cancel, loss, half-close and shutdown, in orders that hurt.
+//! Shield, grace, cancel, loss, half-close and shutdown, in orders that cause trouble.
 
 use super::*;
 use crate::cause::CauseKind;
@@ -16,7 +16,7 @@ fn closes(outputs: &[Output]) -> usize {
     outputs.iter().filter(|output| matches!(output, Output::Close(_))).count()
 }
 
-/// GetMCP: the value of a cancelled handler is waited for.
+/// GetMCP: the machine waits for the value of a cancelled handler.
 fn patient() -> Dialect {
     MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build()
 }
@@ -36,7 +36,7 @@ fn a_shutdown_aborts_a_deaf_handler_once() {
 
 #[test]
 fn a_shield_left_after_the_deadline_of_a_shutdown_buys_no_second_grace() {
-    // I3: the second grace was a timer nobody took out
+    // I3: the timer of the second grace was never removed
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.local_shield(bench.now, key);
@@ -70,7 +70,7 @@ fn a_shielded_handler_is_answered_for_before_the_end_of_input_closes_the_connect
     let key = bench.running(1);
     bench.session.local_shield(bench.now, key);
     bench.session.recv_half_close(bench.now);
-    // The shield's own time is over just before the grace is; the handler shields again.
+    // The time of the shield elapses just before the grace does. The handler enters a shield again.
     bench.session.local_unshield(bench.now + seconds(29), key);
     bench.session.local_shield(bench.now + seconds(29), key);
     assert_eq!(signals(&bench.pass(seconds(30))), 0);
@@ -87,7 +87,7 @@ fn a_shielded_handler_is_answered_for_before_the_end_of_input_closes_the_connect
 
 #[test]
 fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
-    // L3, 002-15: under ResultIfFinished a disconnect ends the waiting
+    // L3, 002-15: with ResultIfFinished a disconnect ends the wait
     let mut bench = Bench::new(patient());
     let key = bench.running(1);
     let _ = bench.cancel(1);
@@ -115,7 +115,7 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
 
 #[test]
 fn a_connection_lost_while_shutting_down_keeps_no_handler_past_the_deadline() {
-    // SEMANTICS, Shutdown: the total is bounded by the sum
+    // SEMANTICS, Shutdown: the total time is at most the sum of the limits
     for lost in [DisconnectPolicy::Keep, DisconnectPolicy::Detach] {
         let mut bench = Bench::new(ACP);
         let key = bench.running(1);
@@ -194,7 +194,7 @@ fn no_ack_is_written_when_the_connection_was_lost_under_a_shield() {
 
 #[test]
 fn a_call_still_queued_at_the_end_of_input_never_reaches_the_wire() {
-    // "may have run" is said to be false
+    // "may have run" must be false
     let mut bench = Bench::client(ACP);
     let (call, _) = bench.session.local_call(bench.now, &CallSpec::new("a")).unwrap();
     bench.session.recv_half_close(bench.now);

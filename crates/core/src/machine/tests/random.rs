@@ -1,4 +1,4 @@
-//! Random inputs against the invariants alone: no model says what should happen, only what must never.
+//! Random inputs, checked against the invariants only: no model says what must happen, only what must not happen.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::cause::CauseKind;
 use crate::dialect::{ALL, AckStyle, AnswerAfterCancel, MCP};
 
-/// One input. The numbers pick among what there is by then.
+/// One input. The numbers select from what exists at that time.
 #[derive(Clone, Debug)]
 enum Input {
     Request { id: i64, key: u8, exchange: u64, kind: u8 },
@@ -90,12 +90,12 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// What was seen so far of what may be seen once.
+/// What was observed so far, for events that may happen only once.
 struct Watch {
     bench: Bench,
     open: Vec<InboundKey>,
     started: HashSet<InboundKey>,
-    /// Their handlers have said how they ended; what is left of their tasks needs no abort.
+    /// Requests whose handlers have reported their results. Their tasks need no abort.
     offered: HashSet<InboundKey>,
     ended: HashSet<InboundKey>,
     settled: HashSet<InboundKey>,
@@ -194,7 +194,7 @@ impl Watch {
                 }
             }
             Input::Ended { which } => {
-                // A driver reports the end of a task once, and only of one it started.
+                // A driver reports the end of a task once, and only of a task that it started.
                 if let Some(key) = self.request(which).filter(|key| self.started.contains(key)) {
                     self.end(key);
                 }
@@ -371,7 +371,7 @@ impl Watch {
         }
     }
 
-    /// What every step must hold.
+    /// What must be true after every step.
     fn check(&mut self) -> TestCaseResult {
         for output in self.bench.outputs() {
             let shown = format!("{output:?}");
@@ -449,7 +449,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The end of everything, in time: a shutdown, the loss, and each task once it was told to stop.
+    /// Ends everything in time: a shutdown, the loss of the connection, and the end of each aborted task.
     fn finish(&mut self) -> TestCaseResult {
         self.step(&Input::Shutdown { seconds: 1 })?;
         self.step(&Input::Pass { millis: 120_000 })?;
@@ -484,7 +484,7 @@ impl Watch {
     }
 }
 
-/// Every dialect, and those whose rules make a shape of their own.
+/// Every dialect, and a dialect whose rules have a form of their own.
 fn dialects() -> Vec<Dialect> {
     let patient = MCP.to_builder().answer_after_cancel(AnswerAfterCancel::ResultIfFinished).build();
     ALL.iter().cloned().chain([patient]).collect()

@@ -1,4 +1,4 @@
-//! A connection that is many clients' at once: what each of them may have.
+//! The share of each client on a connection that carries several clients.
 
 use super::*;
 use crate::dialect::{ACP, Refusal};

@@ -11,17 +11,17 @@ use crate::transport::framed::Framed;
 use crate::transport::partial_frame::{MemoryFull, PartialFrame};
 use crate::transport::{Inbound, Receiver, TransportError, TransportEvent};
 
-/// How much room is made for reading, in bytes; small frames share it.
+/// The room that is made for reading, in bytes. Small frames share it.
 const READ_BUFFER: usize = 16 * 1024;
-/// Less room than this is not worth a read.
+/// The least room for a read, in bytes.
 const LEAST_ROOM: usize = 2 * 1024;
-/// So many reads without a frame, then the other tasks have their turn.
+/// After this many reads without a frame the other tasks get their turn.
 const READS_A_POLL: usize = 32;
 
 /// The receiving half of a stream of bytes.
 pub(super) struct ByteReceiver<R> {
     reader: Pin<Box<R>>,
-    /// Of the framing that was said; until it is, one that only collects.
+    /// The decoder of the framing. Until the framing is decided, it only collects bytes.
     decoder: Decoder,
     framed: Framed,
     max_frame: usize,
@@ -32,12 +32,12 @@ pub(super) struct ByteReceiver<R> {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Nothing was read, and the framing may not have been said.
+    /// Nothing was read, and the framing may not be decided.
     Beginning,
     Reading,
-    /// The end of input was read, what it leaves was told.
+    /// The input has ended, and its last frame was returned.
     Ended,
-    /// The end of input was told.
+    /// The end of input was returned.
     HalfClosed,
     Closed,
 }
@@ -55,7 +55,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
         Self { reader, decoder, framed, max_frame, closing, partial, state: State::Beginning }
     }
 
-    /// Waits until the framing is said, at the latest by the first byte.
+    /// Waits until the framing is decided, at the latest by the first byte.
     fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         let framing = if let Some(framing) = self.framed.said() {
             framing
@@ -76,7 +76,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
         Poll::Ready(Ok(()))
     }
 
-    /// The next frame or refusal; `None`: input ended.
+    /// The next frame or refusal. `None`: the input has ended.
     fn poll_decoded(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Decoded>, TransportError>> {
         for _ in 0..READS_A_POLL {
             if let Some(decoded) = self.decoder.next_frame() {
@@ -87,7 +87,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
                 Err(MemoryFull) if self.decoder.skip_frame() => {
                     return Poll::Ready(Ok(Some(Decoded::Bad(BadFrame::MemoryFull))));
                 }
-                // What cannot be skipped is no frame yet but a header block, which is small.
+                // If nothing can be skipped, the bytes are a header block, which is small.
                 Ok(()) | Err(MemoryFull) => {}
             }
             let buffer = self.decoder.buffer_mut();
@@ -122,7 +122,7 @@ impl<R: AsyncRead + Send> Receiver for ByteReceiver<R> {
                         return Poll::Ready(Some(Ok(TransportEvent::Message(Inbound::new(body)))));
                     }
                     Ok(Some(Decoded::Bad(why))) => {
-                        // No more can be read after this, but what was accepted before is still answered.
+                        // No more input can be read, but requests that were accepted before are still answered.
                         if self.decoder.is_failed() {
                             self.state = State::Ended;
                         }
@@ -163,7 +163,7 @@ mod tests {
     use crate::byte_budget::ByteBudget;
     use crate::transport::closing::closing;
 
-    /// Gives what it holds, and counts how often it is asked.
+    /// Returns its bytes, and counts the reads.
     struct Counted {
         rest: &'static [u8],
         reads: usize,

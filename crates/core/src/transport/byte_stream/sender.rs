@@ -11,12 +11,13 @@ use crate::transport::framed::Framed;
 use crate::transport::send_buffer::{Broken, has_room, oversize};
 use crate::transport::{CloseReason, Lane, Outbound, Sender, TransportError};
 
-/// Room kept between batches, in bytes: more than a batch makes a buffer grow to that has no larger frame, or each would begin small again.
+/// The room that is kept between batches, in bytes. A buffer without a larger frame does not grow above it. Without it
+/// each batch would begin with a small buffer again.
 const KEPT_ROOM: usize = 256 * 1024;
 
 /// The sending half of a stream of bytes.
 pub(super) struct ByteSender<W> {
-    /// Taken and not yet handed to the writer.
+    /// Frames that were taken and not yet passed to the writer.
     staged: BytesMut,
     framed: Framed,
     max_frame: usize,
@@ -50,7 +51,7 @@ impl<W: AsyncWrite> ByteSender<W> {
         error
     }
 
-    /// Writes once, as much as the writer takes.
+    /// Writes once, as much as the writer accepts.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         let State::Open(writer) = &mut self.state else {
             return Poll::Ready(self.writer().map(drop));
@@ -64,8 +65,8 @@ impl<W: AsyncWrite> ByteSender<W> {
             Ok(count) => self.staged.advance(count.min(self.staged.len())),
             Err(error) => return Poll::Ready(Err(self.fail(Broken::by(error)))),
         }
-        // The next batch starts at the front of the same memory, unless a large frame made it grow. Its capacity does not tell: what
-        // was written at the front is no part of it.
+        // The next batch starts at the front of the same memory, unless a large frame made it grow. The capacity does
+        // not show that: it excludes the memory at the front whose bytes were written.
         if self.staged.is_empty() && self.staged.try_reclaim(KEPT_ROOM + 1) {
             self.staged = BytesMut::new();
         }
@@ -124,7 +125,7 @@ impl<W: AsyncWrite + Send> Sender for ByteSender<W> {
         }
         ready!(self.as_mut().poll_flush(cx))?;
         ready!(self.poll_step(cx, AsyncWrite::poll_shutdown))?;
-        // Dropping the writer: for some it is the only way to end the peer's input.
+        // Drops the writer: with some writers only this ends the peer's input.
         self.fail(Broken::Closed);
         Poll::Ready(Ok(()))
     }

@@ -8,10 +8,10 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::transport::Lane;
 use crate::transport::send_buffer::{has_room, is_half_empty};
 
-/// What a frame counts beside its bytes, so that empty frames are bounded too.
+/// The bytes that each frame counts in addition to its own, so that the number of empty frames is limited too.
 const FRAME_COST: usize = 64;
 
-/// One way of a connection within this process. Wakers are called after the lock is released.
+/// One direction of a connection within this process. Wakers are called after the lock is released.
 #[derive(Debug, Default)]
 pub(super) struct Direction(Mutex<State>);
 
@@ -20,20 +20,20 @@ struct State {
     frames: VecDeque<Bytes>,
     /// In bytes, with the cost of each frame.
     held: usize,
-    /// Nothing more comes in: the sender closed or is gone.
+    /// No frame comes in any more: the sender closed it or was dropped.
     ended: bool,
-    /// Nothing more goes out: the reader is gone.
+    /// No frame goes out any more: the reader was dropped.
     forsaken: bool,
-    /// The reader left frames unread.
+    /// The reader was dropped with frames unread.
     frames_lost: bool,
     reader: Option<Waker>,
-    /// The sender waits for room of this lane.
+    /// The sender waits for room for this lane.
     writer: Option<(Lane, Waker)>,
     /// The sender's receiving half, which waits for the end of this direction.
     sibling: Option<Waker>,
 }
 
-/// What the reader finds.
+/// The result of a read.
 #[derive(Debug)]
 pub(super) enum Popped {
     Frame(Bytes),
@@ -66,7 +66,7 @@ impl Direction {
         Poll::Ready(Popped::Frame(body))
     }
 
-    /// Waits until a frame of this lane may be pushed; `false`: none may be any more.
+    /// Waits until a frame of this lane may be pushed. `false`: no frame may be pushed any more.
     pub(super) fn poll_room(&self, lane: Lane, cx: &mut Context<'_>) -> Poll<bool> {
         let mut state = self.state();
         if state.ended || state.forsaken {
@@ -75,7 +75,7 @@ impl Direction {
         if has_room(lane, state.held) {
             return Poll::Ready(true);
         }
-        // One task may wait for both lanes; control has room first.
+        // One task may wait for both lanes. The control lane gets room first.
         let waits_for = match &state.writer {
             Some((Lane::Control, _)) => Lane::Control,
             Some((Lane::Data, _)) | None => lane,
@@ -84,7 +84,7 @@ impl Direction {
         Poll::Pending
     }
 
-    /// Takes a frame; `false`: it was not taken, the direction is over.
+    /// Takes a frame. `false`: it was not taken, because the direction has ended.
     pub(super) fn push(&self, body: Bytes) -> bool {
         let reader = {
             let mut state = self.state();
@@ -101,14 +101,14 @@ impl Direction {
         true
     }
 
-    /// Nothing can be sent any more.
+    /// Whether nothing can be sent any more.
     pub(super) fn is_over(&self) -> bool {
         let state = self.state();
         state.ended || state.forsaken
     }
 
-    /// The sender is done, or the reader left frames unread. A reader that read everything before it left lost nothing: the last frame
-    /// may have asked it to leave.
+    /// Whether the sender ended, or the reader was dropped with frames unread. A reader that read everything before
+    /// lost nothing: the last frame may have asked it to leave.
     pub(super) fn has_lost_frames(&self) -> bool {
         let state = self.state();
         state.ended || state.frames_lost
@@ -124,12 +124,12 @@ impl Direction {
         Poll::Pending
     }
 
-    /// The sender is done.
+    /// The sender sends nothing more.
     pub(super) fn end(&self) {
         self.over(|state| state.ended = true);
     }
 
-    /// The reader is gone: what it did not read is dropped.
+    /// The reader is gone. Its unread frames are dropped.
     pub(super) fn close_reader(&self) {
         let unread = self.over(|state| {
             state.forsaken = true;
@@ -169,7 +169,8 @@ mod tests {
         }
     }
 
-    /// Fills it for one lane, and reads it empty: how many frames it held, and how many were left when its sender was woken.
+    /// Fills it for one lane, and reads until it is empty. Returns how many frames it held, and how many were left when
+    /// its sender was woken.
     fn filled_and_read(lane: Lane) -> (usize, usize) {
         let (direction, woken) = (Direction::default(), Arc::<Woken>::default());
         let waker = Waker::from(Arc::clone(&woken));

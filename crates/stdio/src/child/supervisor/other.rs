@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use super::termination::{Action, Termination};
 use crate::child::Process;
 
-/// How often the child's exit is asked for.
+/// The interval at which the child's exit is checked.
 const ASKED_EVERY: Duration = Duration::from_millis(20);
 
-/// Calls the supervisor.
+/// Wakes the supervisor.
 #[derive(Debug)]
 pub(crate) struct WakeSender(Arc<(Mutex<bool>, Condvar)>);
 
-/// Is woken by the [`WakeSender`].
+/// The [`WakeSender`] wakes it.
 #[derive(Debug)]
 pub(crate) struct WakeReceiver(Arc<(Mutex<bool>, Condvar)>);
 
@@ -39,7 +39,7 @@ impl WakeReceiver {
     }
 }
 
-/// Watches over the child on a thread of its own until it is reaped.
+/// Supervises the child on a thread of its own until the child is reaped.
 pub(crate) fn supervise(
     mut child: Child,
     process: &Arc<Process>,
@@ -72,7 +72,7 @@ fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
         let now = Instant::now();
         match stairs.step(process.wish(), now, process.grace()) {
             Action::Nothing => {}
-            // There is no way to ask.
+            // There is no signal that requests the end.
             Action::Ask | Action::Kill => drop(child.kill()),
         }
         if process.settles_at().is_some_and(|at| now >= at) {
@@ -83,5 +83,5 @@ fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
     process.reap(|| status);
 }
 
-/// The supervisor kills: here only the number is known, which may be another's by now.
+/// The supervisor kills: only the process id is known here, and another process may have it already.
 pub(crate) fn kill_now(_: u32) {}

@@ -2,18 +2,18 @@ use std::time::{Duration, Instant};
 
 use crate::child::process::DesiredState;
 
-/// How far the ending of a child has gone. Time is an argument.
+/// The progress of ending a child. Time is an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Termination {
     Running,
-    /// Its input has ended; at this time it is asked to end.
+    /// Its input has ended. At this time it is asked to end (SIGTERM on Unix).
     InputEnded(Instant),
-    /// It was asked to end; at this time it is killed.
+    /// It was asked to end. At this time it is killed.
     Asked(Instant),
     Killed,
 }
 
-/// What to do on a step.
+/// The action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -54,7 +54,7 @@ impl Termination {
         }
     }
 
-    /// When the next step is due.
+    /// The time of the next step.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::InputEnded(until) | Self::Asked(until) => Some(until),

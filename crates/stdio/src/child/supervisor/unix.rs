@@ -12,23 +12,23 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::termination::{Action, Termination};
 use crate::child::Process;
 
-/// How often a child's exit is asked for where no descriptor tells it.
+/// The interval at which a child's exit is checked, if no descriptor reports it.
 const ASKED_EVERY: Duration = Duration::from_millis(20);
-/// So many pieces of what is left on stderr are read after the exit; another process may go on writing.
+/// The most pieces of stderr that are read after the exit: another process may continue to write.
 const LAST_PIECES: usize = 64;
 
-/// Calls the supervisor.
+/// Wakes the supervisor.
 #[derive(Debug)]
 pub(crate) struct WakeSender(UnixStream);
 
 impl WakeSender {
     pub(crate) fn wake(&self) {
-        // A full socket has rung already, a closed one has nobody left to hear.
+        // A full socket has woken it already. A closed socket has no receiver.
         let _ = (&self.0).write(&[1]);
     }
 }
 
-/// Is woken by the [`WakeSender`].
+/// The [`WakeSender`] wakes it.
 #[derive(Debug)]
 pub(crate) struct WakeReceiver(UnixStream);
 
@@ -41,10 +41,11 @@ impl WakeSender {
     }
 }
 
-/// Watches over the child on a thread of its own until it is reaped.
+/// Supervises the child on a thread of its own until the child is reaped.
 pub(crate) fn supervise(child: Child, process: &Arc<Process>, wake_receiver: WakeReceiver) -> io::Result<()> {
     let process = Arc::clone(process);
-    // The child is put into the thread only once there is one: without it, the child is killed and reaped here.
+    // The child is passed to the thread only when the thread exists. Without a thread the child is killed and reaped
+    // here.
     let (hand_over, taken) = std::sync::mpsc::sync_channel::<Child>(1);
     let thread = thread::Builder::new().name("rescind-child".into()).spawn(move || {
         if let Ok(child) = taken.recv() {
@@ -53,7 +54,7 @@ pub(crate) fn supervise(child: Child, process: &Arc<Process>, wake_receiver: Wak
     });
     match thread {
         Ok(_) => {
-            // The receiver waits for exactly this.
+            // The receiver waits for exactly this value.
             let _ = hand_over.send(child);
             Ok(())
         }
@@ -71,7 +72,7 @@ struct Supervisor {
     process: Arc<Process>,
     wake_receiver: WakeReceiver,
     stderr: Option<ChildStderr>,
-    /// Readable once the child has exited.
+    /// Readable when the child has exited.
     exit: Option<OwnedFd>,
     stairs: Termination,
 }
@@ -96,7 +97,8 @@ impl Supervisor {
             }
             self.wait();
         }
-        // The dead child still holds its number, and with it the group's. What it left there goes with it.
+        // The dead child still has its process id, and its group exists. The processes that remain in the group are
+        // killed.
         signal(self.process.pid(), Signal::KILL);
         for _ in 0..LAST_PIECES {
             if !is_readable(self.stderr.as_ref()) || !self.drain_stderr() {
@@ -107,7 +109,7 @@ impl Supervisor {
         process.reap(|| child.wait().unwrap_or_else(|_| ExitStatus::default()));
     }
 
-    /// Waits for the next thing to do, and drains what woke it.
+    /// Waits for the next action, and drains the descriptors that woke it.
     fn wait(&mut self) {
         let mut due = [self.stairs.due(), self.process.settles_at()].into_iter().flatten().min();
         if self.exit.is_none() {
@@ -119,7 +121,7 @@ impl Supervisor {
         watched.extend(self.stderr.as_ref().map(|stderr| readable(stderr.as_fd())));
         let timeout = due.map(|due| timespec(due.saturating_duration_since(Instant::now())));
         if poll(&mut watched, timeout.as_ref()).is_err() {
-            // Interrupted: whoever is due is asked again.
+            // The wait was interrupted. The caller checks everything again.
             return;
         }
         let mut rung = [0; 64];
@@ -129,7 +131,7 @@ impl Supervisor {
         }
     }
 
-    /// Reads one piece; `false`: there is no more.
+    /// Reads one piece. `false`: there is nothing more.
     fn drain_stderr(&mut self) -> bool {
         let mut piece = [0; 4096];
         let read = self.stderr.as_mut().map(|stderr| stderr.read(&mut piece));
@@ -147,25 +149,25 @@ impl Supervisor {
     }
 }
 
-/// Kills the group. Only while the child is known not to be reaped.
+/// Kills the group. Call it only while the child is not reaped.
 pub(crate) fn kill_now(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
 fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // It fails only when nobody is left in the group.
+        // It fails only if the group has no process.
         let _ = kill_process_group(pid, signal);
     }
 }
 
-/// Whether the child has exited; it is left to be reaped.
+/// Whether the child has exited. It is not reaped.
 fn has_exited(child: &Child) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     match waitid(WaitId::Pid(Pid::from_child(child)), options) {
         Ok(status) => status.is_some(),
         Err(rustix::io::Errno::INTR) => false,
-        // No such child: somebody else in this process reaped it.
+        // There is no such child: other code in this process has reaped it.
         Err(_) => true,
     }
 }
@@ -191,7 +193,7 @@ fn is_readable(stderr: Option<&ChildStderr>) -> bool {
     })
 }
 
-/// Rounded up to whole milliseconds, so that nothing is asked just before it is due.
+/// Rounded up to whole milliseconds, so that no wait ends just before its time.
 fn timespec(duration: Duration) -> Timespec {
     let duration = duration + Duration::from_millis(1);
     Timespec {
