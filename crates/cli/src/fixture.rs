@@ -1,6 +1,5 @@
 //! `rescind fixture`: serve the fixture agent until its client is gone or this process is told to stop.
 
-use std::future::pending;
 use std::path::Path;
 use std::pin::pin;
 
@@ -83,20 +82,14 @@ async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Fai
             }
         }
     }
+    // Over HTTP the answers are sent through the listener, so it is dropped last.
+    let _needed = listener.as_mut().stop_accepting();
     let mut ends = JoinSet::new();
     for peer in peers {
         let deadline = fixture.drain_deadline();
         ends.spawn(async move { peer.shutdown(deadline).await });
     }
-    // Over HTTP the answers go out by what listens, so it stays until the last; what comes new is turned away.
-    let turn_away = async {
-        while listener.accept().await.is_some() {}
-        pending::<()>().await;
-    };
-    tokio::select! {
-        _still_running = ends.join_all() => {}
-        () = turn_away => {}
-    }
+    ends.join_all().await;
     Ok(Exit::Held)
 }
 

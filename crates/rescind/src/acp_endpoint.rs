@@ -147,6 +147,11 @@ impl Listener for AcpListener {
         Pin::new(&mut self.upgraded).share_among(clients);
     }
 
+    fn stop_accepting(mut self: Pin<&mut Self>) -> bool {
+        let upgraded = Pin::new(&mut self.upgraded).stop_accepting();
+        Pin::new(&mut self.http).stop_accepting() || upgraded
+    }
+
     fn endpoint(&self) -> Endpoint {
         self.http.endpoint()
     }

@@ -130,6 +130,13 @@ impl Listener for MountedListener {
         }
     }
 
+    fn stop_accepting(mut self: Pin<&mut Self>) -> bool {
+        self.receiver.close();
+        while self.receiver.try_recv().is_ok() {}
+        self.opening.clear();
+        false
+    }
+
     fn endpoint(&self) -> Endpoint {
         self.endpoint.clone()
     }

@@ -25,7 +25,7 @@ use super::heads::HeadTimer;
 use super::reply;
 use super::settings::HalfClose;
 use super::shutdown::ShutdownSignal;
-use super::sockets::{Socket, Sockets};
+use super::sockets::{Leave, Socket, Sockets};
 use super::write_timeout::Stalling;
 use super::{HttpService, ReplyBody, RequestBody, Settings, Stalled};
 use crate::lazy_sleep::LazySleep;
@@ -66,6 +66,11 @@ impl Serving {
             let accepted = tokio::select! {
                 biased;
                 () = open.ended() => break,
+                // The port stays open: cancels and answers still arrive on new connections.
+                () = open.draining() => {
+                    sockets.drain();
+                    continue;
+                }
                 // What a task took is given back when it ends, also if no other connection comes.
                 Some(_) = tasks.join_next() => continue,
                 accepted = self.source.accept() => accepted,
@@ -192,7 +197,7 @@ impl One {
         // Looked at in time for either limit: which of them holds, its first request decides.
         let mut due = LazySleep::until(activity.last() + settings.header_timeout.min(settings.idle_timeout));
         let mut gone = pin!(self.open.ended());
-        let mut displaced = pin!(self.socket.displaced());
+        let mut leave = pin!(self.socket.leave_asked());
         let asked = loop {
             tokio::select! {
                 biased;
@@ -205,7 +210,14 @@ impl One {
                     return;
                 }
                 () = gone.as_mut() => break "the listener is gone",
-                () = displaced.as_mut() => break "it made room for another",
+                asked = leave.as_mut() => match asked {
+                    Leave::Displaced => break "it made room for another",
+                    // HTTP/2 sends GOAWAY; HTTP/1.1 ends after the response.
+                    Leave::Drains => {
+                        serving.as_mut().graceful_shutdown();
+                        leave.set(self.socket.leave_asked());
+                    }
+                },
                 () = poll_fn(|cx| due.poll(cx)) => {}
             }
             let wait = if activity.requests() == 0 { settings.header_timeout } else { settings.idle_timeout };

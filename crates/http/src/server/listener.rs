@@ -42,7 +42,7 @@ pub struct HttpListener {
     counts: HttpCounts,
     clients: Served,
     /// Closes with the listener, and the tasks that serve with it.
-    _open: ShutdownTrigger,
+    open: ShutdownTrigger,
 }
 
 impl HttpListener {
@@ -53,7 +53,7 @@ impl HttpListener {
         (counts, clients): (HttpCounts, Served),
         open: ShutdownTrigger,
     ) -> Self {
-        Self { links, endpoint, responder, counts, clients, _open: open }
+        Self { links, endpoint, responder, counts, clients, open }
     }
 
     /// What the server has given up so far; what is returned goes on counting.
@@ -77,6 +77,14 @@ impl Listener for HttpListener {
 
     fn share_among(self: Pin<&mut Self>, clients: &Clients) {
         self.clients.are(clients);
+    }
+
+    /// New sessions get 503. Cancels and answers of open sessions still arrive, so the listener stays until they end.
+    fn stop_accepting(mut self: Pin<&mut Self>) -> bool {
+        self.links.close();
+        while self.links.try_recv().is_ok() {}
+        self.open.drain();
+        true
     }
 }
 

@@ -1,40 +1,62 @@
-//! Whether a listener is there still, for all that ends with it.
+//! The end of a listener: first it may drain, then it is dropped, and everything that belongs to it ends.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::coop::unconstrained;
 
-/// The listener's part; with it the listener ends.
+/// The listener's part. When it is dropped, everything that belongs to the listener ends.
 #[derive(Debug)]
-pub(super) struct ShutdownTrigger(Arc<Semaphore>);
+pub(super) struct ShutdownTrigger(Arc<Phases>);
 
-/// Knows whether the listener is there.
+/// Tells how far the listener has come.
 #[derive(Clone, Debug)]
-pub(super) struct ShutdownSignal(Arc<Semaphore>);
+pub(super) struct ShutdownSignal(Arc<Phases>);
 
-/// Both parts. Those who wait are told in the order in which they began to, so that connections end in the order of their
-/// beginning; a semaphore that nothing is ever put into promises that.
+#[derive(Debug)]
+struct Phases {
+    /// Closed when the listener is dropped.
+    open: Semaphore,
+    draining: Notify,
+}
+
+/// Both parts. Those that wait for the end are woken in the order in which they began to wait, so that connections end
+/// in the order in which they began. A semaphore without permits guarantees that order.
 pub(super) fn shutdown_pair() -> (ShutdownTrigger, ShutdownSignal) {
-    let semaphore = Arc::new(Semaphore::new(0));
-    (ShutdownTrigger(Arc::clone(&semaphore)), ShutdownSignal(semaphore))
+    let phases = Arc::new(Phases { open: Semaphore::new(0), draining: Notify::new() });
+    (ShutdownTrigger(Arc::clone(&phases)), ShutdownSignal(phases))
+}
+
+impl ShutdownTrigger {
+    /// Tells the task that accepts connections that the listener drains.
+    pub(super) fn drain(&self) {
+        self.0.draining.notify_one();
+    }
 }
 
 impl ShutdownSignal {
+    /// Waits until the listener drains. For one task.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(super) async fn draining(&self) {
+        self.0.draining.notified().await;
+    }
+
     /// Waits for the listener's end.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing, but its place among those who wait.
     pub(super) async fn ended(&self) {
-        let mut acquire = pin!(self.0.acquire());
+        let mut acquire = pin!(self.0.open.acquire());
         let mut wakes: Option<Waker> = None;
         // Connections ask at each turn of theirs, and nearly always nothing has changed.
         poll_fn(|cx| {
             let is_waited_for = wakes.as_ref().is_some_and(|wakes| wakes.will_wake(cx.waker()));
-            if is_waited_for && !self.0.is_closed() {
+            if is_waited_for && !self.0.open.is_closed() {
                 return Poll::Pending;
             }
             wakes = Some(cx.waker().clone());
@@ -46,6 +68,6 @@ impl ShutdownSignal {
 
 impl Drop for ShutdownTrigger {
     fn drop(&mut self) {
-        self.0.close();
+        self.0.open.close();
     }
 }

@@ -2,6 +2,7 @@
 //! anything.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rescind_core::{Client, ClientPermit, Resource};
@@ -24,6 +25,16 @@ pub(super) struct Socket {
     /// `None` once another has it.
     place: Mutex<Option<ClientPermit>>,
     leaves: Notify,
+    drains: AtomicBool,
+}
+
+/// Why a connection ends although it could go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// It makes room for another.
+    Displaced,
+    /// The listener drains: the connection ends after the requests that are open on it.
+    Drains,
 }
 
 impl Sockets {
@@ -59,6 +70,7 @@ impl Sockets {
             client: Arc::clone(client),
             place: Mutex::new(Some(place)),
             leaves: Notify::new(),
+            drains: AtomicBool::new(false),
         });
         let open = self.most - self.places.available_permits();
         if self.open.len() > 2 * open {
@@ -66,6 +78,14 @@ impl Sockets {
         }
         self.open.push_back(Arc::downgrade(&socket));
         Some((socket, permit))
+    }
+
+    /// Tells every connection that the listener drains.
+    pub(super) fn drain(&self) {
+        for socket in self.open.iter().filter_map(Weak::upgrade) {
+            socket.drains.store(true, Ordering::Release);
+            socket.leaves.notify_one();
+        }
     }
 
     /// Ends the oldest of these on which nothing was ever asked.
@@ -89,11 +109,12 @@ impl Socket {
         self.leaves.notify_one();
     }
 
-    /// Waits until it has to make room.
+    /// Waits until the connection is told to end.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub(super) async fn displaced(&self) {
+    pub(super) async fn leave_asked(&self) -> Leave {
         self.leaves.notified().await;
+        if self.has_place() && self.drains.load(Ordering::Acquire) { Leave::Drains } else { Leave::Displaced }
     }
 }

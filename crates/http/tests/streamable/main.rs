@@ -4,6 +4,7 @@
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod both_ways;
+mod drain;
 mod left_alone;
 mod lost;
 mod raw;
