@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let told = counted.next().await.ok_or("the call has ended")?;
         println!("client: {}", told.raw_params().unwrap_or("nothing"));
     }
-    let _ = call.canceller().cancel("three is enough");
+    call.canceller().cancel("three is enough");
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => println!("client: cancelled, confirmed: {}", cancelled.confirmed),
         other => return Err(format!("the call ended otherwise: {other:?}").into()),

@@ -210,7 +210,7 @@ async fn cancel_stateless(url: &str) -> Result<(), Box<dyn Error>> {
 async fn cancel_a_tool(peer: &Peer, params: Value) -> Result<(), Box<dyn Error>> {
     let call = peer.call::<_, Value>("tools/call", &params).start()?;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let _ = call.canceller().cancel("the user pressed Stop");
+    call.canceller().cancel("the user pressed Stop");
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => {
             println!("client: the tool was cancelled, because {:?}", cancelled.cause.kind());

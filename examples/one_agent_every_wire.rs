@@ -180,7 +180,7 @@ async fn ask(peer: &Peer) -> Result<[String; 6], Failure> {
 async fn cancel_once_started(call: CallBuilder<Value>) -> Result<String, CallError> {
     let call = call.notifications_where(|told| told.method() == "started").start()?;
     let _started = call.notifications().next().await;
-    let _ = call.canceller().cancel("the example has seen enough");
+    call.canceller().cancel("the example has seen enough");
     Ok(match call.outcome().await {
         Outcome::Cancelled(cancelled) if cancelled.confirmed => "confirmed".to_owned(),
         Outcome::Cancelled(_) => "unconfirmed".to_owned(),

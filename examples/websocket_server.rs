@@ -80,7 +80,7 @@ async fn client(url: &str) -> Result<(), Box<dyn Error>> {
     for _ in 0..3 {
         counted.next().await;
     }
-    let _ = call.canceller().cancel("three are enough");
+    call.canceller().cancel("three are enough");
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => println!("cancelled, confirmed: {}", cancelled.confirmed),
         other => return Err(format!("the call was not cancelled: {other:?}").into()),

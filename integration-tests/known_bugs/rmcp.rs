@@ -105,7 +105,7 @@ async fn rmcp_cancel_over_stateless_http() {
     }});
     let call = client.call::<_, Value>("wait", &params).start().unwrap();
     told.hears("wait 1 began").await;
-    let _ = call.canceller().cancel("stop");
+    call.canceller().cancel("stop");
     told.hears("wait 1 peer").await;
     assert!(in_time("I13: the call", call.outcome()).await.is_cancelled());
     is_clean(&client).await;

@@ -91,7 +91,7 @@ async fn wide() -> Duration {
     in_time("all are asked", all.notified()).await;
     until("all run", || client.stats().running == WIDE).await;
     let (since, before) = (Instant::now(), spent());
-    let _ = root.canceller().cancel("stop");
+    root.canceller().cancel("stop");
     let (mut echoes, mut slowest) = (0, Duration::ZERO);
     while client.stats().cancelled < WIDE {
         let asked = Instant::now();
@@ -144,7 +144,7 @@ async fn deep() {
     let root = client.call::<_, Value>("deeper", &[DEEP]).start().unwrap();
     in_time("the deepest", deepest.notified()).await;
     let before = spent();
-    let _ = root.canceller().cancel("stop");
+    root.canceller().cancel("stop");
     let answer = in_time("I13: an echo", client.call::<_, Value>("echo", &json!([1]))).await;
     assert_eq!(answer, Ok(json!([1])), "others are answered meanwhile");
     assert!(in_time("I13: the root", root.outcome()).await.is_cancelled());

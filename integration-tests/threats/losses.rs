@@ -127,7 +127,7 @@ async fn children(signal: Signal) {
     let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, signal).unwrap();
     let since = Instant::now();
-    let _ = cancelled.canceller().cancel("stop");
+    cancelled.canceller().cancel("stop");
     if signal == Signal::KILL {
         assert_eq!(ended(kept).await, "disconnected, may have run", "I13");
         assert!(ended(cancelled).await.starts_with("cancelled by caller"), "I13");

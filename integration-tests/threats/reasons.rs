@@ -88,7 +88,7 @@ async fn one_line() {
         let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
         assert_eq!(in_time("it runs", told.recv()).await, Some(None));
         let begun = lines.0.lock().unwrap().len();
-        let _ = call.canceller().cancel(&reason);
+        call.canceller().cancel(&reason);
         let cause = in_time("the cancel", told.recv()).await.flatten().unwrap();
         let kept = cause.reason().unwrap();
         assert!(kept.len() <= rescind::MAX_REASON_BYTES && reason.starts_with(kept), "I11: {}", kept.len());

@@ -87,7 +87,7 @@ async fn unread(wire: crate::wires::Wire) {
     };
     assert!(is_bounded(), "I11: {:?}", agent.peer.queue_stats());
     let since = std::time::Instant::now();
-    let _ = wait.canceller().cancel("stop");
+    wait.canceller().cancel("stop");
     agent.seen.until("wait 1 signalled: peer").await;
     let took = since.elapsed();
     eprintln!("counted: {}: a cancel behind {waiting} unread results is heard after {took:?}", wire.name);
@@ -112,7 +112,7 @@ async fn unanswered() {
     let left = calls.split_off(20);
     let since = Instant::now();
     for call in &calls {
-        let _ = call.canceller().cancel("stop");
+        call.canceller().cancel("stop");
     }
     for call in calls {
         assert!(in_time("I13: who cancels", call.outcome()).await.is_cancelled());
@@ -149,7 +149,7 @@ async fn loops() {
     let call = client.call::<_, Value>("loop", &json!({})).start().unwrap();
     until("it runs", || server.stats().running == 1).await;
     let since = Instant::now();
-    let _ = call.canceller().cancel("stop");
+    call.canceller().cancel("stop");
     assert_eq!(ended(call).await, "cancelled by caller, confirmed");
     let took = since.elapsed();
     assert!((limits.cancel_grace..=limits.cancel_grace + PROMPT).contains(&took), "{took:?}");
@@ -200,7 +200,7 @@ async fn spins(blocking: bool) {
     let call = client.call::<_, Value>(method, &json!({})).start().unwrap();
     until("it runs", || server.stats().running == 1).await;
     let since = std::time::Instant::now();
-    let _ = call.canceller().cancel("stop");
+    call.canceller().cancel("stop");
     assert_eq!(ended(call).await, "cancelled by caller, confirmed");
     let took = since.elapsed();
     eprintln!("counted: a {method} handler that never yields is answered for after {took:?}");

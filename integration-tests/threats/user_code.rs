@@ -91,7 +91,7 @@ async fn sibling(client: &Peer, server: &Peer) -> Call<Value> {
 async fn lives(client: &Peer, server: &Peer, sibling: Call<Value>) {
     assert_eq!(in_time("I13: an echo", client.call::<_, Value>("echo", &json!([1]))).await, Ok(json!([1])));
     assert_eq!(server.stats().running, 1, "I4: the sibling still runs");
-    let _ = sibling.canceller().cancel("");
+    sibling.canceller().cancel("");
     assert!(
         matches!(in_time("I13: the sibling", sibling.outcome()).await, Outcome::Cancelled(it) if it.confirmed)
     );
@@ -109,7 +109,7 @@ async fn panics(place: &'static str) {
     match place {
         "drop_when_aborted" => {
             until("it runs", || server.stats().running == 2).await;
-            let _ = call.canceller().cancel("");
+            call.canceller().cancel("");
             let outcome = in_time("I13: the answer", call.outcome()).await;
             assert!(matches!(outcome, Outcome::Cancelled(cancelled) if cancelled.confirmed));
         }

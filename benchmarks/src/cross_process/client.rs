@@ -122,7 +122,7 @@ impl OurClient {
         }
         let canceller = call.canceller();
         let begin = clock();
-        let _ = canceller.cancel("");
+        canceller.cancel("");
         let outcome = call.outcome().await;
         assert!(matches!(outcome, Outcome::CompletedAfterCancel(_) | Outcome::Cancelled(_)), "{outcome:?}");
         let took = far.signalled().await - begin;

@@ -222,7 +222,7 @@ impl<T: Echoed> Library for Rescind<T> {
     }
 
     async fn cancel(&self, parked: Call<()>) -> Returned {
-        let _ = parked.canceller().cancel("");
+        parked.canceller().cancel("");
         ended(parked).await;
         Returned::default()
     }

@@ -150,7 +150,7 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
         .unwrap();
     let stop = call.canceller();
     call.notifications().next().await;
-    let _ = stop.cancel("a secret\nreason");
+    stop.cancel("a secret\nreason");
     assert!(call.outcome().await.is_cancelled());
     let asked = [("rpc.system.name", "jsonrpc"), ("rpc.method", "work"), ("jsonrpc.request.id", "1")];
     spans.assert_fields("rescind.request", &asked);

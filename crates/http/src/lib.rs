@@ -22,7 +22,7 @@
 //! let peer = Peer::builder(dialect::ACP).connect(StreamableTransport::new(HttpClient::new(&url)?)).await?;
 //! peer.call::<_, Value>("initialize", &json!({"protocolVersion": 1})).await?;
 //! let call = peer.call::<_, Value>("wait", &json!({})).start()?;
-//! let _ = call.canceller().cancel("the user pressed stop");
+//! call.canceller().cancel("the user pressed stop");
 //! println!("{:?}", call.outcome().await);
 //! # serving.abort();
 //! # Ok(())

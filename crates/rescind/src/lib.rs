@@ -28,7 +28,7 @@
 //! let mut started = call.notifications();
 //! let stop = call.canceller();
 //! started.next().await;
-//! let _ = stop.cancel("the user pressed stop");
+//! stop.cancel("the user pressed stop");
 //! match call.outcome().await {
 //!     Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
 //!     other => panic!("{other:?}"),

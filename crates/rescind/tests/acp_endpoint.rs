@@ -98,7 +98,7 @@ fn over_websocket(served: &Served) -> WebSocketTransport {
 async fn calls_and_cancels(served: &mut Served, peer: &Peer, name: &str) {
     let call = peer.call::<_, Value>("wait", &json!({"name": name})).start().unwrap();
     assert_eq!(in_time(name, served.told.recv()).await.unwrap(), format!("{name} started"));
-    let _ = call.canceller().cancel("the user pressed stop");
+    call.canceller().cancel("the user pressed stop");
     assert_eq!(in_time(name, served.told.recv()).await.unwrap(), format!("{name} peer"));
     match in_time(name, call.outcome()).await {
         Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed, "{name}"),
@@ -145,7 +145,7 @@ async fn the_end_of_the_one_connection_leaves_the_other() {
     drop(http);
     let _closed = in_time("the end of the one over HTTP", of_http.closed()).await;
     assert!(served.told.try_recv().is_err(), "what runs over the other goes on");
-    let _ = running.canceller().cancel("enough");
+    running.canceller().cancel("enough");
     assert!(matches!(in_time("its outcome", running.outcome()).await, Outcome::Cancelled(_)));
     assert_eq!(in_time("the cancel", served.told.recv()).await.unwrap(), "kept peer");
     calls_and_cancels(&mut served, &websocket, "websocket").await;

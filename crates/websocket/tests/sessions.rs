@@ -75,7 +75,7 @@ async fn a_cancel_over_websocket_reaches_the_handler_and_is_answered() {
     let call = peer.call::<_, Value>("wait", &json!({})).start().unwrap();
     let mut started = call.notifications_where(|told| told.method() == "started");
     in_time("the start", started.next()).await.unwrap();
-    let _ = call.canceller().cancel("the user pressed stop");
+    call.canceller().cancel("the user pressed stop");
     match in_time("the outcome", call.outcome()).await {
         Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
         other => panic!("expected a cancel, got {other:?}"),

@@ -41,7 +41,7 @@ async fn cancels(wire: Wire) {
         let began = agent.peer.stats().started;
         until("some of them run", || agent.peer.stats().started > began || agent.seen.alive() > 1).await;
         for call in &calls {
-            let _ = call.canceller().cancel("a burst");
+            call.canceller().cancel("a burst");
         }
         for call in calls {
             let end = ended(call).await;
@@ -51,7 +51,7 @@ async fn cancels(wire: Wire) {
     }
     asker.echoes().await;
     assert_eq!(agent.seen.alive(), 1, "I4: the first of them was not cancelled");
-    let _ = kept.canceller().cancel("");
+    kept.canceller().cancel("");
     assert_eq!(ended(kept).await, "cancelled by caller, confirmed");
     asker.is_clean("who asked").await;
     agent.is_clean("who was asked").await;
@@ -75,7 +75,7 @@ async fn signalled(wire: Wire) {
         let calls: Vec<_> = (1..=CALLS as u64).map(|n| asker.call("wait", n)).collect();
         until("they run", || agent.seen.alive() == 1 + CALLS).await;
         for call in &calls {
-            let _ = call.canceller().cancel("a burst");
+            call.canceller().cancel("a burst");
         }
         for call in calls {
             assert_eq!(ended(call).await, "cancelled by caller, confirmed");
@@ -91,7 +91,7 @@ async fn signalled(wire: Wire) {
     );
     asker.echoes().await;
     assert_eq!(line.connections(), opened, "the one connection carried all of it: no end, no other");
-    let _ = kept.canceller().cancel("");
+    kept.canceller().cancel("");
     assert_eq!(ended(kept).await, "cancelled by caller, confirmed");
     asker.is_clean("who asked").await;
     agent.is_clean("who was asked").await;
@@ -122,7 +122,7 @@ async fn stateless() {
             (1..=CALLS).map(|n| peer.call::<_, Value>("wait", &params(n)).start().unwrap()).collect();
         until("they run", || seen.alive() == 1 + CALLS).await;
         for call in &calls {
-            let _ = call.canceller().cancel("a burst");
+            call.canceller().cancel("a burst");
         }
         for call in calls {
             let outcome = in_time("I13: a cancelled call", call.outcome()).await;

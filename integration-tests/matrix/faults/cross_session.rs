@@ -65,7 +65,7 @@ async fn alone_hit(wire: Wire) {
     let mut kept = Vec::new();
     for (at, (first, second)) in calls.into_iter().enumerate() {
         if at % 2 == 0 {
-            let _ = first.canceller().cancel("mine");
+            first.canceller().cancel("mine");
             assert_eq!(ended(first).await, "cancelled by caller, confirmed");
             kept.push((None, second));
         } else {

@@ -152,13 +152,13 @@ impl State {
             }
             Self::InGrace => {
                 let calls = began(asker, agent, "clean").await;
-                let _ = calls[0].canceller().cancel("stop");
+                calls[0].canceller().cancel("stop");
                 agent.seen.until("clean 1 signalled: peer").await;
                 calls
             }
             Self::Draining => {
                 let calls = began(asker, agent, "block").await;
-                let _ = calls[0].canceller().cancel("stop");
+                calls[0].canceller().cancel("stop");
                 until("it drains", || agent.peer.stats().draining == 1).await;
                 calls
             }

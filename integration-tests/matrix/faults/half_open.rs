@@ -43,7 +43,7 @@ async fn frozen_while_it_serves(wire: Wire) -> (Ends, rescind::Call<serde_json::
 /// What it had asked for is told to be over, and that nobody knows what became of it.
 async fn cancelled(wire: Wire) {
     let (ends, call) = frozen_while_it_serves(wire).await;
-    let _ = call.canceller().cancel("stop");
+    call.canceller().cancel("stop");
     assert_eq!(ended(call).await, "cancelled by caller, unconfirmed");
     assert_eq!(ends.client.peer.stats().unresponsive, 1);
     assert_eq!(ends.server.seen.lines(), ["wait 1 began"], "it did not hear of it");

@@ -69,7 +69,7 @@ async fn heard(wire: Wire) {
     };
     is_bounded(agent, &limits);
     let since = std::time::Instant::now();
-    let _ = wait.canceller().cancel("stop");
+    wait.canceller().cancel("stop");
     agent.seen.until("wait 1 signalled: peer").await;
     eprintln!("{}: a cancel behind {handled} unread results is heard after {:?}", wire.name, since.elapsed());
     is_bounded(agent, &limits);

@@ -98,18 +98,18 @@ async fn reach(state: State, client: &End) -> Vec<Call<Value>> {
         State::CancelStaged => {
             let calls = began(client, "wait").await;
             client.valve.stop_writing();
-            let _ = calls[0].canceller().cancel("too late");
+            calls[0].canceller().cancel("too late");
             calls
         }
         State::InGrace => {
             let calls = began(client, "clean").await;
-            let _ = calls[0].canceller().cancel("stop");
+            calls[0].canceller().cancel("stop");
             saw(client, "clean 1 signalled: peer").await;
             calls
         }
         State::Draining => {
             let calls = began(client, "block").await;
-            let _ = calls[0].canceller().cancel("stop");
+            calls[0].canceller().cancel("stop");
             calls
         }
         State::Shielded => {

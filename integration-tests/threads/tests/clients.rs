@@ -149,7 +149,7 @@ fn play(binding: Binding, first: End, second: End) {
             Cancel => {
                 let canceller = canceller.clone();
                 threads.push(thread::spawn(move || {
-                    let _ = canceller.cancel("stop");
+                    canceller.cancel("stop");
                 }));
             }
             Disconnect => {

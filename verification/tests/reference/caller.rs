@@ -216,7 +216,7 @@ impl Caller {
                 (true, _) => {}
                 (false, None) => {
                     if call.deadline.is_some_and(|deadline| deadline <= now) {
-                        let _ = self.cancel(number, now, CauseKind::Deadline, None, seen);
+                        self.cancel(number, now, CauseKind::Deadline, None, seen);
                     }
                 }
                 (false, Some(cause)) => {
@@ -233,7 +233,7 @@ impl Caller {
     pub(super) fn cascade(&mut self, parent: usize, now: Duration, seen: &mut Vec<Seen>) {
         for number in 0..self.calls.len() {
             if self.calls[number].parent.take_if(|of| *of == parent).is_some() {
-                let _ = self.cancel(number, now, CauseKind::Parent, None, seen);
+                self.cancel(number, now, CauseKind::Parent, None, seen);
             }
         }
     }

@@ -128,7 +128,6 @@ pub enum DisconnectPolicy {
 
 /// What the cancel of a call did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use]
 pub enum CancelResult {
     /// A cancel is sent to the peer.
     Sent,

@@ -175,7 +175,7 @@ async fn a_deaf_handler_is_aborted_after_the_grace_and_its_caller_told() {
     let call = pair.client.call::<_, Value>("deaf", &[60_000]).start().unwrap();
     assert_eq!(pair.next().await, "started");
     let begun = tokio::time::Instant::now();
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     assert!(call.outcome().await.is_cancelled());
     assert_eq!(begun.elapsed(), Duration::from_secs(2));
     pair.settle().await;
@@ -187,7 +187,7 @@ async fn a_value_that_comes_after_the_cancel_is_told_apart() {
     let mut pair = pair();
     let call = pair.client.call::<_, String>("deaf", &[500]).start().unwrap();
     assert_eq!(pair.next().await, "started");
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     assert_eq!(call.outcome().await, Outcome::CompletedAfterCancel("done".to_owned()));
     pair.settle().await;
 }
@@ -335,7 +335,7 @@ async fn a_child_that_was_detached_outlives_its_parent() {
     for expected in ["both", "started", "started"] {
         assert_eq!(told.recv().await.as_deref(), Some(expected));
     }
-    let _ = call.canceller().cancel("stop");
+    call.canceller().cancel("stop");
     let _ = call.outcome().await;
     assert_eq!(told.recv().await.as_deref(), Some("Peer"), "the child that is still its parent's");
     assert_eq!((client.stats().slots, server.stats().calls), (1, 1), "the other goes on");

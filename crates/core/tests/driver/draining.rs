@@ -71,7 +71,7 @@ async fn settled(dialect: Dialect, how: Ending) {
     assert_eq!(refused(&two).await, None, "{how:?}: a handler that runs does not drain");
     match how {
         Ending::AnsweredAfterTheGrace | Ending::Silenced => {
-            let _ = call.canceller().cancel("");
+            call.canceller().cancel("");
             assert!(call.outcome().await.is_cancelled());
         }
         Ending::WireLost => drop((call, one)),

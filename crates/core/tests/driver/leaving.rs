@@ -104,7 +104,7 @@ async fn a_handler_that_says_why_it_failed_after_its_cancel_is_heard() {
     while server.stats().running == 0 {
         tokio::task::yield_now().await;
     }
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     match call.outcome().await {
         rescind_core::Outcome::Failed(error) => {
             assert_eq!((error.code, &*error.message), (ErrorCode::CONTENT_MODIFIED, "it was changed"));

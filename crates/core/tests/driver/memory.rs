@@ -64,7 +64,7 @@ async fn requests_over_the_memory_of_their_connection_are_refused_and_a_cancel_p
     let echoed: Value = client.call("echo", &json!({ "a": 1 })).await.unwrap();
     assert_eq!(echoed, json!({ "a": 1 }));
     assert!(server.queue_stats().memory > 1_800_000, "{:?}", server.queue_stats());
-    let _ = first.canceller().cancel("enough");
+    first.canceller().cancel("enough");
     assert!(matches!(first.outcome().await, Outcome::Cancelled(_)));
     while server.queue_stats().memory > MIB {
         tokio::task::yield_now().await;

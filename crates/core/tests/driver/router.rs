@@ -46,7 +46,7 @@ async fn a_fallback_serves_what_has_no_handler_of_its_own_and_hears_its_cancel()
     assert_eq!(client.call::<_, Value>("some/other", &json!({})).await.unwrap(), "some/other");
     let call = client.call::<_, Value>("wait", &json!({})).start().unwrap();
     until(|| server.stats().running == 1).await;
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     assert!(matches!(call.outcome().await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
     client.try_notify("named", &json!({})).unwrap();
     client.try_notify("other", &json!([1])).unwrap();
@@ -159,7 +159,7 @@ async fn work_that_runs_until_cancelled_is_dropped_by_a_cancel_and_answered_as_c
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
     assert_eq!(told.recv().await, Some("begun"));
-    let _ = call.canceller().cancel("enough");
+    call.canceller().cancel("enough");
     let Outcome::Cancelled(cancelled) = call.outcome().await else { panic!("it was not cancelled") };
     assert!(cancelled.confirmed, "the handler gave the dialect's cancelled answer");
     assert_eq!(told.recv().await, Some("dropped"));
@@ -181,7 +181,7 @@ async fn a_value_that_is_ready_when_the_cancel_comes_is_not_lost() {
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, String>("work", &json!({})).start().unwrap();
     told.recv().await.unwrap();
-    let _ = call.canceller().cancel("enough");
+    call.canceller().cancel("enough");
     let Outcome::CompletedAfterCancel(value) = call.outcome().await else { panic!("the value was lost") };
     assert_eq!(value, "done");
 }
@@ -201,7 +201,7 @@ async fn a_cause_turns_into_the_cancelled_answer() {
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("work", &json!({})).start().unwrap();
     told.recv().await.unwrap();
-    let _ = call.canceller().cancel("enough");
+    call.canceller().cancel("enough");
     let Outcome::Cancelled(cancelled) = call.outcome().await else { panic!("it was not cancelled") };
     assert!(cancelled.confirmed);
 }
@@ -231,7 +231,7 @@ async fn a_detached_child_goes_on_when_its_parent_is_cancelled() {
     let client = Peer::builder(ACP).serve(client_side).attach(near).unwrap();
     let parent = client.call::<_, Value>("parent", &json!({})).start().unwrap();
     assert_eq!(told.recv().await, Some("begun"));
-    let _ = parent.canceller().cancel("");
+    parent.canceller().cancel("");
     assert!(matches!(parent.outcome().await, Outcome::Cancelled(_)));
     finish.notify_one();
     assert_eq!(told.recv().await, Some("finished"));
@@ -266,7 +266,7 @@ async fn a_cancel_goes_down_a_thousand_hops_between_two_peers() {
     let client = Peer::builder(ACP).serve(side()).attach(near).unwrap();
     let root = client.call::<_, Value>("deeper", &[DEPTH]).start().unwrap();
     deepest.notified().await;
-    let _ = root.canceller().cancel("");
+    root.canceller().cancel("");
     assert!(matches!(root.outcome().await, Outcome::Cancelled(cancelled) if cancelled.confirmed));
     until(|| server.stats().slots + client.stats().slots == 0).await;
     let (here, there) = (client.stats(), server.stats());

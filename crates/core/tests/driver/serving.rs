@@ -130,7 +130,7 @@ async fn children_on_another_connection_are_cancelled_with_their_parent() {
         started.notified().await;
     }
     let begun = tokio::time::Instant::now();
-    let _ = call.canceller().cancel("stop");
+    call.canceller().cancel("stop");
     for _ in 0..2 {
         assert_eq!(told.recv().await, Some(CauseKind::Peer));
     }
@@ -165,7 +165,7 @@ async fn a_child_of_a_cancelled_request_is_born_cancelled_and_sends_nothing() {
     }));
     let call = client.call::<_, ()>("via", &json!({})).start().unwrap();
     assert_eq!(result.recv().await, Some(None));
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     assert_eq!(result.recv().await, Some(Some(true)), "I5");
     assert_eq!(far_server.stats().started, 0);
 }
@@ -448,7 +448,7 @@ async fn a_blocking_handler_holds_its_permit_until_its_thread_ends() {
     let client = Peer::builder(ACP).attach(near).unwrap();
     let call = client.call::<_, Value>("block", &json!({})).start().unwrap();
     told.recv().await.unwrap();
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     assert!(call.outcome().await.is_cancelled());
     let stats = server.stats();
     assert_eq!((stats.draining, stats.slots), (1, 1), "I10: the thread still runs");

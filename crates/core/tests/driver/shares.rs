@@ -177,7 +177,7 @@ async fn blocking_handlers_of_one_client_that_only_drain_refuse_nobody_else() {
             (0..32).map(|_| mallory.call::<_, Value>("block", &json!({})).start().unwrap()).collect();
         served.deaf.until(32).await;
         for call in calls {
-            let _ = call.canceller().cancel("stop");
+            call.canceller().cancel("stop");
             let _ = in_time(call.outcome()).await;
         }
         in_time(async {

@@ -43,7 +43,7 @@ async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
 
     let call = client.call::<_, ()>("token", &json!({})).start().unwrap();
     assert_eq!(told.recv().await, Some(false));
-    let _ = call.canceller().cancel("");
+    call.canceller().cancel("");
     assert_eq!(told.recv().await, Some(true));
     assert!(call.outcome().await.is_cancelled());
 

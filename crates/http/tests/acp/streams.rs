@@ -81,7 +81,7 @@ async fn our_client_speaks_either_http_and_its_cancel_never_overtakes() {
             let call = peer.call::<_, Value>("session/prompt", &prompt).start().unwrap();
             let stop = call.canceller();
             until_written(&peer).await;
-            let _ = stop.cancel("");
+            stop.cancel("");
             let outcome = in_time("a cancelled prompt", call.outcome()).await;
             assert_eq!(stop_reason(&outcome), Some("cancelled"), "http2 {http2}: {outcome:?}");
         }
@@ -167,7 +167,7 @@ async fn a_connection_that_is_named_in_the_answers_body_alone_is_known_too() {
     let peer = client(&url, false).await;
     let prompt = peer.call::<_, Value>("session/prompt", &json!({"sessionId": "s1"})).start().unwrap();
     served.hears("started").await;
-    let _ = prompt.canceller().cancel("");
+    prompt.canceller().cancel("");
     let outcome = in_time("the answer", prompt.outcome()).await;
     assert_eq!(stop_reason(&outcome), Some("cancelled"), "{outcome:?}");
     serving.abort();

@@ -35,7 +35,7 @@ async fn a_cancel_reaches_its_handler_and_silence_ends_the_stream() {
         in_time("the start", served.seen.recv()).await,
         Some(Seen::Started(json!({"n": 1}).to_string()))
     );
-    let _ = stop.cancel("enough");
+    stop.cancel("enough");
     assert_eq!(
         in_time("the cancel", served.seen.recv()).await,
         Some(Seen::Cancelled(json!({"n": 1}).to_string()))
@@ -51,7 +51,7 @@ async fn an_owed_answer_to_a_cancelled_call_arrives() {
     let call = peer.call::<_, Value>("wait", &json!({"n": 1})).start().unwrap();
     let stop = call.canceller();
     in_time("the start", served.seen.recv()).await;
-    let _ = stop.cancel("enough");
+    stop.cancel("enough");
     match in_time("the outcome", call.outcome()).await {
         Outcome::Cancelled(cancelled) => assert!(cancelled.confirmed),
         other => panic!("{other:?}"),
@@ -64,7 +64,7 @@ async fn a_call_that_is_cancelled_at_once_is_cancelled_on_the_other_side_too() {
     for n in 0..20 {
         let call = peer.call::<_, Value>("wait", &json!({"n": n})).start().unwrap();
         tokio::task::yield_now().await;
-        let _ = call.canceller().cancel("never mind");
+        call.canceller().cancel("never mind");
         drop(call);
     }
     // What was started was cancelled; nothing is left running.

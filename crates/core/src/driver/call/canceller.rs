@@ -27,12 +27,14 @@ impl Canceller {
 
     /// Cancels the call. The reason is sent to the peer if the dialect has a field for it; an empty reason is not sent.
     /// Returns at once and says what was done. The call itself returns how it ended.
+    #[expect(clippy::must_use_candidate, reason = "most callers need no result")]
     pub fn cancel(&self, reason: &str) -> CancelResult {
         let cause = Cause::new(CauseKind::Caller);
         self.cancel_because(if reason.is_empty() { cause } else { cause.with_reason(reason) })
     }
 
     /// Cancels the call with this cause. The first cause of a call is kept.
+    #[expect(clippy::must_use_candidate, reason = "most callers need no result")]
     pub fn cancel_because(&self, cause: Cause) -> CancelResult {
         let Some(ticket) = self.ticket else { return CancelResult::AlreadySettled };
         self.shared.step(|state, now, _| state.cancel_call(now, ticket, cause, None))
@@ -51,7 +53,7 @@ impl Canceller {
         let canceller = self.clone();
         self.watch(async move {
             token.cancelled().await;
-            let _ = canceller.cancel_because(Cause::new(CauseKind::Caller));
+            canceller.cancel_because(Cause::new(CauseKind::Caller));
         });
     }
 

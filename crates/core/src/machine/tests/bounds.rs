@@ -13,7 +13,7 @@ fn a_cascade_slice_of_nothing_still_gets_to_the_end() {
     let child = CallSpec { parent: Some(parent), ..CallSpec::new("child") };
     let _ = bench.written(&child);
     let _ = bench.written(&child);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     for _ in 0..10 {
         bench.session.advance(bench.now);
     }
@@ -38,7 +38,7 @@ fn a_time_that_never_ends_is_no_panic() {
             *time = Duration::MAX;
         }
     });
-    let _ = bench.cancel(9);
+    bench.cancel(9);
     let key = bench.running(1);
     let _queued = bench.session.recv_request(bench.now, Bench::arrival(2, "a")).unwrap();
     bench.session.local_shield(bench.now, key);
@@ -46,7 +46,7 @@ fn a_time_that_never_ends_is_no_panic() {
     let wait = Some(AfterCancel::WaitForPeer);
     let _ = bench.session.local_cancel_call(bench.now, call, CauseKind::Caller.into(), wait);
     bench.session.recv_half_close(bench.now);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.session.local_unshield(bench.now, key);
     bench.session.local_shutdown(bench.now, Duration::MAX);
     let _ = bench.outputs();
@@ -129,7 +129,7 @@ fn cancels_of_a_shielded_call_wait_for_its_end_up_to_a_bound() {
 fn a_grace_as_long_as_a_duration_can_be_does_not_end() {
     let mut bench = Bench::with(ACP, |config| config.limits.cancel_grace = Duration::MAX);
     let key = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     assert_eq!(bench.pass(Duration::from_secs(10 * 365 * 86_400)), []);
     assert_eq!(bench.answer(key, HandlerResult::Value), [reply(key, 1, ReplyBody::Handler)]);
 }
@@ -160,9 +160,9 @@ fn the_next_time_to_look_is_that_of_the_first_timer() {
     let _second = bench.running(2);
     let grace = bench.session.limits().cancel_grace;
     let first = bench.now + grace;
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.now += grace / 2;
-    let _ = bench.cancel(2);
+    bench.cancel(2);
     assert_eq!(bench.session.next_timeout(), Some(first));
     let _ = bench.pass(grace / 2);
     assert_eq!(bench.session.next_timeout(), Some(first + grace / 2));

@@ -17,7 +17,7 @@ fn a_handler_that_fails_after_its_cancel_is_answered_as_cancelled() {
     // 001-07; the ACP TypeScript SDK answers -32603 here
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     let outputs = bench.answer(key, HandlerResult::Error);
     assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(peer()))), "{outputs:?}");
     assert_eq!(bench.session.stats().errors_after_cancel, 1);
@@ -38,7 +38,7 @@ fn a_deaf_handler_is_answered_for_and_aborted_after_the_grace_and_holds_its_perm
     // I1, I10
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     assert_eq!(bench.pass(Duration::from_millis(1999)), []);
     let outputs = bench.pass(Duration::from_millis(1));
     assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(peer()))));
@@ -104,7 +104,7 @@ fn the_first_cause_wins_and_is_kept() {
     let key = bench.running(1);
     let cause = Cause::new(CauseKind::Deadline);
     assert!(bench.session.local_cancel(bench.now, key, cause.clone()));
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     let outputs = bench.answer(key, HandlerResult::Stopped);
     assert!(outputs.contains(&reply(key, 1, ReplyBody::Cancelled(cause))), "{outputs:?}");
 }
@@ -406,7 +406,7 @@ fn parked_cancels_are_bounded_and_expire() {
     // I8, I11
     let mut bench = Bench::new(MCP);
     for id in 1..=1000 {
-        let _ = bench.cancel(id);
+        bench.cancel(id);
     }
     assert_eq!(bench.session.stats().parked_cancels, 256, "I11");
     bench.now += Duration::from_secs(31);

@@ -20,7 +20,7 @@ impl Bench {
 fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() {
     // MCP: messages cannot cancel task-augmented requests
     let mut bench = Bench::new(MCP);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     let exempt =
         InboundRequest { exempt: CancelExemption::FromCancelMessages, ..Bench::arrival(1, "tools/call") };
     let (key, outputs) = bench.arrive(exempt);
@@ -35,7 +35,7 @@ fn an_early_cancel_does_not_reach_a_task_and_is_not_kept_for_the_next_request() 
 fn an_early_cancel_for_the_handshakes_id_is_not_kept_for_the_next_request() {
     // I9, 002-18
     let mut bench = Bench::new(MCP);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     let (key, _) = bench.arrive(Bench::arrival(1, "initialize"));
     let key = key.expect("I9");
     let _ = bench.answer(key, HandlerResult::Value);
@@ -48,9 +48,9 @@ fn each_early_cancel_waits_for_a_time_of_its_own() {
     // I8
     let mut bench = Bench::new(MCP);
     let wait = bench.session.limits().early_cancel_timeout;
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.now += wait / 2;
-    let _ = bench.cancel(2);
+    bench.cancel(2);
     assert_eq!(bench.arrive(Bench::arrival(2, "tools/call")).0, None);
     bench.now += wait / 2;
     let _runs = bench.running(1);
@@ -114,7 +114,7 @@ fn a_late_cancel_of_a_request_refused_under_a_draining_id_does_not_hit_its_retry
         config.limits.cancel_grace = Duration::MAX;
     });
     let first = bench.running(9);
-    let _ = bench.cancel(9);
+    bench.cancel(9);
     let _ = bench.pass(Duration::from_secs(50));
     assert_eq!(bench.arrive(Bench::arrival(9, "tools/call")).0, None);
     let _ = bench.pass(Duration::from_secs(9));

@@ -124,7 +124,7 @@ fn the_six_steps_of_a_shutdown() {
 fn a_shutdown_gives_no_second_grace_to_a_handler_that_was_cancelled() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.session.local_shutdown(bench.now, Duration::from_secs(1));
     for wait in [1000, 999] {
         let outputs = bench.pass(Duration::from_millis(wait));
@@ -161,7 +161,7 @@ fn no_shield_holds_past_the_deadline_of_a_shutdown() {
     let mut bench = Bench::new(ACP);
     let key = bench.running(1);
     bench.session.local_shield(bench.now, key);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.session.local_shutdown(bench.now, Duration::from_secs(1));
     assert_eq!(signals(&bench.pass(Duration::from_millis(999))), 0);
     assert_eq!(signals(&bench.pass(Duration::from_millis(1))), 1);

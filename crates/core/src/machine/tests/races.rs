@@ -55,7 +55,7 @@ fn an_aborted_thread_that_goes_on_shielding_is_not_aborted_again() {
     let mut bench = Bench::new(MCP);
     let blocking = InboundRequest { work: Work::Blocking, ..Bench::arrival(1, "test/block") };
     let key = bench.session.recv_request(bench.now, blocking).unwrap();
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     assert_eq!(aborts(&bench.pass(seconds(2))), 1);
     bench.session.local_shield(bench.now, key);
     bench.session.local_unshield(bench.now, key);
@@ -90,7 +90,7 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
     // L3, 002-15: with ResultIfFinished a disconnect ends the wait
     let mut bench = Bench::new(patient());
     let key = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.session.recv_lost(bench.now, DisconnectPolicy::CancelNow);
     let _ = bench.outputs();
     let outputs = bench.pass(seconds(2));
@@ -104,7 +104,7 @@ fn a_deaf_tool_that_was_cancelled_is_still_aborted_when_its_client_is_gone() {
 fn a_deaf_tool_that_was_cancelled_is_still_aborted_after_the_end_of_input() {
     let mut bench = Bench::new(patient());
     let key = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     bench.session.recv_half_close(bench.now);
     let _ = bench.pass(seconds(30));
     let outputs = bench.pass(seconds(2));

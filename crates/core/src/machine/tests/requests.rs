@@ -41,7 +41,7 @@ fn an_id_whose_handler_only_drains_is_refused_as_overloaded_under_its_own_id() {
     // I10, I14
     let mut bench = Bench::new(MCP);
     let first = bench.running(1);
-    let _ = bench.cancel(1);
+    bench.cancel(1);
     assert!(bench.session.recv_request(bench.now, Bench::arrival(1, "test/echo")).is_none());
     let refusal = Output::Refuse {
         to: Some((RequestId::number(1), 0)),
@@ -203,7 +203,7 @@ fn handlers_are_counted_from_their_start_to_their_end() {
     };
     assert_eq!(counted(&bench), (3, 0, 0, (3, 0, 1, 4)));
     let _ = bench.answer(keys[0], HandlerResult::Value);
-    let _ = bench.cancel(2);
+    bench.cancel(2);
     assert_eq!(counted(&bench), (3, 0, 0, (2, 1, 1, 4)), "one has answered, and none has ended");
     let _ = bench.answer(keys[1], HandlerResult::Stopped);
     let _ = bench.ended(keys[1]);
