@@ -1,7 +1,7 @@
 //! A path through a search as text, for `RESCIND_TRACE`: the class, the order, and the inputs.
 //!
-//! Each input is its name and its parameters, separated by colons. A key is its slot and its generation: `silence
-//! unordered request:0 offer:0.0:value cancel:0`.
+//! Each input is its name and its parameters, separated by colons. A key is its slot and its generation:
+//! `silence unordered request:0 offer:0.0:value cancel:0`.
 
 use std::fmt;
 use std::str::FromStr;

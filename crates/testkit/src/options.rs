@@ -1,5 +1,5 @@
-//! The options that a vector gives the fixture before it starts. They are also the format of the file for `rescind
-//! fixture --options`.
+//! The options that a vector gives the fixture before it starts. They are also the format of the file for
+//! `rescind fixture --options`.
 
 use std::time::Duration;
 

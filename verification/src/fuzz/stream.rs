@@ -122,8 +122,7 @@ impl Coming {
     }
 }
 
-/// The complete lines, which end with `
-/// `, `\r` or both.
+/// The complete lines, which end with `\n`, `\r` or both.
 fn lines(stream: &[u8]) -> Vec<&[u8]> {
     let mut rest = stream.strip_prefix(b"\xef\xbb\xbf").unwrap_or(stream);
     let mut lines = Vec::new();
