@@ -59,8 +59,8 @@ pub fn explore(name: &str, hangs: &str, test: impl Fn() + Send + Sync + Copy + '
     println!("{name}: {orders} orders");
 }
 
-/// Runs the remaining tasks until they wait: a task that is dropped while another one waits for its turn with a
-/// lock could not end.
+/// Runs the remaining tasks until they wait: a task that is dropped while another one holds a lock and waits for its
+/// turn could not end.
 fn rest() {
     let mut alone = 0;
     while alone < 32 {

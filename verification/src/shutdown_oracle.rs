@@ -118,8 +118,8 @@ impl MachineState {
         })
     }
 
-    /// Continues until `is_there`, and returns the duration. Handlers end when they are signalled and not before,
-    /// unless nothing else is possible.
+    /// Continues until `is_there`, and returns the duration. Handlers end when they are aborted or have a result, and
+    /// not before, unless nothing else is possible.
     fn walk_to(
         mut self,
         mut here: u64,
@@ -167,7 +167,7 @@ impl MachineState {
         first(&over).or(due).or_else(|| first(&runs))
     }
 
-    /// Whether nothing is left of a lost connection. The last timer may not be the last thing.
+    /// Whether nothing is left of a lost connection. Something may be left after the last timer.
     fn is_gone(&self) -> Result<bool, Broken> {
         if self.next_of_end().is_some() {
             return Ok(false);

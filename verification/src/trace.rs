@@ -14,7 +14,8 @@ use super::calls::CallInput;
 use super::class::{Class, Order};
 use super::input::{Declared, Input};
 
-/// The variable with a trace to replay: `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_trace`.
+/// The variable with a trace to replay:
+/// `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_trace`.
 pub const TRACE: &str = "RESCIND_TRACE";
 
 /// The inputs that lead to a state.

@@ -55,8 +55,8 @@ impl Vector {
         let last_end = self.steps.iter().rposition(|step| step.ends_something(speech));
         let after = last_end.map_or(&*self.steps, |last| self.steps.get(last + 1..).unwrap_or_default());
         asks.shown_by_frames = match speech {
-            // The absence of an answer proves nothing: a peer that never received the cancel may be silent too. A
-            // frame that is sent after the work has stopped proves that the peer saw it stop.
+            // The absence of an answer proves nothing: a peer that never received the cancel may be silent too. And
+            // the runner can send a frame after the work has stopped only if it reads counters that show this.
             Some(speech) if speech.owes_silence() => {
                 after.iter().any(Step::wants_a_frame) && !sends_behind_a_count(after)
             }

@@ -61,7 +61,8 @@ where
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
     let since = tokio::time::Instant::now();
     let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    // A wait that is not woken is polled when its time ends, and may then be ready.
+    // A wait that is never woken is polled when its time ends, and may be ready then. So the elapsed time is
+    // checked too.
     assert!(since.elapsed() < HANG, "{}", hangs(what));
     waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
 }
