@@ -14,7 +14,7 @@ const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "threats"];
 const THREADS: [&str; 2] = ["calls", "requests"];
 /// The number of thread orders that are tried. Each bug is found in the first few.
 const ORDERS: &str = "200";
-/// The duration of one soak.
+/// The duration of one soak, in minutes.
 const MINUTES: &str = "0.1";
 
 /// The command that runs this test. Its name is as in the table and begins with its engine if that is another
