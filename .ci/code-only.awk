@@ -1,6 +1,7 @@
-# Prints a Rust file with comments and `#[cfg(test)]` items blanked, line numbers kept. It relies on rustfmt's layout (checked by
-# `.ci/fmt`): an item ends at the first line of its own indentation that starts with `}` or ends with `;`, `,` or `}`.
-# With -v list=1 it prints instead the modules declared `#[cfg(test)] mod NAME;`, as NAME or as path=FILE.
+# Prints a Rust file with comments and `#[cfg(test)]` items blanked. Line numbers are kept. It relies on rustfmt's
+# layout (checked by `.ci/fmt`): an item ends at the first line of its own indentation that starts with `}` or ends
+# with `;`, `,` or `}`. With -v list=1 it prints instead the modules declared `#[cfg(test)] mod NAME;`, as NAME or as
+# path=FILE.
 function indentation(s) { match(s, /^ */); return RLENGTH }
 function show(s) { if (!list) print s }
 

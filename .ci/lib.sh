@@ -1,10 +1,10 @@
-# Sourced by every step script: strict mode, the repository's root as working directory, and a few words.
-# Plain bash 3.2, so that a stock macOS runs it too.
+# Sourced by every step script: strict mode, the repository's root as working directory, and some functions. Plain
+# bash 3.2, so that a stock macOS runs it too.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$root"
 step="${0##*/}"
-# What the caller set for runs of their own (fewer seeds, a planted bug) is not what CI asks.
+# Variables that the caller set for other runs (fewer seeds, a planted bug) must not affect CI.
 unset ${!RESCIND_@}
 
 say() { printf '== %s: %s\n' "$step" "$*"; }
@@ -43,7 +43,8 @@ with_deadline() {
     wait "$pid"
 }
 
-# release_programs: the programs `rescind` and `soak` in release, built by the one command that all steps share; they are in $programs.
+# release_programs: the programs `rescind` and `soak` in release, built with one command that all steps share; they
+# are in $programs.
 release_programs() {
     say "the programs, in release"
     run cargo build --release --locked -p rescind-cli -p rescind-integration-tests --bins

@@ -1,4 +1,4 @@
-//! What the program was built with: instructions compare only where that is the same.
+//! The toolchain and profile of the program: instruction counts compare only if these are the same.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ fn main() {
     let asked = |name: &str| std::env::var(name).unwrap_or_default();
     let rustc = Command::new(asked("RUSTC")).arg("--version").output();
     let rustc = rustc.map(|told| String::from_utf8_lossy(&told.stdout).trim().to_owned()).unwrap_or_default();
-    // Of `PROFILE/build/PACKAGE/out`.
+    // The third ancestor of `PROFILE/build/PACKAGE/out`.
     let out = asked("OUT_DIR");
     let profile = Path::new(&out).ancestors().nth(3).and_then(Path::file_name).unwrap_or_default();
     println!("cargo:rustc-env=BUILT_WITH={rustc}");

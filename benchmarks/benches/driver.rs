@@ -1,5 +1,5 @@
-//! Ours beside the floor of the same run, an echo and a cancel: in memory on one thread and on two workers, and over the
-//! pipes of a child process pinned to the same core. For the budgets run `report budget`.
+//! This library and the floor in the same run, an echo and a cancel: in memory on one thread and on two workers, and
+//! over the pipes of a child process that is pinned to the same core. For the budgets run `report budget`.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn main() {
     serve_if_asked();
     compare(Place::OneThread, &one_thread());
     compare(Place::TwoWorkers, &two_workers());
-    // Criterion stays on its thread, so the pinned one has its own.
+    // Criterion stays on its thread, so the pinned work has a separate one.
     pinned(|| compare(Place::Pipes, &one_thread()));
 }
 

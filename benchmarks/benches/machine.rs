@@ -1,4 +1,4 @@
-//! One step of the machine: receive a request, settle it, receive a cancel; and the reading of a frame.
+//! One step of the machine: receive a request, settle it, receive a cancel; and the decoding of a frame.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! Instructions and allocations held against budgets that may only go down.
+//! Instructions and allocations, compared with budgets that may only be lowered.
 //!
-//! Allocations repeat exactly everywhere. Instructions repeat for one compiler, one profile, one C library and one kind of
-//! processor (they choose how memory is copied), but for the seeds of the hash tables, which are drawn anew in each run: what that
-//! comes to is [`TOLERANCE`]. Made otherwise, instructions are shown and not judged.
+//! Allocations repeat exactly on every machine. Instructions repeat with the same compiler, profile, C library and
+//! kind of processor (the last two select how memory is copied), except for the seeds of the hash tables, which are
+//! random in each run: [`TOLERANCE`] allows for them. With another toolchain or machine, instructions are printed and
+//! not judged.
 
 use std::process::Command;
 
@@ -12,39 +13,39 @@ use serde_json::{Value, json};
 use crate::harness::{Counted, allocations_of_ours};
 use crate::{steps, subjects};
 
-/// So much more than its budget a count of instructions may be, of one.
+/// How much a count of instructions may be above its budget, as a fraction.
 pub const TOLERANCE: f64 = 0.005;
 
-/// Instructions are the least of so many counts: of six, one was 0.65 % above the others.
+/// The number of counts, of which the least is used: of six counts, one was 0.65 % above the others.
 const TIMES: usize = 3;
 
-/// So much less than its budget it may be before the budget must follow.
+/// How far a count may be below its budget before the budget must be lowered, as a fraction.
 pub const SLACK: f64 = 0.02;
 
-/// What one thing takes.
+/// The cost of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// What.
+    /// The operation.
     pub name: String,
-    /// Of each; `None` where nothing counts them.
+    /// For one operation. `None` if nothing counts them.
     pub instructions: Option<u64>,
-    /// Of a thousand.
+    /// For a thousand operations.
     pub allocations: u64,
 }
 
-/// Counts, and what they were made with.
+/// Counts, and the toolchain and machine that they were made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Compiler, target, profile, C library, kind of processor.
     pub made_with: Vec<String>,
-    /// Each once.
+    /// Each operation once.
     pub counts: Vec<Count>,
 }
 
-/// What is to be said of a count.
+/// The verdict about a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is as it was.
+    /// It is within its budget.
     Held,
     /// It is not judged here.
     Shown,
@@ -52,12 +53,12 @@ pub enum Verdict {
     New,
     /// It is above its budget.
     Above,
-    /// It is so far below that its budget must follow.
+    /// It is so far below its budget that the budget must be lowered.
     Lower,
 }
 
 impl Verdict {
-    /// Whether the check fails by it.
+    /// Whether the check fails with this verdict.
     #[must_use]
     pub const fn fails(&self) -> bool {
         matches!(self, Self::New | Self::Above | Self::Lower)
@@ -65,7 +66,7 @@ impl Verdict {
 }
 
 impl Counts {
-    /// Counts all there is. Minutes under callgrind; without valgrind only allocations.
+    /// Counts everything. This takes minutes with callgrind. Without valgrind only allocations are counted.
     #[must_use]
     pub fn measure() -> Self {
         let ours = subjects::rescind::COMPETITOR.name;
@@ -86,7 +87,7 @@ impl Counts {
         Self { made_with: made_with(), counts: all.into_iter().map(count).collect() }
     }
 
-    /// Reads a file of [`to_json`](Self::to_json); `None` if it is not one.
+    /// Reads a file of [`to_json`](Self::to_json). Returns `None` if it is not one.
     #[must_use]
     pub fn from_json(text: &str) -> Option<Self> {
         let told: Value = serde_json::from_str(text).ok()?;
@@ -102,7 +103,7 @@ impl Counts {
         })
     }
 
-    /// As the file has it.
+    /// The form of the file.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let count = |Count { name, instructions, allocations }: &Count| json!({"name": name, "instructions": instructions, "allocations_of_1000": allocations});
@@ -115,12 +116,12 @@ impl Counts {
         self.counts.iter().find(|count| count.name == name)
     }
 
-    /// What is to be said of a count's instructions and of its allocations, these being the budgets.
+    /// The verdicts about a count's instructions and allocations, with `self` as the budgets.
     #[must_use]
     pub fn judge(&self, measured: &Self, count: &Count) -> [Verdict; 2] {
         let Some(budget) = self.of(&count.name) else { return [Verdict::New, Verdict::New] };
         let instructions = match (count.instructions, budget.instructions) {
-            // Else what was once written where nothing counts them would never be judged.
+            // Otherwise a budget that was written without valgrind would never be judged.
             (_, None) => Verdict::New,
             (Some(counted), Some(budget)) if self.made_with == measured.made_with => {
                 let ratio = counted as f64 / budget as f64;
@@ -142,25 +143,26 @@ impl Counts {
         [instructions, allocations]
     }
 
-    /// The budgets of what is counted no more: each fails the check until it is taken out.
+    /// The budgets for operations that are not counted any more. Each makes the check fail until it is removed.
     pub fn gone<'a>(&'a self, measured: &'a Self) -> impl Iterator<Item = &'a Count> {
         self.counts.iter().filter(|budget| measured.of(&budget.name).is_none())
     }
 
-    /// Whether the check fails, these being the budgets.
+    /// Whether the check fails, with `self` as the budgets.
     #[must_use]
     pub fn fails(&self, measured: &Self) -> bool {
         let fails = |count: &Count| self.judge(measured, count).iter().any(Verdict::fails);
         self.gone(measured).next().is_some() || measured.counts.iter().any(fails)
     }
 
-    /// Whether instructions of something were not counted.
+    /// Whether the instructions of an operation were not counted.
     #[must_use]
     pub fn lacks_instructions(&self) -> bool {
         self.counts.iter().any(|count| count.instructions.is_none())
     }
 
-    /// These budgets, each lowered to what was measured where that is less. Instructions of another compiler are taken as they are.
+    /// These budgets, each lowered to the measured value if that is less. With another toolchain or machine, the
+    /// measured instructions are used.
     #[must_use]
     pub fn lowered(&self, measured: &Self) -> Self {
         let same = self.made_with == measured.made_with;
@@ -177,7 +179,7 @@ impl Counts {
     }
 }
 
-/// What instructions depend on beside the source.
+/// What instructions depend on besides the source.
 fn made_with() -> Vec<String> {
     let libc = Command::new("getconf").arg("GNU_LIBC_VERSION").output();
     let libc = libc.map(|told| String::from_utf8_lossy(&told.stdout).trim().to_owned());
@@ -186,7 +188,7 @@ fn made_with() -> Vec<String> {
         let line = about.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
     };
-    // By these the C library and `memchr` choose among their loops.
+    // The C library and `memchr` select their loops by these flags.
     let flags = ["avx2", "erms", "fsrm", "avx512vl"];
     let has = flags.into_iter().filter(|flag| field("flags").split(' ').any(|one| one == *flag));
     let processor: Vec<_> = std::iter::once(field("vendor_id")).chain(has).collect();

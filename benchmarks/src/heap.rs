@@ -1,19 +1,19 @@
-//! What is allocated while something runs on this thread, where the feature `count` has it counted.
+//! The allocations of an operation on this thread, counted with the feature `count`.
 
-/// What was allocated.
+/// The allocations.
 #[derive(Clone, Copy, Debug)]
 pub struct Heap {
-    /// Allocations.
+    /// The number of allocations.
     pub count: f64,
     /// Bytes allocated in all.
     pub bytes: f64,
-    /// Bytes that are still allocated; below nothing where more was freed.
+    /// Bytes that are still allocated. Negative if more were freed.
     pub left: f64,
     /// The most bytes at one time.
     pub most: f64,
 }
 
-/// Runs this and counts. `None` without the feature.
+/// Runs this and counts. Returns `None` without the feature.
 #[cfg(feature = "count")]
 pub fn measure(run: impl FnOnce()) -> Option<Heap> {
     let counted = allocation_counter::measure(run);

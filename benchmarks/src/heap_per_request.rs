@@ -1,4 +1,4 @@
-//! What a request in flight holds, counted exactly, on both sides of a connection in memory.
+//! The memory of a request in flight, counted exactly, on both sides of a connection in memory.
 
 use rescind_core::dialect::ACP;
 use rescind_core::{Call, Limits, Peer, Router, memory_pair};
@@ -6,27 +6,27 @@ use serde_json::value::RawValue;
 
 use crate::wires::one_thread;
 
-/// Bytes of heap a request in flight holds.
+/// Heap bytes of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Resident {
-    /// All of them, on both sides; the caller's own handle, which is no heap, is not among them.
+    /// All of them, on both sides. The caller's handle is not on the heap and not included.
     pub all: f64,
-    /// What the runtime takes for the future the user's handler returns, spawned as it is: the future, the task's cell
-    /// around it, and what the runtime rounds both up to.
+    /// The bytes that the runtime allocates for the handler's future when it is spawned alone: the future, the task's
+    /// cell around it, and the rounding of both.
     pub task: f64,
-    /// The future the user's handler returns, alone.
+    /// The future that the handler returns.
     pub future: f64,
 }
 
 impl Resident {
-    /// What is ours.
+    /// The bytes of this library.
     #[must_use]
     pub fn beside(self) -> f64 {
         self.all - self.task
     }
 }
 
-/// Limits that let so many requests be in flight.
+/// Limits that allow this many requests in flight.
 fn roomy(requests: usize) -> Limits {
     let mut limits = Limits::default();
     limits.max_calls = requests;
@@ -39,7 +39,7 @@ async fn parked(context: rescind_core::CallContext) -> Result<(), rescind_core::
     Ok(())
 }
 
-/// Measures with so many calls in flight, every handler parked.
+/// Measures with this many calls in flight, with every handler parked.
 #[must_use]
 pub fn measure(requests: usize) -> Resident {
     let mut calls: Vec<Call<()>> = Vec::with_capacity(requests);
@@ -88,7 +88,7 @@ pub fn measure(requests: usize) -> Resident {
         runtime.block_on(async {
             for _ in 0..spawned {
                 tokio::spawn(parked(context.clone()));
-                // So that the runtime's queue does not grow.
+                // The runtime's queue must not grow.
                 tokio::task::yield_now().await;
             }
         });

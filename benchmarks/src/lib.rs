@@ -1,8 +1,9 @@
-//! What is measured, and of whom. Nothing here is an API.
+//! The measured operations and libraries. Nothing here is an API.
 //!
-//! A [`subject`] is one connection of one library: of ours, of another ([`peers`]), or of the floor, which writes and reads the same
-//! frames on the same wire by itself. [`driven`] asks ours and the others for the same work, the [`harness`] has them take turns.
-//! Figures of two runs do not compare; their ratios do.
+//! A [`subject`] is one connection of one library: of this one, of another one ([`peers`]), or of the floor, which
+//! writes and reads the same frames on the same transport without a library. [`driven`] runs the same work on this
+//! library and the others, and the [`harness`] gives them turns. Figures of two runs cannot be compared; their ratios
+//! can.
 
 #[cfg(feature = "count")]
 pub mod counts;
@@ -23,7 +24,7 @@ pub mod subjects;
 pub mod table;
 pub mod wires;
 
-/// A text of so many bytes, as params.
+/// A text of this many bytes, as params.
 #[must_use]
 pub fn params(bytes: usize) -> Box<serde_json::value::RawValue> {
     serde_json::value::to_raw_value(&["x".repeat(bytes)]).expect("a text is JSON")

@@ -1,6 +1,6 @@
 //! One step of the machine: receive a request, settle it, receive a cancel. No I/O, no task, no clock read.
 //!
-//! The steps are functions of their own, so that callgrind can count the instructions in them.
+//! Each step is a separate function, so that callgrind can count the instructions in it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -25,7 +25,7 @@ fn arrival(id: i64) -> InboundRequest<'static> {
     }
 }
 
-/// A server's or a client's session.
+/// The session of a server.
 #[must_use]
 pub fn session(dialect: &Dialect) -> Session {
     Session::new(SessionConfig::new(dialect.clone(), Role::Server))
@@ -37,7 +37,7 @@ fn drain(session: &mut Session) {
     }
 }
 
-/// A request comes.
+/// A request arrives.
 #[inline(never)]
 pub fn receive_request(session: &mut Session, now: Instant, id: i64) -> Option<InboundKey> {
     let key = session.recv_request(now, arrival(id));
@@ -45,7 +45,7 @@ pub fn receive_request(session: &mut Session, now: Instant, id: i64) -> Option<I
     key
 }
 
-/// A cancel of this request comes.
+/// A cancel of this request arrives.
 #[inline(never)]
 pub fn receive_cancel(session: &mut Session, now: Instant, id: i64) {
     session.recv_cancel(now, Some(RequestId::number(id)), None, None, &Origin::STREAM);
@@ -84,16 +84,16 @@ pub fn call(session: &mut Session, now: Instant) {
     drain(session);
 }
 
-/// A cancel of what is unknown: one step.
+/// A cancel of an unknown request: one step.
 pub fn unknown_cancel(session: &mut Session, now: Instant) {
     receive_cancel(session, now, 1);
 }
 
-/// Rounds whose allocations are counted.
+/// The rounds whose allocations are counted.
 #[cfg(feature = "count")]
 const ROUNDS: u32 = 1000;
 
-/// A session whose tables have their size.
+/// A session whose tables have reached their size.
 #[cfg(feature = "count")]
 fn warm(dialect: &Dialect, now: Instant) -> Session {
     let mut server = session(dialect);
@@ -104,7 +104,7 @@ fn warm(dialect: &Dialect, now: Instant) -> Session {
     server
 }
 
-/// Allocations of a step, exactly: of a request in three steps, and of a cancelled one in four.
+/// The exact allocations of a request in three steps, and of a cancelled one in four.
 #[cfg(feature = "count")]
 #[must_use]
 pub fn allocations(dialect: &Dialect) -> [f64; 2] {
@@ -119,7 +119,7 @@ pub fn allocations(dialect: &Dialect) -> [f64; 2] {
     [each(served.count_total, 3), each(cancelled.count_total, 4)]
 }
 
-/// Allocations of a thousand steps of each kind: a request comes, its handler answers and ends, a cancel comes.
+/// Allocations of a thousand steps of each kind: a request arrives, its handler answers and ends, a cancel arrives.
 #[cfg(feature = "count")]
 #[must_use]
 pub fn allocations_of_each(dialect: &Dialect) -> [u64; 3] {
@@ -135,7 +135,7 @@ pub fn allocations_of_each(dialect: &Dialect) -> [u64; 3] {
             let cancel = if cancelled { count(&mut || receive_cancel(&mut server, now, id)) } else { 0 };
             let end = if cancelled { HandlerResult::Stopped } else { HandlerResult::Value };
             let settled = count(&mut || settle(&mut server, now, key, end));
-            // A cancelled request is counted for its cancel only.
+            // For a cancelled request only its cancel is counted.
             let of = if cancelled { [0, 0, cancel] } else { [came, settled, 0] };
             counts.iter_mut().zip(of).for_each(|(count, more)| *count += more);
         }

@@ -1,16 +1,17 @@
-//! What every library is asked to do, ours, the floors and the others alike.
+//! The operations of every library: this one, the floors and the others.
 //!
-//! A [`Competitor`] is one library in one configuration; it opens a [`Subject`], which is one connection with a client and a
-//! server of that library. The harness never looks inside: it asks for a batch of work and gets a time for each request of it,
-//! so that the call through the trait is paid once a batch and not once a request.
+//! A [`Competitor`] is one library in one configuration. It opens a [`Subject`], which is one connection with a
+//! client and a server of that library. The harness uses only this interface: it requests a batch of work and gets a
+//! time for each request in it, so that the cost of the call through the trait occurs once in a batch and not in
+//! every request.
 //!
-//! Rules, so that the figures compare:
-//! - Times come from [`clock`](crate::clock) and begin right before the library's own call.
-//! - A server echoes its params. A parked handler waits for its cancel and then answers with the [`clock`](crate::clock) it
-//!   saw at the signal, where its library lets a cancelled handler answer.
-//! - What a library does not have is left to the default: it shows as "none". What it has and does not do in time is
-//!   [`Told::Never`]; wait for it with [`or_never`].
-//! - A subject is opened anew for each workload, so that what one leaves behind does not reach the next.
+//! Rules, so that the figures can be compared:
+//! - Times come from [`clock`](crate::clock) and begin directly before the library's own call.
+//! - A server echoes its params. A parked handler waits for its cancel and then answers with the time on
+//!   [`clock`](crate::clock) at its signal, if its library allows a cancelled handler to answer.
+//! - An operation that a library does not have keeps its default, which shows as "none". An operation that it has and
+//!   does not do in time is [`Told::Never`]; wait for it with [`or_never`].
+//! - A subject is opened again for each workload, so that the remains of one do not affect the next.
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -21,24 +22,24 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
 use crate::clock;
 
-/// What an operation returns: it may be polled on any worker.
+/// The result of an operation. It may be polled on any worker.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// So long an answer is waited for before it counts as never.
+/// An answer that takes this long counts as never.
 pub const NEVER: Duration = Duration::from_secs(2);
 
-/// The same in a run that only shows that all of it runs: what never comes is waited for often.
+/// The same in a run that only checks that everything runs, in which many answers never come.
 const NEVER_IN_SHORT: Duration = Duration::from_millis(500);
 
-/// The same where instructions are counted, which is fifty times slower.
+/// The same if instructions are counted, which is fifty times slower.
 const NEVER_COUNTED: Duration = Duration::from_secs(60);
 
-/// How the program runs.
+/// The mode of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// It measures.
     Full,
-    /// It only shows that all of it runs.
+    /// It only checks that everything runs.
     Short,
     /// Its instructions are counted.
     Counted,
@@ -46,17 +47,17 @@ pub enum Pace {
 
 static PACE: AtomicU8 = AtomicU8::new(Pace::Full as u8);
 
-/// From here on, who never answers is waited for as this wants it.
+/// Sets the mode, which determines how long missing answers are awaited from now on.
 pub fn set_pace(pace: Pace) {
     PACE.store(pace as u8, Ordering::Relaxed);
 }
 
-/// Whether this run only shows that all of it runs.
+/// Whether this run only checks that everything runs.
 pub fn is_short() -> bool {
     PACE.load(Ordering::Relaxed) == Pace::Short as u8
 }
 
-/// How long someone is waited for who is known to be silent now and then.
+/// The waiting time for a library that is known to be silent in some workloads.
 fn patience() -> Duration {
     match PACE.load(Ordering::Relaxed) {
         pace if pace == Pace::Short as u8 => NEVER_IN_SHORT,
@@ -68,30 +69,30 @@ fn patience() -> Duration {
 /// How many requests [`Subject::pairs`] has in flight at once.
 pub const BURST: usize = 100;
 
-/// Who it is, in the table and on the page.
+/// The name of a competitor in the table and on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// As its package is called.
+    /// The name of its package.
     pub library: &'static str,
-    /// As measured.
+    /// The measured version.
     pub version: &'static str,
-    /// "default", "best", or what sets it apart in a few words.
+    /// "default", "best", or its difference in a few words.
     pub configuration: &'static str,
-    /// What its wire in memory carries.
+    /// What its transport in memory carries.
     pub carries: Carries,
 }
 
-/// What goes from one side to the other in memory.
+/// What is passed between the sides in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     /// Messages as the bytes of their JSON.
     Bytes,
-    /// Values, handed over as they are: nothing is written or parsed, which no wire between two programs can spare.
+    /// Values, passed without serializing or parsing them, which no transport between two programs can avoid.
     Values,
 }
 
 impl Carries {
-    /// What the tables say of it beside a figure.
+    /// The note about it next to a figure in the tables.
     #[must_use]
     pub const fn note(self) -> &'static str {
         match self {
@@ -104,9 +105,9 @@ impl Carries {
 /// One library in one configuration.
 #[derive(Clone, Copy)]
 pub struct Competitor {
-    /// Who it is.
+    /// Its name.
     pub name: Name,
-    /// Opens a connection: both sides in this process, or only the client of a server in a child.
+    /// Opens a connection: both sides in this process, or only the client of a server in a child process.
     pub open: fn(Setup) -> BoxFuture<'static, Box<dyn Subject>>,
     /// Serves in a child process until its input ends. `None`: it is measured in memory only.
     pub serve: Option<fn(Setup) -> BoxFuture<'static, ()>>,
@@ -118,67 +119,67 @@ impl std::fmt::Debug for Competitor {
     }
 }
 
-/// How a connection is to be opened.
+/// How a connection is opened.
 #[derive(Debug)]
 pub struct Setup {
-    /// The wire.
+    /// The transport.
     pub ends: Ends,
-    /// How many handlers are to run at once, where the library has such a limit: a few for W4, else more than the workload
-    /// needs. A configuration called "default" keeps its default.
+    /// How many handlers may run at once, if the library has such a limit: a few for W4, otherwise more than the
+    /// workload needs. A configuration called "default" keeps its default.
     pub slots: usize,
 }
 
-/// This process's end of the wire.
+/// This process's end of the transport.
 #[derive(Debug)]
 pub enum Ends {
-    /// The library's own wire in memory, or a duplex of 64 KiB where it has none.
+    /// The library's own transport in memory, or a duplex of 64 KiB if it has none.
     Memory,
     /// Pipes to the other process.
     Pipes {
-        /// What this process reads.
+        /// The input of this process.
         input: OwnedFd,
-        /// What this process writes.
+        /// The output of this process.
         output: OwnedFd,
         /// The process that serves: this one, or the other.
         server: u32,
     },
 }
 
-/// Echoes to be made.
+/// A number of echoes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Echo {
     /// Bytes of the text in the params; see [`params`](crate::params).
     pub bytes: usize,
     /// Requests in flight at once.
     pub in_flight: usize,
-    /// Requests in all.
+    /// Requests in total.
     pub count: usize,
 }
 
-/// How long cancels took, in nanoseconds each. A list that stays empty shows as "none".
+/// The times of cancels, in nanoseconds. An empty list shows as "none".
 #[derive(Clone, Debug, Default)]
 pub struct CancelSamples {
     /// From the cancel to the handler's signal.
     pub to_handler: Vec<u64>,
     /// From the cancel to the caller's return.
     pub to_caller: Vec<u64>,
-    /// From a cancel written to the answer read, by a client that writes frames by hand.
+    /// From a written cancel to the received answer, for a client that writes frames by hand.
     pub to_answer: Vec<u64>,
 }
 
-/// Whether it did what it was asked.
+/// Whether an operation was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// The samples are there.
+    /// The samples were recorded.
     Measured,
-    /// The library has no such thing.
+    /// The library does not have this operation.
     None,
-    /// It was not done within [`NEVER`]. The subject is not asked again.
+    /// It was not done within [`NEVER`]. The subject is not used again.
     Never,
 }
 
 impl Told {
-    /// What the tables say of it; `None` where there are samples.
+    /// Its text in the tables. `None` if there are samples.
     #[must_use]
     pub const fn said(self) -> Option<&'static str> {
         match self {
@@ -189,7 +190,7 @@ impl Told {
     }
 }
 
-/// Which request is cancelled while every slot is taken.
+/// The request that is cancelled while every slot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// One whose handler runs.
@@ -198,23 +199,23 @@ pub enum Which {
     Queued,
 }
 
-/// What came of a cancel while every slot was taken.
+/// The result of a cancel while every slot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saturated {
-    /// Each was answered; the samples are there.
+    /// Each was answered, and the samples were recorded.
     Answered,
-    /// A request that finds no slot is refused at once, so there is none to cancel.
+    /// A request without a free slot is refused immediately, so there is none to cancel.
     Told,
     /// No answer within [`NEVER`].
     Never,
-    /// There is no limit, so no slot is ever missing.
+    /// There is no limit, so a slot is always free.
     NoLimit,
     /// It cannot cancel.
     None,
 }
 
 impl Saturated {
-    /// What the tables say of it; `None` where there are samples.
+    /// Its text in the tables. `None` if there are samples.
     #[must_use]
     pub const fn said(self) -> Option<&'static str> {
         match self {
@@ -232,43 +233,43 @@ impl Saturated {
 pub struct Tree {
     /// Levels below the root.
     pub depth: usize,
-    /// Children of each request that has some.
+    /// The number of children of each request that has any.
     pub fan_out: usize,
 }
 
 impl Tree {
-    /// Requests in it, the root not counted.
+    /// The number of requests in it, without the root.
     #[must_use]
     pub fn requests(self) -> usize {
         (1..=self.depth).map(|level| self.fan_out.pow(u32::try_from(level).unwrap_or(u32::MAX))).sum()
     }
 }
 
-/// How a tree went down, in nanoseconds from the root's cancel.
+/// The times of the cancel of a tree, in nanoseconds from the root's cancel.
 #[derive(Clone, Debug, Default)]
 pub struct Cascade {
     /// To the signal of the last handler in the tree.
     pub to_last: u64,
     /// To the return of the root's caller.
     pub to_caller: u64,
-    /// Round trips of other requests on the connection meanwhile.
+    /// Round trips of other requests on the connection at the same time.
     pub meanwhile: Vec<u64>,
 }
 
-/// One connection of one library, with its client and its server. Every operation but [`echo`](Self::echo) has a default:
-/// the library does not have it.
+/// One connection of one library, with its client and its server. Every operation except [`echo`](Self::echo) has a
+/// default: the library does not have it.
 pub trait Subject: Send {
-    /// Makes round trips and adds how long each took. [`in_flight`] does the repeating.
+    /// Makes round trips and records how long each took. [`in_flight`] repeats them.
     fn echo<'a>(&'a mut self, echo: Echo, took: &'a mut Vec<u64>) -> BoxFuture<'a, ()>;
 
-    /// W3: cancels so many requests, one at a time, each after its handler waits for the cancel.
+    /// W3: cancels this many requests, one at a time, each when its handler waits for the cancel.
     fn cancel<'a>(&'a mut self, count: usize, took: &'a mut CancelSamples) -> BoxFuture<'a, Told> {
         let _ = (count, took);
         Box::pin(async { Told::None })
     }
 
-    /// W4: takes every slot with parked requests (and queues some more), then cancels so many of those asked for, one at a
-    /// time; a time is from the cancel to the caller's return. [`Setup::slots`] was small.
+    /// W4: takes every slot with parked requests (and queues some more), then cancels this many of the requested
+    /// kind, one at a time. A time is from the cancel to the caller's return. [`Setup::slots`] was small.
     fn saturate<'a>(
         &'a mut self,
         which: Which,
@@ -279,35 +280,37 @@ pub trait Subject: Send {
         Box::pin(async { Saturated::None })
     }
 
-    /// W8: puts so many requests in flight and returns once all their handlers wait. They stay, and the connection goes on
-    /// echoing. The harness counts the bytes of heap this leaves, so nothing may be kept that a user need not keep: what the
-    /// library gives its caller to wait with, in a `Vec` (or in `FuturesUnordered` where it must be polled), with params of one
-    /// byte.
+    /// W8: puts this many requests in flight and returns when all their handlers wait. They stay, and the connection
+    /// continues to echo. The harness counts the heap bytes of this state, so the subject must keep only what an
+    /// application has to keep: what the library gives its caller to wait with, in a `Vec` (or in `FuturesUnordered`
+    /// if it must be polled), with params of one byte.
     fn park(&mut self, requests: usize) -> BoxFuture<'_, Told> {
         let _ = requests;
         Box::pin(async { Told::None })
     }
 
-    /// Ends what [`park`](Self::park) left: every request is cancelled and every caller has returned.
+    /// Ends what [`park`](Self::park) started: every request is cancelled and every caller has returned.
     fn release(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 
-    /// W6: so many requests, each cancelled: [`BURST`] are sent, an echo behind them shows that they are at their handlers, then
-    /// each is cancelled, then every caller is waited for. `count` is a multiple of [`BURST`].
+    /// W6: this many requests, each cancelled. [`BURST`] requests are sent, an echo after them shows that they have
+    /// reached their handlers, then each is cancelled, then every caller is awaited. `count` is a multiple of
+    /// [`BURST`].
     fn pairs(&mut self, count: usize) -> BoxFuture<'_, Told> {
         let _ = count;
         Box::pin(async { Told::None })
     }
 
-    /// W6: sends so many cancels of requests that never were, by hand where the library's client cannot, and waits for an
-    /// echo behind them. Memory only: the harness counts what they leave.
+    /// W6: sends this many cancels of unknown requests, by hand if the library's client cannot, and waits for an echo
+    /// after them. In memory only: the harness counts what they leave.
     fn unknown_cancels(&mut self, count: usize) -> BoxFuture<'_, Told> {
         let _ = count;
         Box::pin(async { Told::None })
     }
 
-    /// W7: raises a tree of requests that all wait, then cancels its root. `meanwhile` echoes go on beside it from the cancel on.
+    /// W7: starts a tree of requests that all wait, then cancels its root. If `meanwhile` is set, echoes run at the
+    /// same time from the cancel on.
     ///
     /// # Errors
     /// Why there are no times.
@@ -316,8 +319,8 @@ pub trait Subject: Send {
         Box::pin(async { Err(Told::None) })
     }
 
-    /// W9: starts so many parked requests with this deadline each, and adds how much later than its deadline each caller
-    /// returned.
+    /// W9: starts this many parked requests with this deadline each, and records how much later than its deadline
+    /// each caller returned.
     fn deadlines<'a>(
         &'a mut self,
         count: usize,
@@ -329,8 +332,8 @@ pub trait Subject: Send {
     }
 }
 
-/// Repeats a request `echo.count` times, `echo.in_flight` at once, and adds how long each took. One at a time costs nothing
-/// beside the request.
+/// Repeats a request `echo.count` times, `echo.in_flight` at once, and records how long each took. One at a time adds
+/// no cost to the request.
 pub async fn in_flight<F: Future<Output = ()>>(
     echo: Echo,
     took: &mut Vec<u64>,
@@ -365,12 +368,13 @@ pub async fn in_flight<F: Future<Output = ()>>(
     }
 }
 
-/// Waits for what may never come; `None` after [`NEVER`].
+/// Waits for something that may never come. Returns `None` after [`NEVER`].
 pub async fn or_never<T>(what: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(NEVER, what).await.ok()
 }
 
-/// The same for someone else's library, which some workloads do silence: `None` after [`NEVER`], or sooner in a short run.
+/// The same for another library, which is silent in some workloads. Returns `None` after [`NEVER`], or sooner in a
+/// short run.
 pub async fn or_silent<T>(what: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(patience(), what).await.ok()
 }

@@ -1,10 +1,10 @@
-//! The table of what was measured, and of what was asked.
+//! The table of measured values and limits.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Rows, printed as they come.
+/// Rows, printed when they are added.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Value>,
@@ -12,7 +12,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table, its head printed.
+    /// Creates a table and prints its head.
     #[must_use]
     pub fn new() -> Self {
         print("budget", "value", "limit", "verdict", "");
@@ -20,7 +20,7 @@ impl Table {
         Self::default()
     }
 
-    /// A limit that is no number is none yet.
+    /// A limit that is NaN means that there is none yet.
     pub fn judge(&mut self, budget: &str, value: f64, limit: f64, unit: &str, note: &str) {
         let verdict = if limit.is_nan() {
             "-"
@@ -48,7 +48,7 @@ impl Table {
     /// Writes the rows as JSON.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, file: &Path) -> std::io::Result<()> {
         std::fs::write(file, format!("{:#}\n", Value::Array(self.rows.clone())))
     }

@@ -1,25 +1,25 @@
-//! The cores and the threads that something is measured on.
+//! The cores and the threads of a measurement.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, Runtime};
 
-/// Moves this process to another core than the one its parent pinned it to; where there is none it stays.
+/// Moves this process to another core than the one to which its parent pinned it. If there is none, it stays.
 pub(crate) fn leave_the_first_core() {
     let pinned = sched_getaffinity(None).expect("the scheduler says");
     for core in (0..64).filter(|core| !pinned.is_set(*core)) {
         let mut other = CpuSet::new();
         other.set(core);
-        // The system says which cores there are by what it takes.
+        // The accepted settings show which cores exist.
         if sched_setaffinity(None, &other).is_ok() {
             return;
         }
     }
 }
 
-/// Runs on a thread that is pinned to one core; children it starts are pinned to the same.
+/// Runs on a thread that is pinned to one core. Child processes that it starts are pinned to the same core.
 ///
 /// # Panics
-/// If the work does.
+/// If the work panics.
 pub fn pinned<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let pinned = scope.spawn(|| {

@@ -1,4 +1,5 @@
-//! Each peer does what it is measured for: its echo comes back, and its cancel reaches the handler, or it says that it has none.
+//! Checks that each peer does what is measured: its echo is answered, and its cancel reaches the handler, or it
+//! reports that it has none.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ async fn opened(competitor: &Competitor, slots: usize) -> Box<dyn Subject> {
     (competitor.open)(Setup { ends: Ends::Memory, slots }).await
 }
 
-/// The paused clock: who never answers is found at once, for nothing else is left to do.
+/// With the paused clock a silent peer is detected at once, because nothing else is left to do.
 #[tokio::test(start_paused = true)]
 async fn every_peer_echoes() {
     let mut silent = Vec::new();
@@ -34,7 +35,7 @@ async fn every_peer_echoes() {
     assert_eq!(silent, [], "all echoes come back");
 }
 
-/// What a cancel of it does.
+/// The expected result of a cancel.
 fn expected(competitor: &Competitor) -> Told {
     match (competitor.name.library, competitor.name.configuration) {
         ("jsonrpsee", _) => Told::None,
@@ -80,10 +81,10 @@ async fn pairs_of_a_request_and_its_cancel_leave_room_for_more() {
     }
 }
 
-/// What becomes of a cancel while every slot is taken and more requests wait for one.
+/// The expected result of a cancel while every slot is taken and more requests wait for one.
 fn expected_when_saturated(competitor: &Competitor, which: Which) -> Saturated {
     match (competitor.name.library, competitor.name.configuration) {
-        // Neither reads on, once one request waits for a slot; nor does a handler that waits in its place let anybody read.
+        // Both stop reading when one request waits for a slot. A handler that waits inline also stops the reads.
         ("async-lsp" | "tower-lsp-server", _) | ("agent-client-protocol", "handlers wait inline") => {
             Saturated::Never
         }
@@ -121,7 +122,7 @@ async fn a_cancel_goes_down_a_tree_where_the_library_says_so() {
     for competitor in &all() {
         let mut subject = opened(competitor, SLOTS).await;
         let told = subject.cascade(tree, true).await;
-        // Its frames have no client on the server's side.
+        // Its JSON frames have no client on the server's side.
         let has = competitor.name.library == "tarpc" && competitor.name.configuration != "best, JSON frames";
         match told {
             Ok(told) => assert!(has && told.to_last > 0, "{competitor:?}: all were signalled: {told:?}"),

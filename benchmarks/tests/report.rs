@@ -1,4 +1,4 @@
-//! The program that measures all, in short: what it writes has the parts it promises.
+//! The program that measures everything, in a short run: its outputs have all their parts.
 
 use std::process::Command;
 

@@ -1,8 +1,8 @@
-//! What a request in flight holds is exact and repeats, so it can be tested where times cannot.
+//! The memory of a request in flight is exact and repeats, so it can be tested, while times cannot.
 
 use rescind_benchmarks::heap_per_request;
 
-/// Bytes of heap on both sides together, beside the user's own task.
+/// Heap bytes on both sides together, without the handler's own task.
 const MOST: f64 = 400.0;
 
 #[test]

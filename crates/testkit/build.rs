@@ -1,4 +1,4 @@
-//! Lists the vector files, so that they are compiled in and a program needs no files beside it.
+//! Lists the vector files, so that they are compiled in and a program needs no files at run time.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A client that makes large requests over one connection, and keeps account of what became of each.
+//! A client that sends large requests over one connection and records the result of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ use crate::http2::{Http2, messages};
 use crate::stream::{Stream, Writer};
 use crate::target::{Target, Wire};
 
-/// So much may wait in the windows of HTTP/2.
+/// How many bytes may wait in the windows of HTTP/2.
 const WINDOW: u32 = 1 << 20;
 
-/// What came back.
+/// The received messages.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// By id. A refusal by status has its `status` and `body`.
+    /// By id. A refusal with an HTTP status has its `status` and `body`.
     pub(crate) answers: BTreeMap<u64, Value>,
-    /// Responses that ended without an answer, as those of cancelled requests of MCP do.
+    /// Responses that ended without an answer, as for cancelled requests of MCP.
     pub(crate) ended: BTreeSet<u64>,
     pub(crate) notifications: Vec<Value>,
 }
@@ -36,7 +36,7 @@ impl Heard {
         self.answers.contains_key(&id) || self.ended.contains(&id)
     }
 
-    /// Those that were refused, each of which must name the limit that is reached.
+    /// The number of refusals. Each of them must name the limit that was reached.
     pub(crate) fn refused(&self) -> usize {
         let refusals = self.answers.values().filter(|answer| answer.get("result").is_none());
         let refusals = refusals.filter(|answer| answer["error"]["code"] != CANCELLED);
@@ -100,7 +100,7 @@ impl Asker {
         lock(&self.heard)
     }
 
-    /// Sends a request. `FILLER` in its params stands for this many bytes.
+    /// Sends a request. `FILLER` in its params is replaced with these bytes.
     pub(crate) async fn ask(&mut self, id: u64, method: &'static str, params: Value, filler: &Bytes) {
         let params = if self.wire == Wire::Stateless { crate::honest::with_meta(params) } else { params };
         let text = crate::stream::request(id, method, &params);
@@ -117,7 +117,7 @@ impl Asker {
     /// Cancels a request, as its protocol does.
     pub(crate) async fn cancel(&mut self, id: u64) {
         let (method, params) = match self.wire {
-            // Leaving is the cancel: all are left together.
+            // Closing the exchange is the cancel. All exchanges are closed together.
             Wire::Stateless => return,
             Wire::Streamable => ("notifications/cancelled", json!({"requestId": id})),
             Wire::Stdio | Wire::NamedPipe | Wire::WebSocket | Wire::Acp => {

@@ -1,4 +1,4 @@
-//! A client that keeps to the protocol, and must be served while another attacks and afterwards.
+//! A client that follows the protocol. It must be served during an attack and after it.
 
 use rescind::dialect::Role;
 use rescind::http::{AcpTransport, HttpClient, StatelessTransport, StreamableTransport};
@@ -16,7 +16,7 @@ pub(crate) struct Honest {
 }
 
 impl Honest {
-    /// Connects from 127.0.0.1, and opens a session where the protocol has one.
+    /// Connects from 127.0.0.1, and opens a session if the protocol has sessions.
     pub(crate) async fn connect(target: &Target) -> Self {
         let url = &target.endpoint;
         let http = || HttpClient::new(url).unwrap();
@@ -34,7 +34,7 @@ impl Honest {
         Self::over(target, link).await
     }
 
-    /// Over a connection that is open.
+    /// Uses an open connection.
     pub(crate) async fn over(target: &Target, link: Link) -> Self {
         let peer = Peer::builder(target.dialect.clone()).role(Role::Client).attach(link).unwrap();
         let honest = Self { peer, wire: target.wire };
@@ -59,7 +59,7 @@ impl Honest {
         if self.wire == Wire::Stateless { with_meta(params) } else { params }
     }
 
-    /// An echo, and the cancel of a request that runs.
+    /// Checks an echo and the cancel of a running request.
     pub(crate) async fn is_served(&self) {
         let value = json!({"value": "an honest client"});
         let echoed = self.ask("test/echo", self.params(value.clone())).await;
@@ -72,7 +72,7 @@ impl Honest {
         self.cancel(call).await;
     }
 
-    /// A request that runs until its cancel.
+    /// A request that runs until it is cancelled.
     pub(crate) async fn begin(&self) -> Call<Value> {
         let before = self.stats().await;
         let call = self.peer.call::<_, Value>("test/wait", &self.params(json!({}))).start().unwrap();
@@ -115,7 +115,7 @@ pub(crate) fn hello(dialect: &str) -> Value {
     }
 }
 
-/// These params with what each request of MCP 2026-07-28 carries.
+/// These params with the members that each request of MCP 2026-07-28 carries.
 pub(crate) fn with_meta(mut params: Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});

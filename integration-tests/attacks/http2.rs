@@ -1,4 +1,4 @@
-//! A client of HTTP/2 that chooses its windows, and sends as much of a body as it likes.
+//! An HTTP/2 client that chooses its windows and sends any part of a body.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::in_time;
 use crate::stream::{request, tcp};
 use crate::target::{Target, Wire};
 
-/// So much of the connection's window is asked for at once, for one of its streams.
+/// How much of the connection's window one stream reserves at once.
 const PIECE: usize = 64 * 1024;
 
 /// One connection.
@@ -24,11 +24,11 @@ pub(crate) struct Http2 {
     url: String,
     wire: Wire,
     _connection: Arc<JoinSet<()>>,
-    /// What names the session.
+    /// The headers that name the session.
     pub(crate) session: Vec<(&'static str, String)>,
 }
 
-/// A response that was read to its end.
+/// A response that was read completely.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -45,7 +45,7 @@ impl Http2 {
             .initial_connection_window_size(1 << 30)
             .handshake(stream);
         let (send, connection) = in_time("HTTP/2", opening).await.unwrap();
-        // The socket closes when the last handle is dropped, whatever streams are open.
+        // The socket closes when the last handle is dropped, regardless of open streams.
         let mut task = JoinSet::new();
         task.spawn(async move { drop(connection.await) });
         Self {
@@ -57,7 +57,7 @@ impl Http2 {
         }
     }
 
-    /// Opens a session where the protocol has one.
+    /// Opens a session if the protocol has sessions.
     pub(crate) async fn initialize(&mut self, dialect: &str) {
         if self.wire == Wire::Stateless {
             return;
@@ -82,7 +82,7 @@ impl Http2 {
         head.body(()).unwrap()
     }
 
-    /// A POST of which nothing but the head was sent.
+    /// A POST of which only the head was sent.
     pub(crate) async fn begin(
         &self,
         rpc: &str,
@@ -109,7 +109,7 @@ impl Http2 {
             let body = read(body).await?;
             Ok(Response { status: head.status.as_u16(), headers: head.headers, body })
         };
-        // A refusal may come before all was sent.
+        // A refusal may arrive before everything was sent.
         let mut answered = std::pin::pin!(answered);
         tokio::select! {
             biased;
@@ -128,10 +128,10 @@ impl Http2 {
     }
 }
 
-/// Sends as the windows allow. Ends early where the stream is reset.
+/// Sends as the windows allow. Ends early if the stream is reset.
 pub(crate) async fn send_all(stream: &mut SendStream<Bytes>, mut body: Bytes) {
     while !body.is_empty() {
-        // What is there is used first: of that no more comes.
+        // The present capacity is used first, because no further event announces it.
         let room = stream.capacity();
         if room == 0 {
             stream.reserve_capacity(body.len().min(PIECE));

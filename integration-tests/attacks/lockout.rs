@@ -1,4 +1,4 @@
-//! One client takes all that it may, and another is served meanwhile.
+//! One client uses everything that it may, and another one is served meanwhile.
 
 use std::time::Instant;
 
@@ -11,9 +11,9 @@ use crate::stream::{Stream, request};
 use crate::target::{Target, Wire};
 use crate::{in_time, play};
 
-/// More than one client of a server may have of anything that is counted by default.
+/// Above the default share of one client of a server in every counted resource.
 const MANY: u64 = 1100;
-/// What one connection of HTTP/2 carries at once.
+/// How many streams one HTTP/2 connection carries at once.
 const STREAMS: u64 = 1000;
 const WINDOW: u32 = 1 << 20;
 
@@ -45,7 +45,7 @@ where
     })
 }
 
-/// Calls that hang, over several connections; those beyond its share wait or are refused.
+/// Calls that hang, over several connections. Those above its share wait or are refused.
 async fn hanging_calls(target: &mut Target) -> Box<dyn std::any::Any> {
     let mut held = Vec::new();
     for connection in 0..2 {
@@ -57,7 +57,7 @@ async fn hanging_calls(target: &mut Target) -> Box<dyn std::any::Any> {
             body.send_data(wait.into(), true).unwrap();
             held.push((response, body));
         }
-        // Each is under way or refused once a later request of the same connection is answered.
+        // Each call runs or is refused when a later request of the same connection is answered.
         let params = crate::honest::with_meta(json!({}));
         let unserved = request(0, "unserved", &params);
         let answered = client.post("unserved", vec![unserved.into()]);
@@ -66,7 +66,7 @@ async fn hanging_calls(target: &mut Target) -> Box<dyn std::any::Any> {
     Box::new(held)
 }
 
-/// Sessions, as many as it is given.
+/// As many sessions as the server grants.
 async fn sessions(target: &mut Target) -> Box<dyn std::any::Any> {
     let client = Http2::connect(target, WINDOW).await;
     let mut refused = 0;
@@ -82,12 +82,12 @@ async fn sessions(target: &mut Target) -> Box<dyn std::any::Any> {
             _ => panic!("{response:?}"),
         }
     }
-    // Those that never did anything make room for its own next one, as long as there are any.
+    // The client's unused sessions are closed for its next one, as long as there are any.
     println!("{refused} of {MANY} sessions are refused");
     Box::new(client)
 }
 
-/// Connections that are open, and say nothing after their handshake.
+/// Open connections without messages after their handshake.
 async fn idle_connections(target: &mut Target) -> Box<dyn std::any::Any> {
     let mut held: Vec<Stream> = Vec::new();
     for _ in 0..MANY {

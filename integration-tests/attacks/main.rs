@@ -1,10 +1,11 @@
-//! Attacks on the program `rescind fixture`, as one client makes them over each transport: `memory::attack::transport` measures what the
-//! process holds, `hostile::class::transport` sends what is malformed.
+//! Attacks on the program `rescind fixture` by one client, over each transport. `memory::attack::transport` measures
+//! the memory of the process, `hostile::class::transport` sends malformed input.
 //!
-//! The memory rows exist in release builds alone. Of the hostile inputs a debug build plays a sample. Linux alone: it tells what a process
-//! holds, and a client can choose 127.0.0.2 as its address.
+//! The memory rows exist in release builds only. A debug build plays a sample of the hostile inputs. The tests run on
+//! Linux only: it reports the memory of a process, and a client can choose 127.0.0.2 as its address.
 //!
-//! `cargo test --release -p rescind-cli --test attacks -- --test-threads 1 memory` runs those whose name has that.
+//! `cargo test --release -p rescind-cli --test attacks -- --test-threads 1 memory` runs the tests with `memory` in
+//! their name.
 #![cfg_attr(
     target_os = "linux",
     expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")

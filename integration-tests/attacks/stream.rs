@@ -1,4 +1,4 @@
-//! A client that writes any bytes it likes, from an address of its own.
+//! A client that writes arbitrary bytes, from a separate address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::honest::hello;
 use crate::in_time;
 use crate::target::{Target, Wire};
 
-/// Where attacks over TCP come from: another client than the honest one.
+/// The address of attacks over TCP, which differs from the honest client's.
 pub(crate) const ATTACKER: &str = "127.0.0.2:0";
 
 pub(crate) async fn tcp(target: &Target) -> TcpStream {
@@ -26,7 +26,7 @@ pub(crate) async fn tcp(target: &Target) -> TcpStream {
     stream
 }
 
-/// One connection that carries frames: not for HTTP.
+/// One connection of frames. Not for HTTP.
 pub(crate) struct Stream {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
@@ -43,7 +43,7 @@ pub(crate) struct Writer {
 }
 
 impl Stream {
-    /// Connects; over WebSocket with its handshake.
+    /// Connects. Over WebSocket this includes its handshake.
     pub(crate) async fn connect(target: &mut Target) -> Self {
         let wire = target.wire;
         let (input, output): (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) =
@@ -114,7 +114,8 @@ impl Reader {
         String::from_utf8_lossy(&head).into_owned()
     }
 
-    /// The next message, and `None` at the end. Null where an echo has what is no JSON value here: 1e400, half a surrogate pair.
+    /// The next message. `None` at the end. Null if an echo has a value that is no JSON value here: 1e400, half a
+    /// surrogate pair.
     pub(crate) async fn message(&mut self) -> Option<Value> {
         let bytes = if self.wire == Wire::WebSocket { self.websocket().await? } else { self.line().await? };
         Some(serde_json::from_slice(&bytes).unwrap_or(Value::Null))
@@ -161,7 +162,7 @@ pub(crate) fn upgrade(host: &str) -> String {
     )
 }
 
-/// The head of a masked frame. Its mask is zero, so what follows is the payload as it is.
+/// The head of a masked frame. Its mask is zero, so the payload follows unchanged.
 pub(crate) fn websocket_head(kind: u8, length: usize) -> Vec<u8> {
     let mut head = vec![kind];
     match (u8::try_from(length), u16::try_from(length)) {

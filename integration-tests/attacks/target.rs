@@ -1,4 +1,4 @@
-//! The program under attack: `rescind fixture` as a process of its own.
+//! The program under attack: `rescind fixture` as a separate process.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -12,7 +12,7 @@ use rescind::dialect::Dialect;
 use rescind_testkit::{open_descriptors, resident_memory};
 use tokio::net::unix::pipe;
 
-/// A transport, with the dialect that is attacked over it.
+/// A transport, and the dialect that is attacked over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     Stdio,
@@ -54,13 +54,13 @@ impl Wire {
     }
 }
 
-/// The fixture while it runs. It is killed when this is dropped.
+/// The running fixture. It is killed on drop.
 pub(crate) struct Target {
     pub(crate) wire: Wire,
     pub(crate) dialect: Dialect,
-    /// Of byte streams.
+    /// The framing, for byte streams.
     pub(crate) framing: Framing,
-    /// Where it listens: a URL, a file, or nothing for stdio.
+    /// Where it listens: a URL or a file. Empty for stdio.
     pub(crate) endpoint: String,
     child: Child,
     stderr: Arc<Mutex<String>>,
@@ -118,21 +118,21 @@ impl Target {
         rest.split_once('/').map_or(rest, |(address, _)| address)
     }
 
-    /// Both ends of the fixture's standard streams. Once.
+    /// Both ends of the fixture's standard streams. Can be called once.
     pub(crate) fn standard_streams(&mut self) -> (pipe::Receiver, pipe::Sender) {
         let output = OwnedFd::from(self.child.stdout.take().unwrap());
         let input = OwnedFd::from(self.child.stdin.take().unwrap());
         (pipe::Receiver::from_owned_fd(output).unwrap(), pipe::Sender::from_owned_fd(input).unwrap())
     }
 
-    /// The most memory it ever had, in MiB. 0 once it has ended.
+    /// Its peak memory, in MiB. 0 after it has ended.
     pub(crate) fn peak(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) >> 10
     }
 
-    /// Its memory now, in MiB. 0 once it has ended.
+    /// Its current memory, in MiB. 0 after it has ended.
     pub(crate) fn resident(&self) -> u64 {
         resident_memory(Some(self.child.id())).unwrap_or(0) >> 20
     }
@@ -141,20 +141,20 @@ impl Target {
         open_descriptors(Some(self.child.id())).unwrap()
     }
 
-    /// Whether the process has ended; if so, with success.
+    /// Whether the process has ended. Panics if it ended without success.
     pub(crate) fn has_ended_well(&mut self) -> bool {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none_or(|status| status.success()), "it ended with {ended:?}: {}", self.stderr());
         ended.is_some()
     }
 
-    /// Fails if the process has ended.
+    /// Panics if the process has ended.
     pub(crate) fn assert_runs(&mut self) {
         let ended = self.child.try_wait().unwrap();
         assert!(ended.is_none(), "the fixture ended with {ended:?}: {}", self.stderr());
     }
 
-    /// Ends the process. What it wrote to stderr, in which no panic may be.
+    /// Ends the process, and checks that its stderr has no panic.
     pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         drop(self.child.kill());

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 
-/// After so long a wait has failed.
+/// A wait of this length has failed.
 const HANG: Duration = Duration::from_secs(30);
 
-/// Plays it on a runtime of its own.
+/// Runs the attack on a separate runtime.
 pub(crate) fn play(attack: impl Future<Output = ()>) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(attack);
@@ -21,7 +21,7 @@ pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) ->
     waited.unwrap_or_else(|_| panic!("not within {HANG:?}: {what}"))
 }
 
-/// Waits for what has to be asked again and again.
+/// Waits for a condition that must be checked repeatedly.
 pub(crate) async fn poll_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let since = Instant::now();
     while !is_so().await {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_until, request};
 
-/// Theirs answers with -32603: who cancelled is told that the agent broke.
+/// The SDK answers with -32603: the caller that cancelled gets an internal error of the agent.
 #[tokio::test]
 async fn acp_typescript_handler_error_after_a_cancel() {
     is_about!("I1");
@@ -37,7 +37,7 @@ async fn acp_typescript_handler_error_after_a_cancel() {
     }
 }
 
-/// Theirs drops a cancel whose request has not come yet; the POSTs of a client have no order.
+/// The SDK drops a cancel that arrives before its request. The POSTs of a client have no order.
 #[tokio::test]
 async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() {
     is_about!("I8");
@@ -70,7 +70,7 @@ async fn acp_typescript_over_http_a_cancel_that_overtakes_its_request_is_lost() 
     serving.abort();
 }
 
-/// Opens the stream on which answers come.
+/// Opens the stream on which answers arrive.
 async fn get(address: &str, headers: &[(&str, &str)]) -> tokio::net::TcpStream {
     use std::fmt::Write as _;
     use tokio::io::AsyncWriteExt as _;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::bare::{Bare, is_about, is_clean, until};
 
-/// Theirs reads no answers once as many handlers run as may, and they wait for those answers.
+/// async-lsp reads no answers when it runs the maximum number of handlers and these wait for the answers.
 #[tokio::test]
 async fn async_lsp_deadlock_at_its_concurrency_limit() {
     const LIMIT: usize = 4;
@@ -37,7 +37,7 @@ async fn async_lsp_deadlock_at_its_concurrency_limit() {
     is_clean(&server).await;
 }
 
-/// Theirs forgets the first when the second comes.
+/// async-lsp forgets the first request when the second arrives.
 #[tokio::test]
 async fn async_lsp_a_duplicate_id_makes_the_first_uncancellable() {
     is_about!("I4");

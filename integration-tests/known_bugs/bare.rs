@@ -1,4 +1,4 @@
-//! A peer that writes frames as it likes, the agent it speaks to, and waits that are no hangs.
+//! A peer that writes arbitrary frames, the agent that it talks to, and waits that fail instead of hanging.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ mod told;
 pub(crate) use self::told::Again;
 use self::told::hangs;
 
-/// Which invariants the test that begins with this is about: its failure breaks one of them, and says so, and how to run it alone.
+/// Names the invariants that the test is about. If the test fails, it prints that these are violated and how to run
+/// it alone.
 macro_rules! is_about {
     ($numbers:literal) => {
         let _again = {
@@ -36,7 +37,8 @@ pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) ->
     const HANG: Duration = Duration::from_secs(60);
     let since = tokio::time::Instant::now();
     let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    // What nobody was woken for is found ready by the look that the end of the time brings.
+    // A wait that is never woken is polled when its time ends, and may be ready then. So the elapsed time is
+    // checked too.
     assert!(since.elapsed() < HANG, "{}", hangs(what));
     waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
 }
@@ -50,7 +52,7 @@ pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     .await;
 }
 
-/// What handlers tell, in their order, and the gate that some of them wait at.
+/// The messages of handlers, in their order, and the gate at which some of them wait.
 pub(crate) struct Told {
     lines: mpsc::UnboundedReceiver<String>,
     pub(crate) gate: Arc<Notify>,
@@ -59,7 +61,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// The ids of the requests whose handlers have begun.
+    /// The ids of the requests whose handlers have started.
     pub(crate) fn ids(&self) -> Vec<RequestId> {
         self.ids.lock().unwrap().clone()
     }
@@ -68,14 +70,14 @@ impl Told {
         assert_eq!(in_time(what, self.lines.recv()).await.as_deref(), Some(what));
     }
 
-    /// How many handlers have begun, but for echoes.
+    /// How many handlers have started, without echoes.
     pub(crate) fn entered(&self) -> usize {
         self.entered.load(Ordering::SeqCst)
     }
 }
 
-/// `wait` ends by its cancel, `deaf` by the gate alone, `fails` with an error of its own once it is cancelled, `ticks` tries
-/// to report progress after its cancel, `ask` asks its caller to `echo`.
+/// `wait` ends with its cancel, `deaf` with the gate only, `fails` with an error after its cancel. `ticks` tries to
+/// report progress after its cancel, `ask` calls `echo` on its caller.
 pub(crate) fn agent() -> (Router, Told) {
     let (tell, lines) = mpsc::unbounded_channel::<String>();
     let (gate, entered) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
@@ -138,11 +140,11 @@ pub(crate) fn agent() -> (Router, Told) {
     (router, told)
 }
 
-/// A peer of no library.
+/// A peer without the library.
 pub(crate) struct Bare(pub(crate) Link);
 
 impl Bare {
-    /// Speaks to an agent over memory.
+    /// Connects to an agent over memory.
     pub(crate) fn meet(dialect: Dialect, limits: Limits) -> (Self, Peer, Told) {
         let (near, far) = memory_pair();
         let (router, told) = agent();
@@ -151,7 +153,7 @@ impl Bare {
         (Self(near), peer, told)
     }
 
-    /// Shakes hands, where nothing is served before.
+    /// Does the handshake, if the agent serves nothing before it.
     pub(crate) async fn opens(&mut self) {
         self.ask("initialize", "initialize", &json!({"capabilities": {}})).await;
         assert_eq!(self.hear().await["id"], "initialize");
@@ -170,7 +172,7 @@ impl Bare {
         self.say(&request(id, method, params)).await;
     }
 
-    /// `method` and `key`: how the dialect spells its cancel.
+    /// `method` and `key`: the form of a cancel in the dialect.
     pub(crate) async fn cancel(&mut self, id: impl Into<Value>, method: &str, key: &str) {
         let id: Value = id.into();
         self.say(&json!({"jsonrpc": "2.0", "method": method, "params": {key: id}})).await;
@@ -184,7 +186,7 @@ impl Bare {
         }
     }
 
-    /// What comes before the answer to a request that is sent now.
+    /// The messages before the answer to a request that is sent now.
     pub(crate) async fn until_echo(&mut self) -> Vec<Value> {
         self.ask("echo", "echo", &json!({"n": "echo"})).await;
         let mut before = Vec::new();
@@ -204,7 +206,7 @@ pub(crate) fn request(id: impl Into<Value>, method: &str, params: &Value) -> Val
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// Nothing of any request is left.
+/// Waits until nothing of any request is left.
 pub(crate) async fn is_clean(peer: &Peer) {
     until("I3: nothing is left", || {
         let stats = peer.stats();
@@ -213,7 +215,7 @@ pub(crate) async fn is_clean(peer: &Peer) {
     .await;
 }
 
-/// POSTs with HTTP/1.1, by a client of no library. The response is what it reads.
+/// Posts with HTTP/1.1, as a client without the library. The stream to read the response from is returned.
 pub(crate) async fn post(address: &str, path: &str, headers: &[(&str, &str)], body: &Value) -> TcpStream {
     use std::fmt::Write as _;
     let mut stream = in_time("connecting", TcpStream::connect(address)).await.unwrap();
@@ -228,7 +230,7 @@ pub(crate) async fn post(address: &str, path: &str, headers: &[(&str, &str)], bo
     stream
 }
 
-/// Reads until this has come, and gives all that has.
+/// Reads until this text has arrived, and returns everything that was read.
 pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 1024];

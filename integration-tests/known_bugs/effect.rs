@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bare::{Bare, is_about, is_clean};
 
-/// Theirs keeps a cancel that hit nothing, and the next request under that id is dead when it comes.
+/// Effect keeps a cancel that named nothing, and cancels the next request with that id when it arrives.
 #[tokio::test(start_paused = true)]
 async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     is_about!("I8");
@@ -22,7 +22,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
             let answer = client.hear().await;
             assert_eq!((&answer["id"], &answer["result"]), (&id, &json!({"n": 5})), "I8");
         }
-        // It can be cancelled like any other.
+        // The request can be cancelled like any other.
         client.ask(5, "wait", &json!({"n": 5})).await;
         told.hears("wait 5 began").await;
         client.cancel(5, method, key).await;
@@ -30,7 +30,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
         assert_eq!(client.hear().await["error"]["code"], -32_800);
         is_clean(&server).await;
     }
-    // Where a cancel may overtake its request, one for an id that had its answer is late, and kept for nobody.
+    // If a cancel may overtake its request, a cancel for an answered id is late and is not kept.
     let (mut client, server, _told) = Bare::meet(MCP, Limits::default());
     for _ in 0..3 {
         client.ask(5, "echo", &json!({"n": 5})).await;
@@ -40,7 +40,7 @@ async fn effect_7131_unknown_cancel_poisons_a_later_id() {
     assert_eq!(client.until_echo().await, Vec::<Value>::new());
     assert_eq!(server.stats().parked_cancels, 0, "I8");
     is_clean(&server).await;
-    // The same once the answered id has left the memory of settled ids, by its age or by their number.
+    // The same after the answered id was forgotten, because of its age or the number of settled ids.
     let mut few = Limits::default();
     few.max_settled_ids = 1;
     for (dialect, limits, age) in

@@ -8,23 +8,23 @@ use serde_json::json;
 
 use crate::bare::{Bare, in_time, is_about, is_clean, until};
 
-/// Theirs counts a stream as ended while its last frames wait to be written, and loses them.
+/// h2 counts a stream as ended while its last frames wait to be written, and loses them.
 #[tokio::test]
 async fn h2_246_terminal_state_set_before_flush() {
     const ANSWERS: usize = 200;
     is_about!("I6");
     let mut limits = Limits::default();
-    // How long reading takes is this test's own affair.
+    // This test decides how long the reads take.
     limits.flush_timeout = Duration::from_secs(60);
     let (mut client, server, _told) = Bare::meet(ACP, limits);
     let filler = "x".repeat(4096);
     for id in 0..ANSWERS {
         client.ask(id, "echo", &json!({"n": id, "filler": filler})).await;
     }
-    // Every one has its answer; the wire has room for few of them.
+    // Every request has its answer. The transport has room for few of them.
     until("all are answered", || server.stats().finished == ANSWERS as u64).await;
     assert!(server.queue_stats().outbox_frames > 0, "some wait to be written");
-    // A cancel now is too late, and so is the end of the connection.
+    // A cancel is too late now, and so is the end of the connection.
     client.cancel(ANSWERS - 1, "$/cancel_request", "requestId").await;
     let ending = server.clone();
     let shutdown = tokio::spawn(async move { ending.shutdown(Duration::from_secs(60)).await });

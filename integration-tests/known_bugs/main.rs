@@ -1,5 +1,5 @@
-//! Known bugs of others, each brought about here with our driver and wires: one file a project, one test a bug, named after
-//! it. The line above a test says what theirs does.
+//! Known bugs of other projects, each provoked with our driver and transports: one file for each project, one test
+//! for each bug, named after it. The comment above a test describes the other project's behaviour.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,10 +21,10 @@ mod tower_lsp_server;
 mod tower_mcp;
 mod vscode_jsonrpc;
 
-/// A project's file and its text, and the bugs of it that are known: a test each, by its name.
+/// A project's file, its text, and its known bugs: one test each, by its name.
 type Known = (&'static str, &'static str, &'static [&'static str]);
 
-/// Every file and every bug, so that none is gone unseen.
+/// Every file and every bug, so that a missing one is detected.
 const BUGS: [Known; 12] = [
     (
         "acp_typescript.rs",
@@ -81,7 +81,7 @@ const BUGS: [Known; 12] = [
     ),
 ];
 
-/// What the design lists: a bug that is taken off this list with its test is missed by this.
+/// The number of bugs in the design. It detects a bug that is removed from this list together with its test.
 const KNOWN: usize = 21;
 
 #[test]

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::bare::{Bare, agent, is_about, is_clean, post, read_until, request};
 
-/// Theirs gives every request over stateless HTTP the id 1. A server of ours must live with that: one after another, and
-/// beside each other where each POST is its own space of ids.
+/// The SDK gives every request over stateless HTTP the id 1. Our server must accept this: one after another, and
+/// concurrently if each POST has its own ids.
 #[tokio::test]
 async fn python_sdk_3060_every_request_has_id_1() {
     is_about!("I4 or I14");

@@ -1,4 +1,4 @@
-//! rmcp 3.9.0, where each of these was reproduced.
+//! rmcp 3.9.0. Each of these bugs was reproduced with it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::bare::{Bare, agent, header, in_time, is_about, is_clean, post, read_u
 
 const CANCEL: (&str, &str) = ("notifications/cancelled", "requestId");
 
-/// Theirs answers the new call with the old one's result.
+/// rmcp answers the new call with the old one's result.
 #[tokio::test]
 async fn rmcp_cancel_then_reuse_of_the_id() {
     is_about!("I2 or I14");
@@ -33,7 +33,8 @@ async fn rmcp_cancel_then_reuse_of_the_id() {
     is_clean(&server).await;
 }
 
-/// Theirs keeps the second under the id of the first: a cancel hits the wrong one, and the first cannot be cancelled.
+/// rmcp keeps the second request under the id of the first: a cancel affects the wrong one, and the first cannot be
+/// cancelled.
 #[tokio::test]
 async fn rmcp_two_requests_with_one_id_cancel_each_other() {
     is_about!("I4");
@@ -51,7 +52,7 @@ async fn rmcp_two_requests_with_one_id_cancel_each_other() {
     assert_eq!((told.entered(), server.stats().running), (2, 1), "I4: the other runs, the second never did");
 }
 
-/// Theirs goes on to report progress of what was cancelled.
+/// rmcp continues to report progress of a cancelled request.
 #[tokio::test]
 async fn rmcp_progress_after_cancel() {
     is_about!("I2");
@@ -65,7 +66,7 @@ async fn rmcp_progress_after_cancel() {
     is_clean(&server).await;
 }
 
-/// Theirs waits for room to write before it looks at the time.
+/// rmcp waits for room to write before it checks the time.
 #[tokio::test(start_paused = true)]
 async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
     is_about!("I13");
@@ -89,7 +90,7 @@ async fn rmcp_a_timeout_returns_when_the_peer_stops_reading() {
     assert!((timeout..=timeout + limits.cancel_response_timeout).contains(&took), "{took:?}");
 }
 
-/// Theirs has no way to cancel there: the handler runs on.
+/// rmcp has no way to cancel there: the handler continues.
 #[tokio::test]
 async fn rmcp_cancel_over_stateless_http() {
     is_about!("L1");
@@ -112,7 +113,7 @@ async fn rmcp_cancel_over_stateless_http() {
     serving.abort();
 }
 
-/// Theirs keeps what a client may come back for, and never cancels it if it does not.
+/// rmcp keeps requests that a client may resume, and never cancels them if it does not.
 #[tokio::test]
 async fn rmcp_disconnect_with_an_event_store() {
     is_about!("L3");
@@ -135,7 +136,7 @@ async fn rmcp_disconnect_with_an_event_store() {
     let session = header(&text, "Mcp-Session-Id").expect("a session").to_owned();
     let headers = [version, ("Mcp-Session-Id", session.as_str())];
     let mut stream = post(&address, "/mcp", &headers, &request(1, "wait", &json!({"n": 1}))).await;
-    // Its first event has an id: it could be taken up again from here.
+    // Its first event has an id, so the stream could be resumed from here.
     read_until(&mut stream, "id: ").await;
     told.hears("wait 1 began").await;
     drop(stream);

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::bare::{agent, in_time, is_about, is_clean};
 
-/// Theirs looks a cancel up among the calls it made itself: the client's own call under that id is cancelled instead.
+/// The SDK looks up a cancel among the calls that it made itself: the client's own call with that id is cancelled
+/// instead.
 #[tokio::test]
 async fn rust_sdk_1251_a_cancel_for_a_server_request_hits_the_clients_own() {
     is_about!("I4");

@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::bare::{Bare, agent, in_time, is_about, is_clean, request, until};
 
-/// Theirs registers a request after it has read on, and a cancel that comes in between finds nothing.
+/// `StreamJsonRpc` registers a request after it has continued to read, and a cancel that arrives in between finds
+/// nothing.
 #[tokio::test]
 async fn streamjsonrpc_56_cancel_before_registration() {
     const ROUNDS: u64 = 500;
@@ -21,7 +22,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     let mut frames = Framing::ContentLength.decoder(1 << 20);
     ours.write_all(headed(&request("hello", "initialize", &json!({})).to_string()).as_bytes()).await.unwrap();
     assert_eq!(next(&mut ours, &mut frames).await.expect("an answer")["id"], "hello");
-    // Both in one piece, so that one read has them.
+    // Both in one write, so that one read receives both.
     for id in 0..ROUNDS {
         let ask = request(id, "wait", &json!({"n": id})).to_string();
         let cancel = json!({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": id}}).to_string();
@@ -34,7 +35,7 @@ async fn streamjsonrpc_56_cancel_before_registration() {
     until("all have ended", || server.stats().running == 0).await;
     let stats = server.stats();
     assert_eq!(stats.unknown_cancels, 0, "each found its request");
-    // The handshake was entered too.
+    // The handshake started a handler too.
     assert_eq!(stats.started, stats.cancelled + 1, "whoever was entered was signalled");
     assert_eq!(told.entered() as u64 + 1, stats.started);
     is_clean(&server).await;
@@ -56,10 +57,11 @@ async fn next(stream: &mut DuplexStream, frames: &mut rescind::transport::Decode
     }
 }
 
-/// Theirs gives up the write in the middle of a frame, and the connection with it.
+/// `StreamJsonRpc` stops the write in the middle of a frame, which breaks the connection.
 #[tokio::test]
 async fn streamjsonrpc_489_cancel_during_flush() {
-    // A wire that takes a few bytes at a time: a request of this size is long under way when it is cancelled.
+    // A transport that accepts a few bytes at a time: a request of this size is still being written when it is
+    // cancelled.
     const SIZE: usize = 20_000;
     is_about!("I6 or I12");
     let mut limits = Limits::default();
@@ -100,7 +102,7 @@ async fn streamjsonrpc_489_cancel_during_flush() {
         assert_eq!(in_time("I13: a call after", call).await, Ok(json!([1])));
         is_clean(&client).await;
     }
-    // The other way: the agent's large answer is under way when the cancel for it comes, which is too late.
+    // In the other direction: the agent's large answer is being written when its cancel arrives, which is too late.
     let (mut client, server, _told) = Bare::meet(ACP, Limits::default());
     let large = json!({"n": "x".repeat(1 << 20)});
     client.ask(1, "echo", &large).await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::bare::{agent, in_time, is_about};
 
-/// Theirs leaves those who wait waiting.
+/// tarpc never ends the waits of pending calls.
 #[tokio::test]
 async fn tarpc_415_pending_calls_hang_when_the_driver_dies() {
     is_about!("I13");
@@ -24,7 +24,7 @@ async fn tarpc_415_pending_calls_hang_when_the_driver_dies() {
             }
             (client, server, calls)
         });
-        // The driver goes with its runtime, and says nothing to anybody.
+        // The driver ends with its runtime, without a message.
         drop(runtime);
         held
     });

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::bare::{Bare, is_about, is_clean};
 
-/// Theirs reads no more once four handlers run, the cancels for them included.
+/// tower-lsp-server stops reading when four handlers run, so it does not read their cancels.
 #[tokio::test]
 async fn tower_lsp_server_no_cancel_once_4_handlers_run() {
     is_about!("L2");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::bare::{Bare, is_about, is_clean, until};
 
-/// Theirs waits in its reader for a permit: the cancel that would free one is not read.
+/// tower-mcp waits for a permit in its reader: the cancel that would free one is not read.
 #[tokio::test]
 async fn tower_mcp_1251_permit_taken_in_the_reader() {
     is_about!("L2");
@@ -18,7 +18,7 @@ async fn tower_mcp_1251_permit_taken_in_the_reader() {
     client.ask(2, "wait", &json!({"n": 2})).await;
     client.ask(3, "wait", &json!({"n": 3})).await;
     until("two wait for the permit", || server.stats().queued == 2).await;
-    // One that waits is cancelled without having been entered; then who has the permit.
+    // A waiting request is cancelled without being started; then the one with the permit.
     client.cancel(2, "notifications/cancelled", "requestId").await;
     client.cancel(1, "notifications/cancelled", "requestId").await;
     told.hears("wait 1 peer").await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bare::{Bare, agent, in_time, is_about, is_clean};
 
-/// Theirs never settles the promises of a connection that is closed.
+/// vscode-jsonrpc never settles the promises of a closed connection.
 #[tokio::test]
 async fn vscode_jsonrpc_1621_calls_hang_on_close() {
     is_about!("I13");
@@ -38,7 +38,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
         for call in calls {
             match in_time("I13: a call", call.outcome()).await {
                 Outcome::Disconnected { .. } | Outcome::Cancelled(_) => {}
-                // What LSP says of a request that the server cancels itself.
+                // LSP's error for a request that the server itself cancels.
                 Outcome::Failed(error) if closes == "the peer" => {
                     assert_eq!(error.code.0, -32_803, "{error}");
                 }
@@ -55,7 +55,7 @@ async fn vscode_jsonrpc_1621_calls_hang_on_close() {
     }
 }
 
-/// Theirs keeps both under one key: a cancel stops the other one.
+/// vscode-jsonrpc keeps both under one key: a cancel cancels the other one.
 #[tokio::test]
 async fn vscode_jsonrpc_1_and_its_text_share_a_key() {
     is_about!("I4");

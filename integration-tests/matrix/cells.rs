@@ -1,8 +1,8 @@
 //! The matrix as tests: one for each scenario, dialect and wire, named `dialect::scenario::wire`.
 //!
-//! Each holds on its wire, and its outcomes are literally those of the in-memory wire (I15) if that can be asked. A scenario that a wire
-//! cannot be asked is no test: how many those are, and why, is one line on stderr for each reason.
-//! `cargo test -p rescind-cli --test matrix lsp::cancel` runs those whose name has that.
+//! Each scenario must pass on its wire, with the same outcomes as on the in-memory wire (I15), if it can be played
+//! there. A scenario that a wire does not support is not a test: one line on stderr for each reason shows how many
+//! there are. `cargo test -p rescind-cli --test matrix lsp::cancel` runs the tests with `lsp::cancel` in their name.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,15 +15,16 @@ use rescind_testkit::runner::Settings;
 use rescind_testkit::wires::{Program, WIRES, not_asked, play_on, same_on_every_wire};
 use rescind_testkit::{Cell, CellOutcome, Scenario, scenarios};
 
-/// What the others are compared with.
+/// The wire with which the others are compared.
 const FIRST: &str = WIRES[0];
 
-/// What came of a scenario on [`FIRST`]: played once, compared with each other wire.
+/// The result of a scenario on [`FIRST`]: played once, compared with each other wire.
 type Once = Arc<OnceLock<Result<Cell, String>>>;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = Arguments::from_args();
-    // A scenario mostly waits, for graces and for what must not come. Of more at once a cancel may come too late for a handler of 50 ms.
+    // A scenario mostly waits, for graces and for the absence of frames. With more scenarios at once, a cancel may
+    // come too late for a handler of 50 ms.
     arguments.test_threads = arguments.test_threads.or_else(|| Some(2 * available_parallelism().ok()?.get()));
     let mut trials = Vec::new();
     let mut not_made: BTreeMap<&str, usize> = BTreeMap::new();
@@ -50,7 +51,7 @@ fn trial(scenario: &'static Scenario, wire: &'static str, first: &Once) -> Trial
 
 fn holds(scenario: &Scenario, wire: &str, first: &OnceLock<Result<Cell, String>>) -> Result<(), Failed> {
     let mut row = Vec::new();
-    // A vector about another kind of wire has nothing to be compared with.
+    // A vector for another kind of wire has no comparison.
     if not_asked(FIRST, scenario)?.is_none() {
         row.push(first.get_or_init(|| play(scenario, FIRST)).clone()?);
     }
@@ -71,7 +72,8 @@ fn play(scenario: &Scenario, wire: &str) -> Result<Cell, String> {
     runtime.block_on(play_on(wire, scenario, &Settings::default(), &program))
 }
 
-/// What went wrong and which invariants it is evidence for, with everything that was sent and received, and how to run it again.
+/// The failure, the invariants that the scenario covers, everything that was sent and received, and the command that
+/// runs it again.
 fn told(scenario: &Scenario, wire: &str, cell: &Cell) -> String {
     let frames = cell.trace.iter().map(|line| format!("\n    {:?} {}", line.direction, line.text));
     let covers = scenario.vector.covers.join(", ");

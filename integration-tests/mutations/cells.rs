@@ -1,4 +1,4 @@
-//! Vectors on wires, as the matrix plays them: those that catch a planted bug.
+//! Vectors on wires, as in the matrix: those that catch a planted bug.
 
 use rescind_testkit::runner::Settings;
 use rescind_testkit::wires::{Program, play_on};

@@ -1,4 +1,4 @@
-//! What the driver, the framing and a byte stream promise, each where a planted bug breaks it.
+//! The guarantees of the driver, the framing and a byte stream that a planted bug violates.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::in_time;
 
-/// As the driver's own task has it in a thread that was made for little.
+/// Runs in a thread with a small stack, as the driver's task may.
 #[test]
 fn a_wide_cascade_fits_a_small_stack() {
     let thread = std::thread::Builder::new().stack_size(256 * 1024).spawn(|| cascade(100_000)).unwrap();
@@ -71,7 +71,7 @@ async fn a_caller_is_told_that_the_connection_is_lost() {
     assert!(matches!(outcome, Outcome::Disconnected { .. }), "I13: {outcome:?}");
 }
 
-/// L1: it is signalled although it was not polled yet, long before its grace is over.
+/// L1: the handler gets its cancel although it was not polled yet, long before its grace ends.
 #[tokio::test]
 async fn a_cancel_right_behind_its_request_is_heard() {
     let (ours, mut theirs) = tokio::io::duplex(1024);
@@ -94,7 +94,7 @@ async fn a_cancel_right_behind_its_request_is_heard() {
     assert_eq!(in_time("L1: the signal", told.recv()).await, Some(CauseKind::Peer));
 }
 
-/// A handler has written much that nobody read when its cancel comes, and silence is owed.
+/// A handler has written much that was not read when its cancel arrives, and no answer is allowed.
 #[tokio::test]
 async fn silence_takes_back_what_waits_to_be_written() {
     const NOTES: usize = 200;
@@ -133,7 +133,7 @@ async fn silence_takes_back_what_waits_to_be_written() {
         }
         notes += 1;
     }
-    // What the wire had taken before the cancel is on its way.
+    // The frames that the transport had accepted before the cancel are on their way.
     assert!(notes < NOTES / 2, "I2: {notes} of {NOTES} notes were written for a silenced request");
 }
 

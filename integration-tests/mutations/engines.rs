@@ -1,4 +1,5 @@
-//! The program that has a test: this one, or an engine that is a program of its own, built here with the bugs in it.
+//! The program that contains a test: this one, or an engine with a separate program, which is built here with the
+//! bugs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,16 +8,17 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// Engines of this package, which have a program each.
+/// Engines of this package, each with a program.
 const PROGRAMS: [&str; 3] = ["faults", "known_bugs", "threats"];
-/// The engine of threads is a workspace of its own, with a program for each of these.
+/// The engine of threads is a separate workspace, with a program for each of these.
 const THREADS: [&str; 2] = ["calls", "requests"];
-/// Orders of threads that are tried: each bug is found in the first few.
+/// The number of thread orders that are tried. Each bug is found in the first few.
 const ORDERS: &str = "200";
-/// Of one soak.
+/// The duration of one soak, in minutes.
 const MINUTES: &str = "0.1";
 
-/// What runs this test, named as in the table: by its engine first where that is another program.
+/// The command that runs this test. Its name is as in the table and begins with its engine if that is another
+/// program.
 pub(crate) fn run(test: &str) -> Command {
     if let Some(wire) = test.strip_prefix("soak::") {
         let mut soak = Command::new(env!("CARGO_BIN_EXE_soak"));
@@ -36,7 +38,7 @@ pub(crate) fn run(test: &str) -> Command {
     command
 }
 
-/// Whether it ran at all: a name that no test has is no failure of one.
+/// Whether the test ran at all: an unknown test name must not count as a failure.
 pub(crate) fn has_run(test: &str, said: &str) -> bool {
     let told = if test.starts_with("soak::") { " attacks, seed " } else { "running 1 test" };
     said.contains(told)

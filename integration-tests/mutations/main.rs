@@ -1,7 +1,7 @@
-//! Planted bugs: each is caught by a named test, and without one every test here holds.
+//! Planted bugs: each is caught by a named test, and without a bug every test here passes.
 //!
-//! Some engines and the tests of wires are part of this program; the others are programs of their own (`engines.rs`).
-//! `each_bug_is_caught_where_the_table_says` runs the program again for each bug of the table, with that test alone.
+//! Some engines and the tests of wires are part of this program; the others are separate programs (`engines.rs`).
+//! `each_bug_is_caught_where_the_table_says` runs the program again for each bug of the table, with only that test.
 //! `docs/verification.md` shows the table.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
@@ -29,9 +29,9 @@ use rescind_core::failpoint::Failpoint;
 
 use crate::table::{MUTATIONS, Row};
 
-/// After so long a wait counts as a hang. A test with a bug may well hang, and is waited for.
+/// A wait of this length counts as a hang. A test with a bug may hang until then.
 const HANG: Duration = Duration::from_secs(5);
-/// So long may one bug take.
+/// The longest time for one bug.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// Fails a test that hangs.
@@ -63,9 +63,9 @@ fn each_bug_is_caught_where_the_table_says() {
     assert!(uncaught.is_empty(), "{} of {}:\n{}", uncaught.len(), MUTATIONS.len(), uncaught.join("\n"));
 }
 
-/// Runs the test of a row with its bug, which has to fail, and for the reason that is told.
+/// Runs the test of a row with its bug. It must fail, with the reason of the row.
 fn caught(row: &Row) -> Result<(), String> {
-    // Building an engine is none of the time that its test has.
+    // The time to build an engine does not count for its test.
     let mut command = engines::run(row.test);
     let (name, begun) = (row.failpoint.name(), Instant::now());
     let mut child = command
@@ -86,7 +86,7 @@ fn caught(row: &Row) -> Result<(), String> {
         };
         let out = scope.spawn(move || read(Box::new(streams.0)));
         let err = scope.spawn(move || read(Box::new(streams.1)));
-        // Its output ends when it does; until then it is only looked at.
+        // The output ends with the process. Until then the process is only polled.
         while child.try_wait().unwrap().is_none() && begun.elapsed() < LONGEST {
             std::thread::park_timeout(Duration::from_millis(20));
         }

@@ -6,10 +6,10 @@ use rescind_core::failpoint::Failpoint;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) failpoint: Failpoint,
-    /// Of the program `mutations`, or behind the name of an engine that is a program of its own: `threats::`, `faults::`, `known_bugs::`,
-    /// `threads::` (and its file), `soak::` (a wire).
+    /// A test of the program `mutations`, or one with the prefix of an engine with a separate program: `threats::`,
+    /// `faults::`, `known_bugs::`, `threads::` (and its file), `soak::` (a wire).
     pub(crate) test: &'static str,
-    /// What the failure says: an invariant's number where it is one.
+    /// The text of the failure: an invariant's number if there is one.
     pub(crate) says: &'static str,
 }
 
@@ -17,10 +17,11 @@ const fn row(failpoint: Failpoint, test: &'static str, says: &'static str) -> Ro
     Row { failpoint, test, says }
 }
 
-/// The reference's committed regressions: with a bug, the one that is kept for it.
+/// The reference's committed regressions. With a bug, only the one that is kept for it runs.
 const KEPT: &str = "reference::what_failed_once_holds";
 
-/// Every bug once, and many by a second engine: those whose own test was written for this table by an engine that was there.
+/// Every bug once, and many of them also with a second engine: those whose first test was written for this table are
+/// caught by an existing engine too.
 pub(crate) const MUTATIONS: [Row; Failpoint::ALL.len() + 31] = [
     row(Failpoint::DoubleSignal, "search::answer_owed_in_order", "I5 is broken"),
     row(Failpoint::EarlyRefund, "search::answer_owed_in_order", "I10 is broken"),

@@ -1,4 +1,4 @@
-//! What the WebSocket wire promises of peers that do nothing.
+//! The guarantees of the WebSocket transport for peers that do nothing.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::in_time;
 
-/// An agent that tells why its handler of `wait` ended, and a client that reads only if it is asked to.
+/// An agent that reports why its handler of `wait` ended, and a client that reads only on request.
 async fn served(
     options: LinkOptions,
 ) -> (
@@ -52,7 +52,7 @@ async fn a_peer_that_answers_no_ping_is_lost() {
     let options = LinkOptions::new().ping_every(Duration::from_millis(50));
     let (mut told, mut client, serving) = served(options).await;
     client.send(ask(1, "wait")).await.unwrap();
-    // It answers pings while it reads, and it never does.
+    // A client answers pings while it reads, and this one never does.
     let cause = in_time("L3: the loss", told.recv()).await;
     assert_eq!(cause, Some(CauseKind::Disconnected));
     serving.abort();

@@ -1,4 +1,4 @@
-//! What is served: methods that end by themselves, by their cancel, or by neither.
+//! The served methods: they end after a time, with their cancel, or in neither way.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::heap::{HELD, Held};
 
-/// As short as makes what ends by itself end soon.
+/// Short limits, so that timeouts end soon.
 pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.cancel_grace = Duration::from_millis(50);
@@ -16,7 +16,7 @@ pub(crate) fn limits() -> Limits {
     limits.half_close_grace = Duration::from_millis(200);
     limits.flush_timeout = Duration::from_millis(200);
     limits.early_cancel_timeout = Duration::from_secs(2);
-    // A connection that stays is full of what it remembers within seconds, and holds no more later.
+    // A lasting connection reaches the limits of what it remembers within seconds and uses no more later.
     limits.max_settled_ids = 64;
     limits.settled_id_lifetime = Duration::from_secs(1);
     limits
@@ -38,7 +38,7 @@ pub(crate) fn router() -> Router {
             let cause = ctx.cancelled().await;
             ctx.stopped::<Value>(cause)
         })
-        // It is aborted by its grace, and ends by itself if nobody cancels.
+        // It is aborted after its grace, and ends after a time if it is not cancelled.
         .method("deaf", |_: CallContext, value: Value| async move {
             tokio::time::sleep(Duration::from_millis(300)).await;
             Ok(value)
@@ -63,7 +63,7 @@ pub(crate) fn router() -> Router {
         })
 }
 
-/// What a client serves.
+/// The methods of a client.
 pub(crate) fn client_router() -> Router {
     Router::new().method("echo", |_: CallContext, value: Value| async { Ok(value) })
 }
@@ -72,7 +72,7 @@ fn number(value: &Value, name: &str) -> u64 {
     value.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Params with one member more.
+/// Params with one additional member.
 pub(crate) fn with(mut params: Value, name: &str, member: Value) -> Value {
     if let Some(members) = params.as_object_mut() {
         members.insert(name.to_owned(), member);

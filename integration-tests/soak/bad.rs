@@ -1,4 +1,5 @@
-//! Peers that flood, write garbage, send or begin large frames, stay half open, and go without a word. What becomes of them does not matter.
+//! Peers that flood, write invalid data, send large frames or parts of them, stay half open, and disconnect without a
+//! close. Their own results do not matter.
 
 use std::future::poll_fn;
 use std::path::Path;
@@ -20,10 +21,10 @@ use crate::random::Random;
 use crate::tally::Tally;
 use crate::wires::{AGENT, Address, Connect, Wire};
 
-/// No attack takes longer.
+/// The longest time of an attack.
 const LONGEST: Duration = Duration::from_secs(3);
-/// Pairs of request and cancel in one flood. Over HTTP/1.1 each is a connection, with both its ends in this process: four such floods
-/// and the good peers stay under the 1,024 descriptors that a process is commonly allowed.
+/// Pairs of request and cancel in one flood. Over HTTP/1.1 each is a connection with both ends in this process: four
+/// such floods and the good peers need fewer than 1,024 descriptors, which is a common limit of a process.
 const PAIRS: u64 = 500;
 const PAIRS_OF_CONNECTIONS: u64 = 40;
 const MEBIBYTE: u64 = 1 << 20;
@@ -42,14 +43,14 @@ pub(crate) async fn attack(wire: Wire, connect: Connect, address: Address, tally
                 _ => half_open(&address, &mut random).await,
             }
         };
-        // That it is refused, cut off or too slow is as it should be.
+        // The attack may be refused, cut off or too slow.
         let _ = timeout(LONGEST, attack).await;
         Tally::count(&tally.attacks);
         sleep(random.up_to(20)).await;
     }
 }
 
-/// Pairs of request and cancel, of handlers that ignore the cancel, whose answers nobody reads.
+/// Pairs of request and cancel for handlers that ignore the cancel. Their answers are not read.
 async fn flood(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
     let mut link = open(wire, connect).await?;
     let pairs = if wire.has_a_connection_each() { PAIRS_OF_CONNECTIONS } else { PAIRS };
@@ -62,7 +63,7 @@ async fn flood(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(),
     Ok(())
 }
 
-/// Goes while what it asked for runs, and is about to be answered.
+/// Disconnects while its requests run and are about to be answered.
 async fn vanish(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
     let mut link = open(wire, connect).await?;
     for n in 0..random.below(30) {
@@ -74,7 +75,7 @@ async fn vanish(wire: Wire, connect: &Connect, random: &mut Random) -> Result<()
     Ok(())
 }
 
-/// Large values and progress tokens, in requests that wait and in echoes that nobody reads.
+/// Large values and progress tokens, in requests that wait and in echoes that are not read.
 async fn large_values(wire: Wire, connect: &Connect, random: &mut Random) -> Result<(), Failure> {
     let mut link = open(wire, connect).await?;
     for n in 0..random.below(8) {
@@ -92,14 +93,14 @@ async fn large_values(wire: Wire, connect: &Connect, random: &mut Random) -> Res
     Ok(())
 }
 
-/// Begins a frame or a body of 15 MiB, and stays away from its end.
+/// Begins a frame or a body of 15 MiB, and does not end it.
 async fn unfinished(wire: Wire, address: &Address, random: &mut Random) -> Result<(), Failure> {
     let mut peer = bare(address).await?;
     let whole = 15 * MEBIBYTE;
     let opening = match (wire, address) {
         (Wire::WebSocket, Address::Tcp { .. }) => {
             let mut bytes = upgrade(address).into_bytes();
-            // A text message, its length in eight bytes, and a mask that changes nothing.
+            // A text message, its length in eight bytes, and a mask of zeros.
             bytes.extend([0x81, 0xff]);
             bytes.extend(whole.to_be_bytes());
             bytes.extend([0; 4]);
@@ -171,7 +172,7 @@ async fn send(
     tx.as_mut().start_send(out)
 }
 
-/// What a peer of no library reads and writes, and the child behind it, which goes with it.
+/// The stream of a peer without the library, and its child process, which ends with it.
 struct Bare {
     stream: Box<dyn Stream>,
     _child: Option<tokio::process::Child>,
@@ -204,7 +205,7 @@ async fn local(file: &Path) -> Result<Box<dyn Stream>, Failure> {
     Ok(Box::new(tokio::net::UnixStream::connect(file).await?))
 }
 
-/// That every instance of the pipe is taken is one more way to be refused.
+/// A refusal because every instance of the pipe is in use counts like any other.
 #[cfg(not(unix))]
 async fn local(file: &Path) -> Result<Box<dyn Stream>, Failure> {
     Ok(Box::new(tokio::net::windows::named_pipe::ClientOptions::new().open(file)?))
@@ -220,7 +221,7 @@ async fn garbage(address: &Address, random: &mut Random) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Says a part of something, and then nothing for a while.
+/// Sends a part of something, and then nothing for a while.
 async fn half_open(address: &Address, random: &mut Random) -> Result<(), Failure> {
     let mut peer = bare(address).await?;
     let whole = nonsense(address, random);
@@ -230,14 +231,14 @@ async fn half_open(address: &Address, random: &mut Random) -> Result<(), Failure
     Ok(())
 }
 
-/// The request that opens a WebSocket; nothing where there is none.
+/// The request that opens a WebSocket. Empty for other wires.
 fn upgrade(address: &Address) -> String {
     let Address::Tcp { address, path } = address else { return String::new() };
     let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}")
 }
 
-/// Bytes that are nothing, nearly something, or something else.
+/// Bytes that are invalid, almost valid, or valid for something else.
 fn nonsense(address: &Address, random: &mut Random) -> Vec<u8> {
     let long =
         |byte: u8, random: &mut Random| vec![byte; usize::try_from(random.below(200_000)).unwrap_or(0)];

@@ -1,4 +1,4 @@
-//! The samples as one SVG picture that needs nothing else: a panel for each, over the same seconds.
+//! The samples as one self-contained SVG picture: a panel for each value, over the same seconds.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ struct Panel {
     title: &'static str,
     colour: &'static str,
     value: fn(&Sample) -> f64,
-    /// It has to come back to where it was.
+    /// Whether it must return to its initial value.
     from_start: bool,
 }
 
@@ -49,8 +49,8 @@ fn mebibytes(bytes: u64) -> f64 {
     number(bytes) / f64::from(1 << 20)
 }
 
-/// `title` and `verdict` stand above the panels. `before` is where the dashed lines are; `quiet` is from which second to which
-/// the peers had gone.
+/// `title` and `verdict` are above the panels. `before`: the values of the dashed lines. `quiet`: the seconds in
+/// which the peers were gone.
 pub(crate) fn chart(
     title: &str,
     verdict: &str,
@@ -170,7 +170,7 @@ fn draw(
     );
 }
 
-/// The next of 1, 2, 5, 10, 20 ..
+/// The next of 1, 2, 5, 10, 20 and so on.
 fn nice(value: f64) -> f64 {
     let magnitude = 10_f64.powf(value.max(1.0).log10().floor());
     let fits = |step: &f64| step * magnitude >= value;

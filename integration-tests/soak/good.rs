@@ -1,5 +1,6 @@
-//! Peers that ask properly: every call must end, with its own answer, and half of them are cancelled at a random time. Bad peers are
-//! there meanwhile, and what goes wrong here has come from them (I4) if nothing else is told.
+//! Peers that follow the protocol: every call must end with its own answer, and half of them are cancelled at a
+//! random time. Bad peers are connected at the same time. A failure here is their effect (I4) unless another reason
+//! is given.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,12 +17,12 @@ use crate::random::Random;
 use crate::tally::Tally;
 use crate::wires::{Connect, Wire};
 
-/// After so long a call counts as one that hangs.
+/// A call of this length counts as a hang.
 const HANG: Duration = Duration::from_secs(30);
-/// A cancel comes within so many milliseconds.
+/// A cancel comes within this many milliseconds.
 const CANCEL_WITHIN: u64 = 12;
 
-/// Connects, asks and goes, again and again.
+/// Connects, makes calls and disconnects, repeatedly.
 pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed: u64) {
     let mut random = Random::new(seed);
     while !tally.is_over() {
@@ -39,7 +40,7 @@ pub(crate) async fn visit(wire: Wire, connect: Connect, tally: Arc<Tally>, seed:
     }
 }
 
-/// Who comes when all others have gone is served: the server was not left too busy for ever.
+/// A peer that comes after all others have gone is served: the server does not stay overloaded.
 pub(crate) async fn last(wire: Wire, connect: &Connect, tally: &Tally) {
     let before = tally.overloaded.load(Ordering::Relaxed);
     let Some(peer) = open(wire, connect, tally).await else {
@@ -58,7 +59,7 @@ pub(crate) async fn last(wire: Wire, connect: &Connect, tally: &Tally) {
     }
 }
 
-/// Asks on a connection that stays for all of the run, and leaves it open.
+/// Makes calls on a connection that stays for the whole run, and leaves it open.
 pub(crate) async fn stay(wire: Wire, peer: Peer, tally: Arc<Tally>, seed: u64) {
     let mut random = Random::new(seed);
     while !tally.is_over() {
@@ -66,7 +67,7 @@ pub(crate) async fn stay(wire: Wire, peer: Peer, tally: Arc<Tally>, seed: u64) {
     }
 }
 
-/// A connection that has shaken hands.
+/// A connection after its handshake.
 pub(crate) async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option<Peer> {
     let opened = match connect() {
         Ok(transport) => timeout(HANG, transport.open()).await,
@@ -90,7 +91,7 @@ pub(crate) async fn open(wire: Wire, connect: &Connect, tally: &Tally) -> Option
     attach(wire, link, tally).await
 }
 
-/// Shakes hands over a link that is open.
+/// Does the handshake over an open link.
 pub(crate) async fn attach(wire: Wire, link: rescind::transport::Link, tally: &Tally) -> Option<Peer> {
     let builder = Peer::builder(wire.dialect()).role(Role::Client).serve(client_router()).limits(limits());
     let peer = builder.attach(link).ok()?;
@@ -99,7 +100,7 @@ pub(crate) async fn attach(wire: Wire, link: rescind::transport::Link, tally: &T
     if wire != Wire::Stateless {
         let hello = json!({"protocolVersion": 1, "clientCapabilities": {}});
         if let Err(error) = peer.call::<_, Value>("initialize", &hello).await {
-            // The server has its limits, over good and bad peers alike; how often is asked at the end.
+            // The server has limits for good and bad peers together. The number of refusals is checked at the end.
             if error.to_string().contains("Overloaded") {
                 Tally::count(&tally.overloaded);
             } else {
@@ -112,7 +113,7 @@ pub(crate) async fn attach(wire: Wire, link: rescind::transport::Link, tally: &T
     Some(peer)
 }
 
-/// In good order, all at once, or without a word.
+/// In good order, immediately, or without a close.
 async fn leave(peer: Peer, how: u64) -> Result<(), rescind::ConnectionError> {
     match how {
         0 => drop(peer.shutdown(Duration::from_secs(1)).await),
@@ -130,7 +131,7 @@ async fn round(wire: Wire, peer: &Peer, tally: &Arc<Tally>, random: &mut Random)
     while calls.join_next().await.is_some() {}
 }
 
-/// What is asked for: a method that ends by itself unless its call is cancelled.
+/// A method and its params. The method ends after a time unless its call is cancelled.
 fn what(wire: Wire, is_cancelled: bool, random: &mut Random) -> (&'static str, Value) {
     let mark = random.next() >> 12;
     let (method, params) = match random.below(if is_cancelled { 8 } else { 6 }) {

@@ -1,5 +1,5 @@
-//! Every allocation of this program, counted: what is alive of them. A page that the system keeps for a process hides a leak of a
-//! few bytes a request; this does not.
+//! Every allocation of this program is counted, to find those that are alive. The pages that the system keeps for a
+//! process hide a leak of a few bytes for each request; these counts do not.
 
 use std::alloc::System;
 
@@ -10,7 +10,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The method by which a child is asked.
+/// The method that returns the counts of a child.
 pub(crate) const HELD: &str = "held";
 
 /// Allocations that are alive.
@@ -21,7 +21,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Of this process.
+    /// The counts of this process.
     pub(crate) fn now() -> Self {
         let stats = HEAP.stats();
         let alive = |taken: usize, given_back: usize| taken.saturating_sub(given_back) as u64;
@@ -31,17 +31,17 @@ impl Held {
         }
     }
 
-    /// The less of either.
+    /// The smaller of each count.
     pub(crate) fn least(self, other: Self) -> Self {
         Self { bytes: self.bytes.min(other.bytes), blocks: self.blocks.min(other.blocks) }
     }
 
-    /// As a child answers [`HELD`].
+    /// The answer of a child to [`HELD`].
     pub(crate) fn told(self) -> Value {
         json!([self.bytes, self.blocks])
     }
 
-    /// With what a child has.
+    /// Adds the counts of a child.
     pub(crate) async fn and_of(self, child: &Peer) -> Result<Self, CallError> {
         let [bytes, blocks]: [u64; 2] = child.call(HELD, &json!({})).await?;
         Ok(Self { bytes: self.bytes + bytes, blocks: self.blocks + blocks })

@@ -1,5 +1,5 @@
-//! Good and bad peers over real sockets for as long as is wanted, half of all requests cancelled at random times: nothing may
-//! grow. `soak --wire websocket --minutes 1 --svg websocket.svg`
+//! Good and bad peers over real sockets for any time, with half of all requests cancelled at random times: nothing
+//! may grow. `soak --wire websocket --minutes 1 --svg websocket.svg`
 
 mod agent;
 mod bad;
@@ -33,22 +33,22 @@ use self::samples::{Sample, growth, leaked, refused};
 use self::tally::Tally;
 use self::wires::{Address, Connect, Door, Wire};
 
-/// Why a run could not be made.
+/// Why a run could not start.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Peers that ask properly, and that do not.
+/// The numbers of peers that follow the protocol and of those that do not.
 const GOOD: u64 = 8;
 const BAD: u64 = 4;
-/// What bad peers left behind is gone so long after they have.
+/// The time after which everything of bad peers must be gone.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Looks at the heap once they are gone.
+/// How often the heap is read after they are gone.
 const LONGER: usize = 2;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let runtime = match Builder::new_multi_thread()
         .worker_threads(2)
-        // Threads of blocking handlers that are done go before what is alive is counted.
+        // Idle threads of blocking handlers end before the heap is counted.
         .thread_keep_alive(Duration::from_millis(500))
         .enable_all()
         .build()
@@ -81,12 +81,12 @@ fn failed(error: &Failure) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The agent of a child.
+/// The agent of a child process.
 async fn serve() -> Result<(), Failure> {
     let link = Box::new(this_process()).open().await?;
     let peer =
         Peer::builder(ACP).role(Role::Server).serve(agent::router()).limits(agent::limits()).attach(link)?;
-    // How it ends is its parent's affair.
+    // The parent decides how it ends.
     let _ = peer.closed().await;
     Ok(())
 }
@@ -138,21 +138,21 @@ fn soak(runtime: &Runtime, options: &Options) -> Result<ExitCode, Failure> {
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What was seen.
+/// The observations of a run.
 struct Run {
     before: Sample,
     samples: Vec<Sample>,
-    /// Where in them the second load begins and ends.
+    /// The range of samples of the second load.
     second: Range<usize>,
-    /// When the peers had gone: from which second to which.
+    /// The ranges of seconds in which the peers were gone.
     quiet: Vec<[f64; 2]>,
     after: Sample,
-    /// What is alive of the heap, after each load.
+    /// The live part of the heap, after each load.
     held: [Held; 2],
 }
 
 impl Run {
-    /// What is not as it should be.
+    /// The violations.
     fn wrong(&self) -> Vec<String> {
         let second = self.samples.get(self.second.clone()).unwrap_or_default();
         let mut wrong = growth(second, &self.before, &self.after);
@@ -162,7 +162,7 @@ impl Run {
     }
 }
 
-/// Who is served, how one connects, and what is looked at meanwhile.
+/// The server, the way to connect to it, and the values that are sampled.
 struct Stage<'a> {
     options: &'a Options,
     tally: &'a Arc<Tally>,
@@ -170,9 +170,9 @@ struct Stage<'a> {
     connect: Connect,
     address: Address,
     counts: Option<ServerCounts>,
-    /// A connection that is there for all of the run: what each request leaves in its own connection is not gone with it.
+    /// A connection that stays for the whole run: a leak of each request in its connection remains visible.
     lasting: Peer,
-    /// The process behind it, looked at from outside.
+    /// The process behind it, observed from outside.
     child: Option<ChildHandle>,
     begun: Instant,
 }
@@ -206,11 +206,11 @@ async fn play(options: &Options, metrics: &RuntimeMetrics, tally: &Arc<Tally>) -
 }
 
 impl Stage<'_> {
-    /// A third of the time, and two thirds, each until all who came have gone.
+    /// A load for a third of the time, and one for two thirds, each until all peers have gone.
     async fn play(&self) -> Result<Run, Failure> {
-        // One who asks starts what is there from the first request on, such as the one link of stateless HTTP.
+        // The first request creates what then stays, such as the one link of stateless HTTP.
         good::last(self.options.wire, &self.connect, self.tally).await;
-        // Its end is no part of what was there before.
+        // The end of this peer must not count as a part of the initial state.
         let since = Instant::now();
         while self.counts.as_ref().is_some_and(|counts| counts.sessions() > 1) && since.elapsed() < SETTLE {
             sleep(Duration::from_millis(20)).await;
@@ -245,7 +245,7 @@ impl Stage<'_> {
         Ok(Held::now().and_of(&self.lasting).await?)
     }
 
-    /// Good and bad peers for so long, and until the last of them has gone.
+    /// Good and bad peers for this time, and until the last of them has gone.
     async fn load(&self, time: Duration, which: u64, samples: &mut Vec<Sample>) -> Result<(), Failure> {
         let (wire, tally) = (self.options.wire, self.tally);
         tally.begin();
@@ -274,8 +274,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Looks each second until all is as it was, or for long enough; and then a little longer at the heap, of which the least counts:
-    /// what is still being given back is no leak.
+    /// Samples each second until all values are as before, or for long enough. Then it reads the heap for a little
+    /// longer and keeps the smallest counts, because memory that is still being released is not a leak.
     async fn settle(
         &self,
         before: &Sample,

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The options of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What makes this run again, from the repository's root: the same calls and attacks, though not the same order of threads.
+    /// The command that repeats this run, from the repository's root: the same calls and attacks, but not the same
+    /// order of threads.
     pub(crate) fn command(&self) -> String {
         let (wire, minutes, seed) = (self.wire.name(), self.time.as_secs_f64() / 60.0, self.seed);
         let soak = "GLIBC_TUNABLES=glibc.malloc.mmap_threshold=131072 cargo run --release -p rescind-integration-tests --bin soak --";
@@ -27,7 +28,7 @@ impl Options {
     }
 
     /// # Errors
-    /// One sentence about what is wrong.
+    /// A sentence with the error.
     pub(crate) fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let (mut wire, mut minutes, mut svg, mut seed) = (None, 1.0, None, 1);
         while let Some(word) = words.next() {

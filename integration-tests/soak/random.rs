@@ -1,4 +1,4 @@
-//! Numbers that are the same for the same seed (splitmix64). No secret depends on them.
+//! Pseudorandom numbers, the same for the same seed (splitmix64). No secret depends on them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `bound`, which is not 0.
+    /// A number below `bound`, which is not 0.
     pub(crate) const fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -26,7 +26,7 @@ impl Random {
         self.below(2) == 0
     }
 
-    /// Up to so many milliseconds, to the microsecond.
+    /// A duration up to this many milliseconds, in microseconds.
     pub(crate) const fn up_to(&mut self, milliseconds: u64) -> Duration {
         Duration::from_micros(self.below(milliseconds * 1000 + 1))
     }

@@ -1,4 +1,4 @@
-//! What is looked at each second, and what the samples say.
+//! The sampled values of each second, and their evaluation.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use rescind::ServerCounts;
 
 use crate::heap::Held;
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
-    /// Since the run began.
+    /// The time since the run began.
     pub(crate) at: Duration,
-    /// Resident, in bytes; over stdio the lasting child's too.
+    /// Resident memory, in bytes. Over stdio it includes the lasting child's.
     pub(crate) memory: u64,
-    /// Open descriptors; over stdio the lasting child's too.
+    /// Open descriptors. Over stdio they include the lasting child's.
     pub(crate) descriptors: u64,
     pub(crate) tasks: u64,
     /// Requests and calls at either end.
     pub(crate) slots: u64,
-    /// What the server counts over all its connections.
+    /// The server's counts over all its connections.
     pub(crate) running: u64,
     pub(crate) draining: u64,
     pub(crate) sessions: u64,
 }
 
 impl Sample {
-    /// `None` where the system does not tell what a process holds, or the child is gone.
+    /// `None` if the system does not report the memory of a process, or the child is gone.
     pub(crate) fn now(
         at: Duration,
         tasks: usize,
@@ -45,7 +45,7 @@ impl Sample {
         Some(Self { at, memory, descriptors, tasks: tasks as u64, slots, running, draining, sessions })
     }
 
-    /// What has to come back to where it was, by name.
+    /// The values that must return to their initial value, by name.
     fn counts(&self) -> [(&'static str, u64); 6] {
         [
             ("descriptors", self.descriptors),
@@ -57,31 +57,32 @@ impl Sample {
         ]
     }
 
-    /// All is as it was `before`.
+    /// Whether all values are as `before`.
     pub(crate) fn is_back(&self, before: &Self) -> bool {
         self.counts().iter().zip(before.counts()).all(|((_, now), (_, before))| *now <= before)
     }
 }
 
-/// Memory may grow by so much from the third quarter of a run to the last: allocators keep what they had, and how many requests
-/// there are at one moment is chance. In bytes, and as a part of what there was.
+/// How much memory may grow from the third quarter of a run to the last, in bytes and as a part of the memory:
+/// allocators keep memory, and the number of requests at one moment is random.
 const MEMORY: u64 = 3 << 20;
 const MEMORY_PART: u64 = 20;
 
-/// All of the process at any time, in bytes: the server's 256 MiB, and as much again by half for the clients' ends in the same process
-/// and for the allocator.
+/// The highest allowed memory of the process, in bytes: the server's 256 MiB, and half of that again for the clients'
+/// ends in the same process and for the allocator.
 const PEAK: u64 = 384 << 20;
 
-/// A server that is too busy for more than one in so many of what good peers ask, while others flood it, is one that serves nobody.
+/// A server fails if it refuses more than one in this many requests of good peers as overloaded, while others flood
+/// it.
 const OVERLOADED: u64 = 2;
 
-/// What is alive may be so much more after the second load than after the first, however many calls were made: how large the buffers
-/// that stay once were is chance, some hundred KiB in a few blocks. An allocation left by each call is seen from 500 calls on, 64 bytes
-/// more in a table from 8192 on; a minute makes tens of thousands. The second load is twice as long as the first, so that a table
-/// that only grows has grown again by then.
+/// How much more may be alive after the second load than after the first, independent of the number of calls. The
+/// size of the buffers that stay is random: some hundred KiB in a few blocks. A leak of one allocation for each call
+/// is visible from 500 calls on, and one of 64 bytes in a table from 8192 on; a minute makes tens of thousands of
+/// calls. The second load is twice as long as the first, so that a table that only grows has grown again by then.
 const ALIVE: Held = Held { bytes: 512 << 10, blocks: 500 };
 
-/// What is alive that was not before as many calls again.
+/// Compares the heap after the second load with the heap after the first.
 pub(crate) fn leaked(first: Held, second: Held) -> Vec<String> {
     let mut leaked = Vec::new();
     for (what, first, second, allowed) in [
@@ -98,15 +99,15 @@ pub(crate) fn leaked(first: Held, second: Held) -> Vec<String> {
     leaked
 }
 
-/// Whether so many of `asked` were refused as overloaded that the server cannot be said to serve.
+/// Whether so many of `asked` were refused as overloaded that the server counts as not serving.
 pub(crate) fn refused(overloaded: u64, asked: u64) -> Option<String> {
     (overloaded > asked / OVERLOADED).then(|| {
         format!("I10: {overloaded} of {asked} calls and handshakes of good peers were refused as overloaded")
     })
 }
 
-/// What grew, and by how much; nothing if all is well. `before` is from before any peer came, `after` from when the last one had
-/// gone for a while.
+/// The values that grew, and by how much. Empty if none did. `before`: before any peer came. `after`: some time after
+/// the last one has gone.
 pub(crate) fn growth(samples: &[Sample], before: &Sample, after: &Sample) -> Vec<String> {
     let mut grown = Vec::new();
     let third = median(samples, 2);

@@ -1,11 +1,11 @@
-//! What all peers of a run count together, and what went wrong.
+//! The common counters of all peers of a run, and the failures.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rescind::Peer;
 
-/// Faults beyond these are counted and not kept.
+/// The most faults that are kept. Further ones are only counted.
 const KEPT: usize = 10;
 
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(crate) struct Tally {
     pub(crate) cancelled: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) attacks: AtomicU64,
-    /// Calls and handshakes of good peers that the server was too busy for.
+    /// Calls and handshakes of good peers that the server refused as overloaded.
     pub(crate) overloaded: AtomicU64,
     over: AtomicBool,
     faults: Mutex<(u64, Vec<String>)>,
@@ -50,12 +50,12 @@ impl Tally {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// One end of a connection, whose requests are counted until it has none and is closed.
+    /// Adds one end of a connection. Its requests are counted until it has none and is closed.
     pub(crate) fn watch(&self, peer: Peer) {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer);
     }
 
-    /// The requests and calls that exist at the ends of all connections, closed ones included.
+    /// The requests and calls at the ends of all connections, including closed ones.
     pub(crate) fn slots(&self) -> u64 {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = |peer: &Peer| {

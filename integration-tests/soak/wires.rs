@@ -1,4 +1,4 @@
-//! The wires: how each is served within this process, or by a child, and how it is connected to.
+//! The wires: how each is served within this process or by a child, and how it is connected to.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ const ALL: [(Wire, &str); 7] = [
     (Wire::Acp, "http-acp"),
 ];
 
-/// This program is an agent on its stdin and stdout if it is started with this word.
+/// With this argument, this program is an agent on its stdin and stdout.
 pub(crate) const AGENT: &str = "--agent";
 
-/// How a connection is begun.
+/// Opens a connection.
 pub(crate) type Connect = Arc<dyn Fn() -> Result<Box<dyn Transport>, Failure> + Send + Sync>;
 
-/// Where a peer of no library goes.
+/// The address for a peer without the library.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
     Tcp { address: String, path: &'static str },
@@ -55,7 +55,7 @@ pub(crate) enum Address {
     Child,
 }
 
-/// A wire that is ready.
+/// A wire that is ready for use.
 pub(crate) struct Door {
     /// `None`: each connection starts a child that serves.
     pub(crate) server: Option<Server>,
@@ -76,17 +76,17 @@ impl Wire {
         if self == Self::Stateless { MCP_2026 } else { ACP }
     }
 
-    /// Whether the server may ask on a connection of this wire.
+    /// Whether the server may send requests on a connection of this wire.
     pub(crate) fn asks_back(self) -> bool {
         self != Self::Stateless
     }
 
-    /// Whether each request in flight has a connection of its own.
+    /// Whether each request in flight has a separate connection.
     pub(crate) const fn has_a_connection_each(self) -> bool {
         matches!(self, Self::Streamable | Self::Stateless | Self::Acp)
     }
 
-    /// Params with what each request of this wire's protocol carries.
+    /// Params with the members that each request of this wire's protocol carries.
     pub(crate) fn params(self, params: Value) -> Value {
         if self != Self::Stateless {
             return params;
@@ -145,7 +145,7 @@ async fn http<B: ServerBinding>(
     path: &'static str,
     transport: impl Fn(HttpClient) -> Box<dyn Transport> + Send + Sync + 'static,
 ) -> Result<Door, Failure> {
-    // What bad peers leave behind is over soon.
+    // The connections of bad peers end soon.
     let soon = Duration::from_secs(5);
     let http = HttpServer::new(binding).path(path).session_idle(soon).header_timeout(soon).body_timeout(soon);
     let listener = http.keep_alive(soon).idle_timeout(2 * soon).bind("127.0.0.1:0").await?;

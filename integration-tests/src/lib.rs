@@ -1,1 +1,1 @@
-//! Tests over whole programs; see `tests/` and `interop/`.
+//! Tests of whole programs; see `tests/` and `interop/`.

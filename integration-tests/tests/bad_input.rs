@@ -1,5 +1,5 @@
-//! Bad input at every level, in one session over bytes: each bad frame gets an error of its own, and the session goes
-//! on as if it had not come. And children that are none.
+//! Bad input at every level, in one session over bytes: each bad frame gets its own error, and the session continues
+//! as if it had not arrived. Also child commands that are not servers.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,11 +14,11 @@ use rescind_testkit::fixture::Fixture;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// In bytes; room for the deepest frame here.
+/// In bytes. The deepest frame here fits.
 const LIMIT: usize = 256 * 1024;
 const FRAMINGS: [Framing; 2] = [Framing::Newline, Framing::ContentLength];
 
-/// A client that writes bytes, to a served fixture.
+/// A client that writes bytes, connected to a served fixture.
 struct Session {
     stream: DuplexStream,
     framing: Framing,
@@ -52,7 +52,7 @@ impl Session {
         self.stream.write_all(&bytes).await.unwrap();
     }
 
-    /// The next frame; `None`: the connection was closed.
+    /// The next frame. `None`: the connection was closed.
     async fn recv(&mut self) -> Option<Value> {
         loop {
             if let Some(Decoded::Frame(body)) = self.frames.next_frame() {
@@ -69,7 +69,7 @@ impl Session {
         }
     }
 
-    /// What comes before the answer to a request sent now, which must come.
+    /// The frames before the answer to a request that is sent now. The answer must arrive.
     async fn until_answered(&mut self) -> Vec<Value> {
         self.asked += 1;
         let id = self.asked;
@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// Sends one bad frame: it gets this code, under this id, and nothing else happens.
+    /// Sends one bad frame: it gets this code with this id, and it has no other effect.
     async fn refused(&mut self, body: &[u8], code: i64, id: Value) {
         let shown = String::from_utf8_lossy(body.get(..body.len().min(100)).unwrap()).into_owned();
         self.send(body).await;

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use serde_json::{Value, json};
 
-/// A client that knows `Content-Length` and nothing of the library.
+/// A client that implements `Content-Length` framing without the library.
 struct Client {
     server: Child,
     input: ChildStdin,
@@ -69,7 +69,7 @@ impl Client {
         self.tell(&json!({"jsonrpc": "2.0", "method": "initialized", "params": {}}));
     }
 
-    /// Nothing more comes, and the process ends, though its input is open.
+    /// Checks that nothing more arrives and that the process ends, although its input is open.
     fn ends(mut self) -> ExitStatus {
         let mut rest = Vec::new();
         self.output.read_to_end(&mut rest).expect("the output ends");
@@ -107,7 +107,7 @@ fn a_language_server_serves_nothing_before_initialize_and_fails_without_shutdown
     assert_eq!(client.ends().code(), Some(1));
 }
 
-/// What the page shows is what is compiled and driven here.
+/// The code on the page is the code that is compiled and run here.
 #[test]
 fn the_page_shows_this_server() {
     let page = include_str!("../../docs/language-server.md");
@@ -118,7 +118,7 @@ fn the_page_shows_this_server() {
     assert_eq!(shown, program);
 }
 
-/// Asks it to begin, over a wire that nobody told a framing.
+/// Sends `initialize` over a transport without a framing setting.
 async fn begins(peer: rescind::Peer) {
     let asked = json!({"processId": null, "rootUri": null, "capabilities": {}});
     let told = peer.call::<_, Value>("initialize", &asked).await.expect("it answers");

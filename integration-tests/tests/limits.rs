@@ -1,4 +1,4 @@
-//! SECURITY.md names every bound with the value it has in the code.
+//! SECURITY.md lists every limit with its value in the code.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::fs;
@@ -12,7 +12,8 @@ fn read(file: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// As the page writes a number: in kibi- and mebibytes where it is one, else with a comma after the thousands from five digits on.
+/// The forms of a number on the page: in kibibytes or mebibytes if it is a multiple, otherwise with commas from five
+/// digits on.
 fn shown(number: u64) -> Vec<String> {
     let digits = number.to_string();
     let commas = match digits.len() {
@@ -28,7 +29,7 @@ fn shown(number: u64) -> Vec<String> {
     forms
 }
 
-/// The rows of SECURITY.md that have this.
+/// The rows of SECURITY.md that contain this.
 fn rows<'a>(page: &'a str, what: &str) -> Vec<&'a str> {
     page.lines().filter(|line| line.starts_with('|') && line.contains(what)).collect()
 }
@@ -38,7 +39,7 @@ fn has_value(row: &str, forms: &[String]) -> bool {
     forms.iter().any(|form| [' ', ','].iter().any(|end| row.contains(&format!(" {form}{end}"))))
 }
 
-/// The fields of a plain struct, as `Debug` writes them, one a line.
+/// The fields of a plain struct, as `Debug` prints them, one on each line.
 fn fields(debug: &str) -> Vec<(String, String)> {
     let pairs = debug.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(": "));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -76,7 +77,8 @@ fn the_limits_of_a_server_stand_with_their_defaults() {
     assert!(rows(&page, "`ServerLimits::idle_timeout`").iter().any(|row| row.contains("| no limit |")));
 }
 
-/// What cannot be set: the file, the constant, its value, and words of its row on the page with the value as it stands there.
+/// The limits that cannot be set: the file, the constant, its value, words of its row on the page, and the value in
+/// the form of the page.
 const FIXED: [(&str, &str, &str, &str, &str); 60] = [
     ("core/src/driver/admission/seats.rs", "LEAVING", "64", "made room and still close", "64"),
     ("core/src/id.rs", "MAX_ID_BYTES", "256", "bytes of an id", "256"),
@@ -179,7 +181,8 @@ fn what_cannot_be_set_stands_with_its_value() {
     }
 }
 
-/// Constants at which nothing of a peer's is refused, dropped or cut: sizes of reads and of caches, pauses, turns, tags.
+/// Constants that do not cause a refusal, drop or cut of anything of a peer: sizes of reads and of caches, pauses,
+/// turns, tags.
 const NO_BOUNDS: [(&str, &[&str]); 64] = [
     ("core/src/id.rs", &["OURS"]),
     ("core/src/framing/mod.rs", &["SHED"]),
@@ -247,7 +250,7 @@ const NO_BOUNDS: [(&str, &[&str]); 64] = [
     ("websocket/src/link.rs", &["READ_BUFFER", "WRITE_BUFFER"]),
 ];
 
-/// The constants of a file that are a number or a time, tests left out.
+/// The constants of a file that are numbers or times, without those of tests.
 fn constants(source: &str) -> Vec<String> {
     let types = ["usize", "u64", "u32", "u16", "u8", "Duration"];
     let before_tests = source.split("#[cfg(test)]").next().unwrap_or_default();
@@ -267,7 +270,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whoever adds a constant that bounds something puts it in [`FIXED`] and on the page.
+/// A new constant that is a limit must be added to [`FIXED`] and to the page.
 #[test]
 fn no_constant_is_left_out() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");

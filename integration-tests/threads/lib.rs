@@ -11,27 +11,30 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Schedul
 use shuttle::thread::yield_now;
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
-/// The same orders each time.
+/// The seed, so that the orders are the same each time.
 const SEED: u64 = 0x5eed;
-/// Orders by chance, unless `RESCIND_SCHEDULES` says how many.
+/// The number of random orders, unless `RESCIND_SCHEDULES` sets it.
 const BY_CHANCE: usize = 1000;
-/// Orders with few changes of thread, a tenth as many.
+/// The most thread changes in orders with few changes, of which there are a tenth as many.
 const CHANGES: usize = 3;
 
-/// With a file's path, which is absolute as cargo runs a test in its package's folder: the one order to run.
+/// The variable with the path of a file with the one order to run. The path is absolute, because cargo runs a test in
+/// its package's folder.
 const SCHEDULE: &str = "RESCIND_SCHEDULE";
 
-/// Runs the test in orders of its threads that chance picks, and in orders with few changes of thread. `name` is the test's in its
-/// program, behind the program's: `calls::drop_and_drop`; `hangs` is the number of the invariant that a hang breaks. A failure leaves
-/// its schedule in a file, as it may be too long for a variable, and prints the command that runs that one again.
+/// Runs the test in random orders of its threads, and in orders with few changes of thread. `name`: that of the test,
+/// with the name of its program as a prefix: `calls::drop_and_drop`. `hangs`: the number of the invariant that a hang
+/// violates. A failure writes its schedule to a file, because it may be too long for a variable, and prints the
+/// command that runs it again.
 ///
 /// # Panics
-/// The test does, or hangs, in one of the orders.
+/// If the test panics or hangs in one of the orders.
 pub fn explore(name: &str, hangs: &str, test: impl Fn() + Send + Sync + Copy + 'static) {
-    // The machine asks for the time, and nothing here waits for it: the clock stands still.
+    // The machine reads the time, but nothing here waits for it: the clock is paused.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let Ok(runtime) = runtime else { panic!("no runtime, so no clock") };
-    // It is never dropped: behind a failure it would wake tasks of an order that is over, which ends the process with nothing told.
+    // The runtime is never dropped: after a failure the drop would wake tasks of an order that is over, which would
+    // end the process without a message.
     let runtime = Box::leak(Box::new(runtime));
     let _clock = runtime.enter();
     let test = move || {
@@ -56,8 +59,8 @@ pub fn explore(name: &str, hangs: &str, test: impl Fn() + Send + Sync + Copy + '
     println!("{name}: {orders} orders");
 }
 
-/// Lets tasks that are left over come to where they wait: one that is dropped while another one waits for its turn with a lock
-/// in hand could not end.
+/// Runs the remaining tasks until they wait: a task that is dropped while another one holds a lock and waits for its
+/// turn could not end.
 fn rest() {
     let mut alone = 0;
     while alone < 32 {
@@ -90,7 +93,8 @@ impl Tried<'_> {
         })
     }
 
-    /// What a hang breaks, and how to run the order again from the repository's root.
+    /// Prints the invariant that a hang violates, and the command that runs the order again from the repository's
+    /// root.
     fn tell(&self, panic: &(dyn Any + Send), new: &[PathBuf]) {
         let Self { name, hangs } = self;
         let said = panic.downcast_ref::<String>().map_or("", String::as_str);
@@ -99,7 +103,7 @@ impl Tried<'_> {
         }
         let file = match new {
             [file] => file.display().to_string(),
-            // Others failed at the same time.
+            // Other tests failed at the same time.
             _ => "<the file named above>".to_owned(),
         };
         let (program, test) = name.split_once("::").unwrap_or(("", name));
@@ -110,7 +114,7 @@ impl Tried<'_> {
     }
 }
 
-/// Where schedules are left: beside this program.
+/// The folder of schedules, next to this program.
 fn schedules() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_else(|error| panic!("this program is nowhere: {error}"));
     let folder = program.with_file_name("schedules");
@@ -123,8 +127,8 @@ fn files(folder: &Path) -> BTreeSet<PathBuf> {
     entries.filter_map(|entry| entry.ok()?.path().canonicalize().ok()).collect()
 }
 
-/// Makes a test of each line, which is run in many orders of its threads: `tests! { "I13"; name: expression; }`, with the number of
-/// the invariant that a hang breaks.
+/// Makes a test of each line, which runs in many orders of its threads: `tests! { "I13"; name: expression; }`, with
+/// the number of the invariant that a hang violates.
 #[macro_export]
 macro_rules! tests {
     ($hangs:literal; $($name:ident: $test:expr;)*) => {
@@ -135,7 +139,7 @@ macro_rules! tests {
     };
 }
 
-/// Makes a test of each pair: `play` of the two, in many orders of their threads.
+/// Makes a test of each pair: `play` with both, in many orders of their threads.
 #[macro_export]
 macro_rules! pairs {
     ($hangs:literal; $($name:ident: $first:ident, $second:ident;)*) => {

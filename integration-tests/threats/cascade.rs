@@ -1,4 +1,4 @@
-//! Trees of requests as wide and as deep as can be, in a small stack.
+//! The widest and deepest trees of requests, in a small stack.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +12,14 @@ use tokio::sync::Notify;
 use crate::counts::{TIMED, spent};
 use crate::{in_time, trial, until};
 
-/// A fifth in a debug build, where each takes ten times as long; the machine alone walks all of them there too.
+/// A fifth in a debug build, in which each child takes ten times as long. There the machine alone still walks all of
+/// them.
 const WIDE: u64 = if TIMED { 100_000 } else { 20_000 };
 const DEEP: u64 = 1000;
-/// Of the thread all of it runs in.
+/// The stack size of the thread in which all of it runs.
 const STACK: usize = 256 * 1024;
-/// Of a core: both sides and all handlers share one thread, and what others make that wait is not ours.
+/// The limit in time of a core: both sides and all handlers share one thread, and the waits that other processes
+/// cause do not count.
 const SOON: Duration = Duration::from_secs(1);
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -37,7 +39,7 @@ fn small<F: Future<Output = ()> + 'static>(test: fn() -> F) {
     std::thread::Builder::new().stack_size(STACK).spawn(run).unwrap().join().unwrap();
 }
 
-/// The best of three: a machine that others use too makes a run slower, caches included, and none faster.
+/// The best of three runs: other processes on the machine can make a run slower, but not faster.
 async fn wide_in_time() {
     let mut best = Duration::MAX;
     for _ in 0..3 {
@@ -49,13 +51,13 @@ async fn wide_in_time() {
     panic!("{best:?} of a core at best");
 }
 
-/// What it takes of a core.
+/// The time of a core that it takes.
 async fn wide() -> Duration {
     let mut limits = Limits::default();
     limits.max_running_handlers = 200_000;
     limits.max_calls = 200_000;
     limits.max_outbox_frames = 200_000;
-    // Each child is held with what belongs to it, at both ends.
+    // Each child is kept with its data at both ends.
     limits.max_memory_bytes = 256 << 20;
     let (near, far) = memory_pair();
     let all = Arc::new(Notify::new());

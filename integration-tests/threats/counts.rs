@@ -1,6 +1,7 @@
-//! How many times an attack is played: the number of the table in a release build, less in a debug build, which takes ten
-//! times as long for each. `.ci/threats` runs the release build with `RESCIND_THREATS_SHORT=1`, a tenth of each flood; `.ci/nightly
-//! threats` plays all. `RESCIND_THREATS_FULL=1` plays a million over HTTP too, which takes a quarter of an hour for each trial there.
+//! How many times an attack is played: the number of the table in a release build, and fewer in a debug build, which
+//! takes ten times as long for each. `.ci/threats` runs the release build with `RESCIND_THREATS_SHORT=1`, a tenth of
+//! each flood; `.ci/nightly threats` plays all. `RESCIND_THREATS_FULL=1` plays a million over HTTP too, which takes a
+//! quarter of an hour for each trial there.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,17 +11,17 @@ use libtest_mimic::Trial;
 use crate::alone;
 use crate::wires::{Kind, Wire};
 
-/// Set to `1` it asks for the million on every wire.
+/// If set to `1`, plays the million on every wire.
 const FULL: &str = "RESCIND_THREATS_FULL";
-/// Set to `1` it asks for a tenth.
+/// If set to `1`, plays a tenth.
 const SHORT: &str = "RESCIND_THREATS_SHORT";
 
 fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
 }
 
-/// The million of the table. Over HTTP, where each frame is a POST with a response of its own, it is as many as take about 40 s of two
-/// cores, unless [`FULL`] asks for all. Whole turns of `pairs::TOGETHER`, all of them.
+/// The million of the table. Over HTTP, where each frame is a POST with a separate response, it is the number that
+/// takes about 40 s of two cores, unless [`FULL`] is set. All of them are multiples of `pairs::TOGETHER`.
 pub(crate) fn million_over(wire: &Wire) -> usize {
     match (cfg!(debug_assertions), wire.kind) {
         _ if is_set(FULL) => 1_000_000,
@@ -32,16 +33,16 @@ pub(crate) fn million_over(wire: &Wire) -> usize {
     }
 }
 
-/// What a wall clock says holds in a release build only.
+/// Times of a wall clock are checked in a release build only.
 pub(crate) const TIMED: bool = !cfg!(debug_assertions);
 /// In bytes.
 pub(crate) const MIB: usize = 1 << 20;
 
-/// Whether this system tells a process what it holds.
+/// Whether this system reports the memory of a process.
 const IS_TOLD: bool = cfg!(target_os = "linux");
 
-/// A trial that counts what its process holds, in a process of its own. Where no system tells that, none is made, which a line says
-/// aloud. Nothing else here may ask `resident` or `descriptors`.
+/// A trial that counts the memory of its process, in a separate process. If the system does not report it, no trial
+/// is made, which a line on stderr says. Only these trials may call `resident` or `descriptors`.
 pub(crate) fn counting<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Option<Trial>
 where
     F: Future<Output = ()>,
@@ -59,21 +60,21 @@ pub(crate) fn resident() -> usize {
     usize::try_from(held).expect("no process holds more than it can address")
 }
 
-/// The descriptors this process has open. The losses ask for it, which are played on Unix.
+/// The open descriptors of this process. The losses use it, which are played on Unix.
 #[cfg(unix)]
 pub(crate) fn descriptors() -> usize {
     let open = rescind_testkit::open_descriptors(None).expect("the system tells");
     usize::try_from(open).expect("no process has so many")
 }
 
-/// What this thread had of a core since a first look at it. What others make it wait is not in it.
+/// The time of a core that this thread has used. Waits that other threads cause do not count.
 #[cfg(unix)]
 pub(crate) fn spent() -> Duration {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(spent).expect("a clock that runs forward")
 }
 
-/// A wall clock, where none tells what a thread had.
+/// A wall clock, for systems that do not report the time of a thread.
 #[cfg(not(unix))]
 pub(crate) fn spent() -> Duration {
     use std::sync::LazyLock;

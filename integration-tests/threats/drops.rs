@@ -1,4 +1,5 @@
-//! Every future of ours dropped at every point where it waits, and a child that dies at every byte it writes.
+//! Every future of this library dropped at each point at which it waits, and a child that dies at each byte that it
+//! writes.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{in_time, trial, until};
 
-/// More polls than any of these futures needs: each is dropped one poll later than before until it is done.
+/// More polls than any of these futures needs: each is dropped one poll later than before until it completes.
 const POLLS: usize = 500;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -25,7 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A future that is given up after so many polls; `None`: it was.
+/// A future that is dropped after this many polls. `None`: it was dropped.
 struct For<'a, T>(Pin<Box<dyn Future<Output = T> + Send + 'a>>, usize);
 
 impl<T> Future for For<'_, T> {
@@ -36,7 +37,7 @@ impl<T> Future for For<'_, T> {
             return Poll::Ready(None);
         }
         self.1 -= 1;
-        // Polled again whether or not it is woken: each state it can be in is one it may be dropped in.
+        // Polled again whether or not it is woken, because it may be dropped in each of its states.
         cx.waker().wake_by_ref();
         self.0.as_mut().poll(cx).map(Some)
     }
@@ -71,7 +72,7 @@ async fn ours(what: &'static str) {
         let (near, far) = memory_pair();
         let server = Peer::builder(ACP).serve(router()).attach(far).unwrap();
         let client = Peer::builder(ACP).role(Role::Client).attach(near).unwrap();
-        // The other half of what goes on is under way too.
+        // The other operations run at the same time.
         let beside = client.call::<_, Value>("echo", &json!(["beside"])).start().unwrap();
         let told = client.call::<_, Value>("tell", &json!({})).notifications_where(|_| true).start().unwrap();
         let mut notices = told.notifications();
@@ -80,7 +81,7 @@ async fn ours(what: &'static str) {
             until("both have come", || server.stats().started == 2).await;
         }
         if what == "closed" {
-            // Somebody ends it.
+            // The server ends the connection.
             let server = server.clone();
             tokio::spawn(async move { server.shutdown(Duration::from_secs(5)).await });
         }
@@ -100,7 +101,7 @@ async fn ours(what: &'static str) {
         };
         let is_done = For(future, polls).await.is_some();
         if what == "closed" || (what == "shutdown" && polls > 0) {
-            // It is not taken back: what was asked before is answered, and the connection ends.
+            // The shutdown is not taken back: the earlier calls are answered, and the connection ends.
             let _ = in_time("L3: the end", client.closed()).await;
             assert_eq!(
                 in_time("I13: what was asked before", told).await,
@@ -122,7 +123,7 @@ async fn ours(what: &'static str) {
     panic!("{what} is never done");
 }
 
-/// A connection that is given up before it is open leaves nothing.
+/// A connection that is dropped before it is open leaves nothing.
 async fn connecting() {
     for polls in 0..POLLS {
         let (listener, transport) = memory_listener();
@@ -157,7 +158,7 @@ mod children {
 
     use super::{ACP, Peer, Value, in_time, json};
 
-    /// What the child says before it is killed: two answers and a notification.
+    /// The child's output before it is killed: two answers and a notification.
     fn script(ids: [u64; 2]) -> String {
         let [first, second] = ids;
         format!(
@@ -168,7 +169,7 @@ mod children {
         )
     }
 
-    /// The ids our calls have on a fresh connection.
+    /// The ids of our calls on a new connection.
     async fn ids() -> [u64; 2] {
         let (link, mut theirs) = rescind::memory_pair();
         let peer = Peer::builder(ACP).attach(link).unwrap();
@@ -189,7 +190,7 @@ mod children {
         // The end of the output ends a line too.
         let ends: Vec<_> = script.match_indices('\n').map(|(at, _)| at).collect();
         for bytes in 0..=script.len() {
-            // The child reads both requests first, or its death could be quicker than they are.
+            // The child reads both requests first. Otherwise it could die before they arrive.
             let lines = "read -r one; read -r two; printf '%s' \"$SCRIPT\"; kill -9 $$";
             let command = Command::new("sh").args(["-c", lines]).env("SCRIPT", &script[..bytes]);
             let (link, child) = command.start().unwrap();

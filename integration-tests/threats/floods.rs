@@ -1,4 +1,5 @@
-//! A peer that asks and cancels without end, on each wire: what is alive, what is kept and who else is served.
+//! A peer that sends requests and cancels without end, on each wire: which handlers are alive, what is kept, and
+//! whether others are served.
 
 mod cross;
 mod nothing;
@@ -18,7 +19,7 @@ use crate::wires::{Setting, WIRES, Wire};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    // ACP's binding posts one frame after another, so that a flood of it is none.
+    // ACP's binding posts one frame after another, so a flood over it is not one.
     for wire in WIRES.into_iter().filter(|wire| wire.name != "http-acp") {
         let name = format!("floods::pairs_of_request_and_cancel::{}", wire.name);
         trials.extend(counting(name, move || async move { on_two_workers(move || pairs::pairs(wire)) }));
@@ -37,11 +38,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// How many tasks a worker polls before it asks the system which pipes and sockets are ready. tokio's default is 61, and a busy worker
-/// then notices an echo only after 61 turns of the flood: that wait is the runtime's, and longer the more work a turn has, whoever serves.
+/// How many tasks a worker polls before it asks the system which pipes and sockets are ready. tokio's default is 61:
+/// a busy worker then detects an echo only after 61 turns of the flood. That wait is caused by the runtime, is longer
+/// if a turn has more work, and would be the same for any server.
 const EVENT_INTERVAL: u32 = 4;
 
-/// As a server is run: the client that floods has a thread of its own, all connections share two workers.
+/// As in a server program: the client that floods has a separate thread, and all connections share two workers.
 fn on_two_workers<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -54,12 +56,13 @@ fn on_two_workers<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'sta
     std::thread::spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// What carries a stranger's own ids and has sessions; the other bindings and versions of HTTP share its code.
+/// The wires that carry a client's own ids and have sessions. The other bindings and versions of HTTP share their
+/// code.
 fn floodable() -> impl Iterator<Item = Wire> {
     WIRES.into_iter().filter(|wire| !matches!(wire.name, "http2-streamable" | "http-acp"))
 }
 
-/// How many handlers exist, whatever the machine believes.
+/// How many handlers exist, regardless of the machine's counters.
 #[derive(Clone, Default)]
 struct Alive {
     now: Arc<AtomicUsize>,
@@ -82,7 +85,7 @@ impl Drop for One {
     }
 }
 
-/// `deaf` ignores its cancel, `wait` does not; `echo` answers.
+/// `deaf` ignores its cancel, `wait` does not, `echo` answers.
 fn router(alive: &Alive) -> Router {
     let (deaf, wait) = (alive.clone(), alive.clone());
     Router::new()
@@ -110,14 +113,14 @@ fn kept_open() -> Setting {
     Setting { idle: Duration::from_secs(3600), ..Setting::default() }
 }
 
-/// What memory was at the beginning, and the most it came to after that.
+/// The memory at the beginning, and the most after that.
 struct Memory {
     begun: usize,
     most: usize,
 }
 
 impl Memory {
-    /// What the process needs once it has by now.
+    /// The process has by now allocated what it needs once.
     fn begin() -> Self {
         let now = resident();
         Self { begun: now, most: now }

@@ -1,5 +1,5 @@
-//! The floor: who floods is served by something that knows frames alone. What a second connection waits for beside that is the machine's,
-//! and the wire's.
+//! The floor: the flood is served by code that only handles frames. The waits of a second connection are then caused
+//! by the machine and the transport.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,11 +11,12 @@ use rescind::transport::{
 };
 use tokio::task::JoinSet;
 
-/// So many frames are read before others have their turn, as by our driver.
+/// How many frames are read before other tasks have a turn, as in our driver.
 const BATCH: usize = 16;
 
-/// Starts a task for each request, as any server does, answers it when that ends, and takes each cancel in, until the connection ends. A
-/// task ends after the grace of the flood's handlers; over the most that may run, requests are answered at once.
+/// Starts a task for each request, as any server does, answers it when the task ends, and reads each cancel, until
+/// the connection ends. A task ends after the grace of the flood's handlers. Above the handler limit, requests are
+/// answered at once.
 pub(crate) async fn serve(link: Link, most: usize, grace: Duration) {
     let Link { mut rx, mut tx, .. } = link;
     let mut running = JoinSet::new();
@@ -37,7 +38,7 @@ pub(crate) async fn serve(link: Link, most: usize, grace: Duration) {
                     }
                     None
                 }
-                // The first opens the connection.
+                // The first message opens the connection.
                 Some(Ok(TransportEvent::Message(inbound))) if read > 0 && running.len() < most => {
                     running.spawn(async move {
                         tokio::time::sleep(grace).await;
@@ -63,7 +64,7 @@ pub(crate) async fn serve(link: Link, most: usize, grace: Duration) {
     }
 }
 
-/// Of the frames of a flood only requests have this member.
+/// Among the frames of a flood only requests have this member.
 fn is_request(inbound: &Inbound) -> bool {
     inbound.body.windows(5).any(|bytes| bytes == b"\"id\":")
 }
@@ -77,7 +78,7 @@ fn answer(inbound: Inbound) -> Outbound {
 async fn send(tx: &mut Pin<Box<dyn Sender>>, out: Outbound) -> Result<(), TransportError> {
     poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Data, cx) {
         Poll::Pending => {
-            // What is not flushed makes no room.
+            // Frames that are not flushed make no room.
             let _ = tx.as_mut().poll_flush(cx);
             tx.as_mut().poll_ready(Lane::Data, cx)
         }

@@ -1,4 +1,4 @@
-//! Ten thousand requests under one id, on each wire that lets a stranger choose ids freely.
+//! Ten thousand requests with one id, on each wire that allows a client to choose ids freely.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::wires::{Kind, Setting, WIRES, Wire};
 use crate::{in_time, trial, until};
 
 const DUPLICATES: usize = 10_000;
-/// So many are on their way at once.
+/// How many are on their way at once.
 const AT_ONCE: usize = 500;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let of = |wire: Wire| {
         trial(format!("ids::ten_thousand_requests_under_one_id::{}", wire.name), move || one_id(wire))
     };
-    // In HTTP the second is refused with 409 on its own exchange; see the table.
+    // In HTTP the second request is refused with 409 on its own exchange; see the table.
     WIRES.into_iter().filter(|wire| wire.kind == Kind::Connection).map(of).collect()
 }
 
@@ -41,7 +41,7 @@ async fn one_id(wire: Wire) {
     for n in 0..DUPLICATES {
         stranger.request(&json!(7), "gate", &json!([n])).await;
         if n % AT_ONCE == 0 {
-            // Who asks without reading the refusals is cut off; see the fault `slow_reader`.
+            // A client that sends requests without reading the refusals is cut off; see the fault `slow_reader`.
             stranger.flush().await;
             until("the refusals so far", || stranger.heard() > n).await;
         }

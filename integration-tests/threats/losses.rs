@@ -1,4 +1,4 @@
-//! Peers that go without a word, or stay without one: how soon they are gone here, and whether a descriptor is left.
+//! Peers that vanish or stay silent: the time until they are gone here, and whether a descriptor is left.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::raw::Raw;
 use crate::wires::{Door, Kind, Setting, WIRES, Wire, accept};
 use crate::{in_time, until};
 
-/// This program is an agent where the environment has this.
+/// This program is an agent if the environment has this variable.
 pub(crate) const AGENT: &str = "RESCIND_THREAT_AGENT";
 const AT_ONCE: Duration = Duration::from_millis(50);
 const GRACE: Duration = Duration::from_millis(100);
-/// A session of HTTP that lost its client ends after so long.
+/// The time after which an HTTP session without its client ends.
 const IDLE: Duration = Duration::from_millis(300);
 
 pub(crate) fn serve() -> ExitCode {
@@ -49,7 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Within twice its timeout, on a wall clock in a release build alone.
+/// Checks that it took at most twice its timeout, on a wall clock in a release build only.
 fn is_in_time(since: Instant, timeout: Duration) {
     let took = since.elapsed();
     eprintln!("counted: gone after {took:?}, its timeout is {timeout:?}");
@@ -57,7 +57,7 @@ fn is_in_time(since: Instant, timeout: Duration) {
 }
 
 async fn reset(wire: Wire) {
-    // What the process needs once it has before it is counted.
+    // The process allocates what it needs once before it is counted.
     resets(wire).await;
     let before = descriptors();
     for _ in 0..20 {
@@ -85,11 +85,11 @@ async fn resets(wire: Wire) {
     agent.seen.until("wait 1 signalled: disconnected").await;
     let _ = in_time("L3: the end", agent.peer.closed()).await;
     agent.is_clean("who was asked").await;
-    // Where a session is the connection it ends at once; elsewhere when nobody has used it for its time.
+    // If the connection is the session, it ends at once. Otherwise it ends when it is unused for its time.
     is_in_time(since, if wire.kind == Kind::Connection { AT_ONCE } else { IDLE + limits.detach_grace });
 }
 
-/// The peer's kernel answers nothing but RST from here on.
+/// From here on the peer's kernel answers only with RST.
 fn reset_now(raw: Raw) {
     let socket: TcpStream = match raw {
         Raw::Text(stream) => stream.into_inner(),
@@ -134,8 +134,8 @@ async fn children(signal: Signal) {
         assert!(in_time("L3: the end", client.peer.closed()).await.is_err(), "L3: how it ended is told");
         is_in_time(since, GRACE);
     } else {
-        // It is there and says nothing, as if it were busy: no wait of ours is without an end, and its silence is noticed by a call's
-        // deadline, by who waited for the answer to its cancel, and by a shutdown.
+        // The peer is connected and silent, as if it were busy. Each wait has an end: its silence is detected by the
+        // deadline of a call, by the wait for the answer to a cancel, and by a shutdown.
         let timed = client.peer.call::<_, Value>("wait", &json!({"n": 3})).timeout(GRACE).start().unwrap();
         assert_eq!(ended(cancelled).await, "cancelled by caller, unconfirmed", "I13");
         is_in_time(since, limits.cancel_response_timeout);
@@ -147,7 +147,7 @@ async fn children(signal: Signal) {
         in_time("L3: the shutdown", client.peer.shutdown(Duration::ZERO)).await;
         assert_eq!(ended(kept).await, "cancelled by shutdown, unconfirmed", "I13");
         in_time("L3: it is killed", child.wait()).await;
-        // Its input is closed, SIGTERM, SIGKILL.
+        // Its input is closed, then SIGTERM, then SIGKILL.
         is_in_time(since, limits.flush_timeout + limits.cancel_grace + 2 * GRACE);
     }
     assert!(!in_time("L3: it is reaped", child.wait()).await.success());

@@ -1,10 +1,10 @@
-//! The threat table: each attack or fault as a test with its number. What another test holds already is not played
-//! twice: `rows.rs` lists every row with the tests that hold it, and `table.rs` fails if one of them is gone.
+//! The threat table: each attack or fault as a test with its number. Attacks that another test already covers are not
+//! played twice: `rows.rs` lists every row with its tests, and `table.rs` fails if one of them is missing.
 //!
-//! Times hold in virtual time; wall times and ratios are asked of a release build alone, as are the counts of the table
-//! (`counts.rs`).
+//! Times are checked in virtual time. Wall times, ratios and the counts of the table (`counts.rs`) are checked in a
+//! release build only.
 //!
-//! `cargo test -p rescind-integration-tests --test threats floods` runs those whose name has that.
+//! `cargo test -p rescind-integration-tests --test threats floods` runs the tests with `floods` in their name.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -57,8 +57,8 @@ use libtest_mimic::Arguments;
 
 use self::trial::{alone, in_time, trial, until};
 
-/// Over HTTP/1.1 each POST that is not answered has a connection, and both its ends are here: 32 sessions that attack have 16
-/// each.
+/// Over HTTP/1.1 each POST without an answer has a connection with both ends in this process: 32 attacking sessions
+/// have 16 each.
 const OPEN_FILES: u64 = 2048;
 
 fn main() -> ExitCode {

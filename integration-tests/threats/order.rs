@@ -20,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     WIRES.into_iter().filter(|wire| wire.kind == Kind::Connection).map(of).collect()
 }
 
-/// A text document as an editor keeps it: each change says which version it makes.
+/// A text document in an editor: each change contains the version that it creates.
 async fn changes(wire: Wire) {
     let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
     let (record, known) = (Arc::clone(&seen), Arc::clone(&seen));
@@ -67,7 +67,7 @@ async fn changes(wire: Wire) {
     eprintln!("counted: {}: {most} waited at most, {} were dropped", wire.name, dropped());
     assert!(seen.lock().unwrap().is_sorted_by(|one, next| one < next), "in their order, and each once");
     assert!(most <= limit, "I11: {most} wait");
-    // They come quicker than anyone can handle them; what has no room is the newest, and is told.
+    // They arrive faster than they can be handled. The newest ones find no room, and their drop is reported.
     assert!(handled() >= limit, "{} were handled", handled());
     assert_eq!(told.load(Ordering::SeqCst), dropped(), "each that was dropped is told here");
     assert_eq!(answers.len(), CHANGES / 100, "requests are answered between them");

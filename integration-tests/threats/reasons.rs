@@ -1,4 +1,4 @@
-//! A reason for a cancel is a stranger's text: what shows it shows one short line.
+//! The reason of a cancel is text from the peer. It is always shown as one short line.
 
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("reasons::each_is_one_log_line_under_a_kilobyte".into(), one_line)]
 }
 
-/// Each event as a line, as a log would have it.
+/// Each event as a line, as in a log.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 

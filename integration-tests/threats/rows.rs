@@ -1,7 +1,7 @@
-//! The threat table: every attack or fault, what must hold, and the tests that hold it.
+//! The threat table: every attack or fault, the required behaviour, and the tests that check it.
 
-/// A file, from the root of the repository, and tests in it: the names of functions, or how the names of trials begin. A
-/// scenario is a file alone.
+/// A file, from the root of the repository, and tests in it: the names of functions, or the prefixes of the names of
+/// trials. A scenario is only a file.
 pub(crate) type Tests = (&'static str, &'static [&'static str]);
 
 pub(crate) struct Row {
@@ -15,7 +15,8 @@ pub(crate) const ROWS: [Row; 23] = [
         attack: "1,000,000 pairs of request and cancel on each wire, over HTTP 40,960 (all with RESCIND_THREATS_FULL=1; CI plays a tenth of each flood, by night all), handlers ignore the cancel",
         must_hold: "live handlers never over the limit; memory +16 MiB at most; a second connection's p99 under 5 times what it is beside two \
                     busy threads, or beside the same flood served without us, whichever is more",
-        // Where leaving is the cancel a million of them would use up the ports of the machine: ten thousand by night, a thousand in a debug build.
+        // If closing an exchange is the cancel, a million of them would use up the ports of the machine: the nightly
+        // run plays ten thousand, and a debug build a thousand.
         tests: &[
             ("integration-tests/threats/floods.rs", &["floods::pairs_of_request_and_cancel::"]),
             (

@@ -1,4 +1,4 @@
-//! A client that writes whatever it likes, over any wire, and reads what comes.
+//! A client that writes arbitrary frames over any wire and reads the answers.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::in_time;
 use crate::wires::{Door, accept};
 
-/// What becomes of the frames that come.
+/// How received frames are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hears {
     /// They are counted.
@@ -29,13 +29,13 @@ pub(crate) struct Stranger {
     tx: Pin<Box<dyn Sender>>,
     heard: Arc<AtomicUsize>,
     kept: mpsc::UnboundedReceiver<Value>,
-    /// It reads on a thread of its own, which is none of the server's and ends with the sender.
+    /// It reads on a separate thread, which is not one of the server's and ends with the sender.
     reading: (oneshot::Sender<()>, JoinHandle<()>),
     exchanges: u64,
 }
 
 impl Stranger {
-    /// A stranger that has shaken hands, and the peer that serves it.
+    /// A stranger after its handshake, and the peer that serves it.
     pub(crate) async fn meet(door: &mut Door, router: Router, limits: &Limits, mode: Hears) -> (Self, Peer) {
         let serve = |link| {
             Peer::builder(rescind::dialect::ACP)
@@ -48,7 +48,7 @@ impl Stranger {
         Self::meet_with(door, serve, mode).await
     }
 
-    /// A stranger that has shaken hands, and whatever serves it.
+    /// A stranger after its handshake, and the task that serves it.
     pub(crate) async fn meet_with<S>(
         door: &mut Door,
         serve: impl FnOnce(Link) -> S,
@@ -90,13 +90,13 @@ impl Stranger {
         Self { tx: link.tx, heard, kept, reading: (leaves, thread), exchanges: 0 }
     }
 
-    /// The next frame that is kept.
+    /// The next frame that was kept.
     pub(crate) async fn hear(&mut self) -> Value {
         self.flush().await;
         in_time("a frame", self.kept.recv()).await.expect("the connection goes on")
     }
 
-    /// How many frames have come.
+    /// How many frames have arrived.
     pub(crate) fn heard(&self) -> usize {
         self.heard.load(Ordering::SeqCst)
     }
@@ -110,7 +110,7 @@ impl Stranger {
 
     pub(crate) async fn cancel(&mut self, id: &Value) {
         let body = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": id}});
-        // To the wire it is an answer: of all frames the one that nothing holds back.
+        // For the transport it is an answer, because an answer is never held back.
         self.write(body.to_string(), FrameKind::Answer, ExchangeId::NONE).await;
     }
 
@@ -118,7 +118,7 @@ impl Stranger {
         let tx = &mut self.tx;
         let ready = poll_fn(|cx| match tx.as_mut().poll_ready(Lane::Data, cx) {
             std::task::Poll::Pending => {
-                // What is not flushed makes no room.
+                // Frames that are not flushed make no room.
                 let _ = tx.as_mut().poll_flush(cx);
                 tx.as_mut().poll_ready(Lane::Data, cx)
             }
@@ -135,7 +135,7 @@ impl Stranger {
         in_time("flushing", poll_fn(|cx| tx.as_mut().poll_flush(cx))).await.expect("the connection goes on");
     }
 
-    /// Goes without a word.
+    /// Disconnects without a close.
     pub(crate) fn leave(self) {
         let (leaves, thread) = self.reading;
         drop(leaves);

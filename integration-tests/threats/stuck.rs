@@ -1,4 +1,4 @@
-//! What does not move: a peer that reads nothing, handlers that end by no means, and both sides waiting for each other.
+//! Blocked sides: a peer that does not read, handlers that never end, and both sides waiting for each other.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -18,12 +18,12 @@ use crate::counts::TIMED;
 use crate::wires::{Kind, WIRES};
 use crate::{alone, in_time, trial, until};
 
-/// Within so long of its time a thing happens that has one.
+/// How much later than its time a timed event may happen.
 const PROMPT: Duration = Duration::from_millis(50);
 const RESULTS: usize = 4000;
-/// In bytes: more of them than any wire here holds for a reader.
+/// In bytes: together more than any wire here buffers for a reader.
 const RESULT: usize = 4 * 1024;
-/// Frames an outbox may hold here: far fewer than the results.
+/// The limit of frames in an outbox here: far fewer than the results.
 const OUTBOX: usize = 256;
 const HANDLERS: usize = 1024;
 const ROUNDS: usize = 100;
@@ -49,8 +49,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The outbox is full of a few of the results; the others wait with their permits, and behind them in the queue. The time is the
-/// test's own: nothing that goes by it can be late.
+/// The outbox is full with a few of the results. The others wait with their permits, and further requests wait in the
+/// queue. The test controls the time, so nothing that depends on it can be late.
 async fn unread(wire: crate::wires::Wire) {
     let mut limits = Limits::default();
     limits.max_outbox_frames = OUTBOX;
@@ -67,7 +67,7 @@ async fn unread(wire: crate::wires::Wire) {
     let is_bounded = || agent.peer.queue_stats().outbox_frames <= OUTBOX;
     let waiting = if wire.kind == Kind::Connection {
         let permits = limits.max_running_handlers as u64;
-        // Each is written, in the outbox, or waits; the one more is who is cancelled.
+        // Each result is written, is in the outbox, or waits. The additional one is the cancelled request.
         until("L2, I11: all is read, and results wait with their permits", || {
             let stats = agent.peer.stats();
             let all = stats.finished - before + stats.running + stats.queued;
@@ -77,7 +77,7 @@ async fn unread(wire: crate::wires::Wire) {
         assert_eq!(agent.peer.queue_stats().outbox_frames, OUTBOX, "I11: {:?}", agent.peer.queue_stats());
         RESULTS
     } else {
-        // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
+        // A client of HTTP has 1024 requests in flight. The others wait on its side. Each has a separate response.
         let in_flight = 1000;
         until("L2, I11: all is read, and the results wait", || {
             agent.peer.stats().finished - before >= in_flight as u64
@@ -97,8 +97,8 @@ async fn unread(wire: crate::wires::Wire) {
     ends.close().await;
 }
 
-/// Calls without a time of their own, on a wire that is full. I13: a cancel settles those it cancels although nothing can be written,
-/// and the close the others.
+/// Calls without a deadline, on a full wire. I13: a cancel settles its calls although nothing can be written, and the
+/// close settles the others.
 async fn unanswered() {
     tokio::time::pause();
     let (near, _unread) = memory_pair();
@@ -132,7 +132,7 @@ async fn unanswered() {
     until("I3: no call is left", || client.stats().calls == 0).await;
 }
 
-/// A loop that awaits and does not look at its cancel: the answer comes with the grace, to the millisecond.
+/// A loop that awaits and ignores its cancel: the answer comes with the grace, to the millisecond.
 async fn loops() {
     tokio::time::pause();
     let (near, far) = memory_pair();
@@ -157,7 +157,7 @@ async fn loops() {
     assert_eq!(server.stats().aborted, 1);
 }
 
-/// A runtime of several threads, as a handler that never yields takes one for itself.
+/// A runtime with several threads, because a handler that never yields blocks one of them.
 fn never_yields(blocking: bool) {
     std::thread::spawn(move || {
         let runtime =
@@ -218,7 +218,7 @@ async fn spins(blocking: bool) {
     until("I3: and then it is gone", || server.stats().slots == 0).await;
 }
 
-/// Threads that wait here until the test lets them go.
+/// Threads that wait here until the test releases them.
 #[derive(Clone, Default)]
 struct Threads(Arc<(Mutex<bool>, Condvar, AtomicUsize)>);
 
@@ -240,7 +240,8 @@ impl Threads {
     }
 }
 
-/// The one that draining handlers reach first, and the one over all of them, as large as this process has threads.
+/// The limit that draining handlers reach first, and the limit of all handlers, as large as the number of threads of
+/// this process.
 fn caps() -> [(ServerLimits, &'static str); 2] {
     let draining = ServerLimits::default();
     let mut running = ServerLimits::default();
@@ -249,7 +250,7 @@ fn caps() -> [(ServerLimits, &'static str); 2] {
     [(draining, "draining"), (running, "running")]
 }
 
-/// Reconnecting does not reset what a server counts.
+/// A reconnect does not reset the counts of a server.
 fn deaf_and_blocking(cap: ServerLimits) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -282,7 +283,8 @@ async fn reconnects(cap: ServerLimits) {
     let server = Server::builder([ACP]).serve(router).limits(limits).server_limits(cap).listen(listener);
     let serving = tokio::spawn(server.run());
     let hello = json!({"protocolVersion": 1});
-    // A connection in memory is a client: of its draining handlers its share is counted. Over the limit the next one is refused.
+    // A connection in memory counts as a client, and its share of the draining handlers is counted. Above the limit
+    // the next one is refused.
     let drains = cap.max_draining_handlers < HANDLERS;
     let filling = if drains {
         cap.max_draining_handlers / cap.client_share.of(cap.max_draining_handlers) + 1
@@ -299,7 +301,7 @@ async fn reconnects(cap: ServerLimits) {
             drop(client);
             drop(calls);
             if drains && round + 1 == filling {
-                // The graces are over when others are refused.
+                // The graces have ended when others are refused.
                 until_draining(&transport, &hello).await;
             }
         } else {
@@ -320,7 +322,7 @@ async fn reconnects(cap: ServerLimits) {
     assert!(most <= cap.max_running_handlers);
     threads.let_go();
     until("all are gone", || threads.alive() == 0).await;
-    // And it serves again.
+    // After that it serves again.
     let client = Peer::builder(ACP).role(Role::Client).connect(transport.clone()).await.unwrap();
     in_time("serving again", async {
         while client.call::<_, Value>("echo", &json!([1])).await != Ok(json!([1])) {
@@ -355,7 +357,7 @@ fn assert_overloaded(answer: Result<Value, CallError>) {
     }
 }
 
-/// Each handler asks its caller for something that has no permit there: nobody gets one until the queue time is over.
+/// Each handler calls its caller, where no permit is free: no call gets one until the queue time ends.
 async fn deadlock() {
     tokio::time::pause();
     let limits = Limits::default();
@@ -401,7 +403,7 @@ async fn deadlock() {
         server.stats().slots + client.stats().slots + server.stats().calls + client.stats().calls == 0
     })
     .await;
-    // Who serves stays open.
+    // The serving side stays open.
     client.shutdown(Duration::ZERO).await;
     in_time("L3: the other side's end", server.closed()).await.unwrap();
     tokio::time::resume();

@@ -1,4 +1,5 @@
-//! Every row of the threat table and every promise of the README has its tests: one that is gone, ignored or no test any more fails here.
+//! Every row of the threat table and every promise of the README has its tests: a missing or ignored test, or one
+//! that is not a test any more, fails here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use libtest_mimic::{Failed, Trial};
 use crate::rows::{ROWS, Row};
 use crate::there::{Built, is_function};
 
-/// Whose trials these are; those of other programs are held by those.
+/// The folder of these trials. Other programs check their own trials.
 const HERE: &str = "integration-tests/threats/";
 
-/// `others` are all of this program's but these.
+/// `others`: all trials of this program except these.
 pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     let built = Arc::new(Built::of(others));
     let held = |(at, row): (usize, Row)| {
@@ -59,7 +60,7 @@ fn gone(built: &Built) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The table of promises in the README: each link names a test, and leads to its file.
+/// The table of promises in the README: each link names a test and points to its file.
 fn promises(built: &Built) -> Result<(), Failed> {
     let readme = read("README.md")?;
     let section = readme.split_once("## Promises").and_then(|(_, rest)| rest.split("\n## ").next());
@@ -81,8 +82,9 @@ fn promises(built: &Built) -> Result<(), Failed> {
     if kept < 10 { Err(format!("the README has {kept} promises").into()) } else { Ok(()) }
 }
 
-/// A function that is marked as a test; one that a macro of its file or the conformance suite makes a test of; a trial, by how its
-/// name begins; or the command that runs a program whose trials are made of data, as its head says it.
+/// Whether the test exists: a function that is marked as a test; one that a macro of its file or the conformance
+/// suite makes a test; a trial, by the prefix of its name; or the command that runs a program whose trials are made
+/// from data, as its module documentation contains it.
 fn is_there(file: &str, source: &str, test: &str, built: &Built) -> bool {
     if test.starts_with("cargo test ") {
         return source.lines().any(|line| line.starts_with("//! ") && line.contains(test));
@@ -96,7 +98,7 @@ fn is_there(file: &str, source: &str, test: &str, built: &Built) -> bool {
         return source.contains(&format!("\npub async fn {test}("))
             && rules.contains(&format!("rule!({test});"));
     }
-    // As a macro that makes tests is given it, a line each.
+    // A macro that makes tests has one on each line.
     let makes_tests = source
         .lines()
         .zip(source.lines().skip(1))

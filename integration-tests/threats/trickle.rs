@@ -1,8 +1,8 @@
-//! Peers that say a byte a second, 200 at once, on a clock that stands still: each is timed out at its wire's limit, however much it
-//! still has to say.
+//! Peers that send one byte a second, 200 at once, on a paused clock: each is timed out at the limit of its wire,
+//! regardless of what it still has to send.
 //!
-//! Over stdio and a named pipe nobody is: a slow peer there is of the user's own machine, and what is held of its frame is bounded
-//! (`bad_input.rs` of the faults).
+//! Over stdio and a named pipe there is no such limit: a slow peer there is on the user's own machine, and the
+//! buffered part of its frame is limited (`bad_input.rs` of the faults).
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::counts::{counting, resident};
 use crate::in_time;
 
 const PEERS: usize = 200;
-/// Nobody is heard for longer than its limit and this.
+/// How much longer than its limit a peer may be read.
 const PROMPT: Duration = Duration::from_secs(2);
-/// What a peer may cost that has said a few dozen bytes.
+/// The most memory for a peer that has sent a few dozen bytes.
 const EACH: usize = 64 * 1024;
-/// As long as a body may be without a session; none of it is there yet.
+/// The largest body without a session. None of it has arrived yet.
 const PROMISED: usize = 64 * 1024;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -45,7 +45,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     counted.into_iter().flatten().collect()
 }
 
-/// `said` at once, and then a byte a second, until the other side has closed: when it did, and what it said.
+/// Sends `said` at once, and then one byte a second, until the other side has closed. Returns when it closed and what
+/// it sent.
 async fn trickle(mut stream: DuplexStream, said: String) -> (Duration, String) {
     let since = Instant::now();
     stream.write_all(said.as_bytes()).await.expect("it is open");
@@ -56,26 +57,26 @@ async fn trickle(mut stream: DuplexStream, said: String) -> (Duration, String) {
     let trickling = async {
         loop {
             each_second.tick().await;
-            // Once it is closed there is nobody to say it to.
+            // After the close the write fails.
             let _ = write.write_all(b"x").await;
         }
     };
     tokio::select! {
-        // A stream that is cut ends as well.
+        // A stream that is cut off ends as well.
         _ = read.read_to_end(&mut heard) => {}
         () = trickling => {}
     }
     (since.elapsed(), String::from_utf8_lossy(&heard).into_owned())
 }
 
-/// All at once; each is closed at the limit, and what it is told begins so.
+/// All peers at once. Each is closed at the limit, and its answer begins with this text.
 async fn all(open: impl AsyncFn() -> DuplexStream, said: &str, limit: Duration, answer: &str) {
     let before = resident();
     let mut peers = JoinSet::new();
     for _ in 0..PEERS {
         peers.spawn(trickle(open().await, said.to_owned()));
     }
-    // Half of the time: what they cost while they are heard.
+    // At half of the time: the memory for them while they are read.
     let half = Instant::now() + limit / 2;
     let mut closed = 0;
     let early = tokio::time::timeout_at(half, peers.join_next()).await;
@@ -92,7 +93,7 @@ async fn all(open: impl AsyncFn() -> DuplexStream, said: &str, limit: Duration, 
     assert_eq!(closed, PEERS);
 }
 
-/// The limits are those that a server has by itself.
+/// The limits are the defaults of a server.
 async fn http(said: &str, limit: Duration, answer: &str) {
     tokio::time::pause();
     let (give, given) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! User code that panics where nobody expects it: it costs its own request, and nobody else hears of it.
+//! Application code that panics in unexpected places: only its own request is affected.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Panics when it is written.
+/// Panics when it is serialized.
 struct Unwritable;
 
 impl Serialize for Unwritable {
@@ -125,7 +125,7 @@ async fn panics(place: &'static str) {
         }
         _ => match in_time("I13: the answer", call.outcome()).await {
             Outcome::Failed(error) => assert_eq!(error.code, ErrorCode::INTERNAL_ERROR, "{error}"),
-            // What it drops at its end it drops after it answered.
+            // A value that is dropped at the end of the handler is dropped after the answer.
             Outcome::Completed(_) if place.contains("drop") => {}
             other => panic!("{other:?}"),
         },
@@ -133,7 +133,7 @@ async fn panics(place: &'static str) {
     lives(&client, &server, sibling).await;
 }
 
-/// A reader of notifications whose own test of them panics.
+/// A reader of notifications whose filter panics.
 async fn matcher() {
     let (near, far) = memory_pair();
     let router = router().method("tell", |ctx: CallContext, _: Value| async move {

@@ -1,4 +1,5 @@
-//! Whether a request is let in, and what it is told if not; and which exchanges end with nothing. Told from the account.
+//! Whether a request is admitted, how it is refused if not, and which exchanges end without a frame. Derived from the
+//! ledger.
 
 use rescind_core::dialect::{CancelledReply, Refusal};
 use rescind_core::inspect::Inspection;
@@ -9,18 +10,18 @@ use super::invariants::{Broken, holds_and_counts};
 use super::oracle::{Kind, Name};
 use super::state::{BLOCKING, CANCELS_COME_ON, HELLO_COMES_ON, IDS, MachineState, OVER};
 
-/// What has to come of an input that could be refused or end an exchange.
+/// The expected result of an input that can be refused or can end an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing of either kind.
+    /// No result of either kind.
     None,
     /// A request gets a slot.
     LetIn,
-    /// This is all that is said, if anything; and this is remembered of the key.
+    /// The only output, if any, and the status that is remembered for the key.
     Told(Option<Output>, Option<(RequestId, AckStatus)>),
 }
 
-/// A request that is asked.
+/// A request that arrives.
 struct Asked {
     name: Name,
     kind: Kind,
@@ -30,7 +31,7 @@ struct Asked {
 }
 
 impl MachineState {
-    /// What has to come of this input, as it stood before it.
+    /// The expected result of this input, from the state before it.
     pub(super) fn verdict(&self, input: Input, before: &Inspection) -> Verdict {
         let work = |id: u8| Asked {
             name: self.name(id),
@@ -68,7 +69,8 @@ impl MachineState {
             | Input::CancelByStranger
             | Input::CancelByNobody
             | Input::CancelElsewhere => {
-                // A cancel that is acknowledged ends its exchange by that.
+                // If a cancel gets an acknowledgement, the acknowledgement ends its exchange. Otherwise the exchange
+                // ends here.
                 let exchange = self.on(CANCELS_COME_ON);
                 let ends = exchange.is_peers() && !self.names_keys();
                 return Verdict::Told(ends.then_some(Output::ExchangeEnd { exchange, silent: false }), None);
@@ -161,7 +163,7 @@ impl MachineState {
         Verdict::Told(Some(told), known)
     }
 
-    /// I8: a cancel that came before its request counts for so long, and for its sender's request alone.
+    /// I8: an early cancel is valid for a limited time, and only for a request of its sender.
     fn was_early(&self, name: &Name, before: &Inspection) -> bool {
         let longest = self.session.limits().early_cancel_timeout;
         before.parked.iter().any(|(scope, key, principal, age)| {
@@ -187,7 +189,7 @@ impl MachineState {
         starts || queued < limits.max_queued_requests
     }
 
-    /// I1, I4: a request is let in or refused as the account says, once, and no other input is taken for one.
+    /// I1, I4: a request is admitted or refused as the ledger says, once, and no other input is taken for one.
     pub(super) fn check_verdict(
         &mut self,
         input: Input,

@@ -1,4 +1,5 @@
-//! What each input does to the session, and what the account learns of it. Calls of this side have a file of their own.
+//! The effect of each input on the session, and what the ledger records of it. The calls of this side are in a
+//! separate file.
 
 use rescind_core::dialect::{AckStyle, CancelledReply, Handshake, HandshakePart, LostStream, Role};
 use rescind_core::inspect::Inspection;
@@ -99,7 +100,7 @@ impl MachineState {
         Ok(None)
     }
 
-    /// What is about no request of its own: the clock, and what ends the connection.
+    /// Applies the inputs that concern no single request: time, and the end of the connection.
     fn give_to_all(&mut self, input: Input) -> Result<(), Broken> {
         let now = self.now;
         match input {
@@ -110,7 +111,7 @@ impl MachineState {
                 holds(!spins, "L4", || "what was due is due again at once".to_owned())?;
             }
             Input::Wait => {
-                // What is due meanwhile is done when it is due: a grace begins where another ends.
+                // Timers that are due in between are handled on time: one grace can begin when another ends.
                 let until = now + self.session.limits().early_cancel_timeout;
                 let mut steps = 0;
                 while let Some(due) = self.session.next_timeout().filter(|due| *due < until) {
@@ -174,13 +175,13 @@ impl MachineState {
         self.accept(key, name, kind)
     }
 
-    /// The exchange that the next request under an id comes on, where there are such.
+    /// The exchange of the next request with an id, if there are exchanges.
     pub(super) fn next_exchange(&self, id: u8) -> ExchangeId {
         let asked = self.done.requests.get(usize::from(id)).copied().unwrap_or_default();
         ExchangeId(u64::from(id) * u64::from(GENERATIONS) + u64::from(asked) + 1)
     }
 
-    /// The one that the last request under an id came on, if there was any.
+    /// The exchange of the last request with an id, if there was one.
     pub(super) fn last_exchange(&self, id: u8) -> ExchangeId {
         let ExchangeId(next) = self.next_exchange(id);
         ExchangeId(next - 1)
@@ -212,8 +213,8 @@ impl MachineState {
         Ok(key)
     }
 
-    /// What a cancel names, by whom and in which space. Where keys are shared, the last of the ids names a request by its id, which
-    /// is no key. `None`: it names nothing.
+    /// The request that a cancel names: its sender, its scope and its key. If keys are shared, the last of the ids
+    /// names a request by its id, which is not a key. `None`: it names no request.
     pub(super) fn meaning(&self, input: Input) -> Option<Name> {
         let meant = |id: u8| {
             let last = self.last_name(id);
@@ -235,7 +236,7 @@ impl MachineState {
         }
     }
 
-    /// Whether a cancel comes from who may not cancel what it names, or names nothing in its space.
+    /// Whether the sender of a cancel may not cancel the request it names, or whether it names none in its scope.
     pub(super) const fn is_strange(input: Input) -> bool {
         matches!(input, Input::CancelByStranger | Input::CancelByNobody | Input::CancelElsewhere)
     }
@@ -278,7 +279,8 @@ impl MachineState {
             let silent = self.session.dialect().rules().peer_cancelled == CancelledReply::Silence;
             self.ledger.cancel_by_stream(key, silent);
         } else if let Some(served) = self.ledger.served.get_mut(&key) {
-            // What is kept for good has no grace that could end: nothing but the end of all cancels it.
+            // A stream that is kept without a limit has no grace that can end. Only the end of the connection cancels
+            // its request.
             let ends = means == LostStream::Detach || self.session.limits().lost_stream_grace.is_some();
             served.detached = is_lost && ends;
         }

@@ -1,4 +1,5 @@
-//! Calls of this side: what can be done to them, what each does to the session, and what the account learns of it.
+//! The calls of this side: their possible inputs, the effect of each on the session, and what the ledger records of
+//! it.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +13,23 @@ use super::invariants::{Broken, holds};
 use super::oracle::Ending;
 use super::state::{CALLS, CHILD, MachineState};
 
-/// One thing that happens to a call.
+/// An input for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallInput {
-    /// This side calls, perhaps for a request it serves.
+    /// This side calls, possibly for a request that it serves.
     Make(Option<InboundKey>),
-    /// This side calls, and gives it a second.
+    /// This side calls, with a deadline of one second.
     MakeWithin,
     /// A handler calls on another connection.
     Adopt(InboundKey),
-    /// That call ends by itself.
+    /// That call ends.
     Release(u64),
-    /// A call goes on without its parent.
+    /// A call is detached from its parent.
     Detach(OutboundKey),
     /// A call's frame is written.
     Written(OutboundKey),
-    /// Its caller cancels it, and waits or returns; or does as is usual in its dialect.
+    /// Its caller cancels it, and waits or returns. Without a choice: as usual in its dialect.
     Cancel(OutboundKey, Option<AfterCancel>),
     /// Its cancel is written.
     CancelWritten(OutboundKey),
@@ -36,20 +37,20 @@ pub enum CallInput {
     Answer(OutboundKey, AnswerKind),
     /// The peer acknowledges its cancel: it is cancelled.
     Acked(OutboundKey),
-    /// The peer acknowledges its cancel: it is not.
+    /// The peer acknowledges its cancel: it is not cancelled.
     AckedNot(OutboundKey),
-    /// It fails on its way.
+    /// It fails on its way to the peer.
     Failed(OutboundKey),
-    /// The exchange it opened fails, as far as it is known by its number.
+    /// The exchange that it opened fails. Only the number of the exchange is known.
     ExchangeFailed(OutboundKey),
     /// The exchange that its cancel opened fails.
     CancelFailed(OutboundKey),
-    /// An answer comes that nobody waits for.
+    /// An answer arrives for which no call waits.
     LateAnswer,
 }
 
 impl MachineState {
-    /// Everything that can happen now to the calls there are, and a call by nobody's handler.
+    /// All inputs that are possible now for the existing calls, and a call without a parent.
     pub(super) fn calls_inputs(&self, inputs: &mut Vec<Input>) {
         let mut push = |input| inputs.push(Input::Call(input));
         if self.done.calls < CALLS {
@@ -117,7 +118,7 @@ impl MachineState {
                 }
             }
             CallInput::Detach(key) => {
-                // One that is cancelled already was cancelled as the child it was.
+                // A call that is already cancelled was cancelled as a child.
                 if let Some(made) = self.ledger.made.get_mut(&key).filter(|made| made.cancel.is_none()) {
                     made.parent = None;
                 }
@@ -136,7 +137,7 @@ impl MachineState {
                     format!("who cancels {key:?} was to be told {result:?}, and is told {told:?}")
                 })?;
             }
-            // As the driver does: a cancel that an answer has disarmed is not written.
+            // As in the driver: a cancel that an answer has disarmed is not written.
             CallInput::CancelWritten(key) => {
                 if self.session.wants_cancel(key) {
                     let cancel = self.ledger.made.get_mut(&key).and_then(|made| made.cancel.as_mut());
@@ -194,7 +195,7 @@ impl MachineState {
         }
     }
 
-    /// Why a call is not made, told from the account; of the session it takes how many it has.
+    /// Why a call is refused, derived from the ledger. Only the number of calls is taken from the session.
     fn refused(&self, parent: Option<InboundKey>) -> Option<CallRefused> {
         let Ending { half_closed, shutdown } = self.ledger.ending;
         if self.ledger.lost || self.ledger.closed || half_closed && !shutdown {
@@ -208,7 +209,7 @@ impl MachineState {
         (self.inspect().calls.len() >= self.session.limits().max_calls).then_some(CallRefused::TooMany)
     }
 
-    /// I5: a child of a cancelled request, and of one that has ended, is born cancelled.
+    /// I5: a child of a request that is cancelled or has ended is cancelled before it starts.
     fn may_have_children(&self, parent: InboundKey) -> bool {
         self.ledger.served.get(&parent).is_some_and(|parent| {
             !parent.signalled && !parent.is_settled() && !parent.offered && !parent.ended && !parent.aborted

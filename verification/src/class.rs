@@ -1,30 +1,31 @@
-//! What the dialects are told apart by, as far as the machine cares.
+//! The differences between dialects that matter to the machine.
 //!
-//! Every class is given every input that means something in it. Three mean something in one or two, and are given in those alone, as each
-//! widens a search: a handshake of which one half declares no cancels or neither does (`Gated`, which alone asks for declarations), a
-//! request that no message reaches because of its params (`Silence` and `Stateless`, whose dialects have such), and a second critical
-//! section within the first (`AnswerOwed` and `Acknowledged`: where the handler decides, and where the cancel does and its
-//! acknowledgement waits).
+//! Every class gets every input that has an effect in it. Three inputs have an effect in one or two classes and are
+//! used only there, because each of them widens a search: a handshake in which one side or neither declares cancels
+//! (`Gated`, the only class that requires declarations), a request that no message can cancel because of its params
+//! (`Silence` and `Stateless`, whose dialects have such requests), and a second critical section inside the first
+//! (`AnswerOwed` and `Acknowledged`: in the first class the handler decides the answer, in the second the cancel
+//! decides it and its acknowledgement waits).
 
 use rescind_core::dialect::{self, Dialect, Role};
 
-/// A class of dialects: one search each.
+/// A class of dialects. Each has one search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Class {
     /// A cancelled request is answered.
     AnswerOwed,
-    /// A peer that cancelled is owed silence.
+    /// A request that the peer cancelled is not answered.
     Silence,
     /// Cancels are acknowledged.
     Acknowledged,
-    /// Nothing is cancelled before both sides have said what they can.
+    /// Nothing is cancelled before both sides have declared their capabilities.
     Gated,
     /// This side is the client, and its cancels are acknowledged.
     Caller,
-    /// This side is the client, and the peer may end its calls. Where there is no order, the exchange is the space of ids.
+    /// This side is the client, and the peer may end its calls. Without an order, ids belong to an exchange.
     Ended,
-    /// This side serves, each request comes on an exchange of its own, and that is the space of its ids: there is no order.
+    /// This side serves. Each request has a separate exchange, to which its ids belong. There is no order.
     Stateless,
 }
 
@@ -66,7 +67,7 @@ impl Class {
         }
     }
 
-    /// The side that is looked at.
+    /// The side that is examined.
     #[must_use]
     pub const fn role(self) -> Role {
         match self {
@@ -77,7 +78,7 @@ impl Class {
         }
     }
 
-    /// The kinds of wire it runs on.
+    /// The kinds of transport on which it runs.
     #[must_use]
     pub const fn orders(self) -> &'static [Order] {
         match self {
@@ -91,7 +92,7 @@ impl Class {
         }
     }
 
-    /// The exchange is the space of ids.
+    /// Whether ids belong to an exchange.
     #[must_use]
     pub(super) const fn is_exchange_scoped(self, order: Order) -> bool {
         match (self, order) {
@@ -109,23 +110,23 @@ impl Class {
         }
     }
 
-    /// Some requests are out of reach of cancel messages.
+    /// Whether cancel messages cannot reach some requests.
     pub(super) const fn has_exempt_requests(self) -> bool {
         matches!(self, Self::Silence | Self::Stateless)
     }
 
-    /// Critical sections nest.
+    /// Whether critical sections nest.
     pub(super) const fn nests_shields(self) -> bool {
         matches!(self, Self::AnswerOwed | Self::Acknowledged)
     }
 }
 
-/// Whether a wire keeps the order of what is sent.
+/// Whether a transport keeps the order of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// It does: a byte stream, a WebSocket.
     Ordered,
-    /// It does not: each message is an exchange of its own.
+    /// It does not: each message is a separate exchange.
     Unordered,
 }
 

@@ -1,11 +1,11 @@
-//! Which engine checks which invariant, and the page that says so.
+//! Which engine checks which invariant, and the page that lists this.
 
-/// An invariant, as SEMANTICS numbers it.
+/// An invariant, with its number in SEMANTICS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invariant {
     /// Its number.
     pub number: &'static str,
-    /// What must hold.
+    /// The condition.
     pub holds: &'static str,
 }
 
@@ -13,7 +13,7 @@ const fn invariant(number: &'static str, holds: &'static str) -> Invariant {
     Invariant { number, holds }
 }
 
-/// Every invariant there is.
+/// All invariants.
 pub const INVARIANTS: [Invariant; 19] = [
     invariant("I1", "each accepted request is answered once, or silenced where that is owed"),
     invariant("I2", "nothing is written for a request after its answer or its silence"),
@@ -36,37 +36,38 @@ pub const INVARIANTS: [Invariant; 19] = [
     invariant("L4", "no step spins"),
 ];
 
-/// What looks for violations.
+/// A program that searches for violations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Engine {
-    /// Its name, as tests and the page call it.
+    /// Its name in tests and on the page.
     pub name: &'static str,
     /// What it drives, and how.
     pub drives: &'static str,
-    /// What runs it, behind `cargo test`.
+    /// The arguments of `cargo test` that run it.
     pub run: &'static str,
-    /// How it is known how far it goes.
+    /// How its depth is known.
     pub depth: Depth,
-    /// The numbers of the invariants it checks. The tests of the search, the reference and the fuzzer's corpus hold theirs against what
-    /// they have judged; the page's test holds those of the others against what their tests name.
+    /// The numbers of the invariants that it checks. The tests of the search, the reference and the fuzzer's corpus
+    /// compare this list with what they have judged. The page's test compares the lists of the other engines with
+    /// what their tests name.
     pub checks: &'static [&'static str],
 }
 
-/// How it is known how far an engine goes.
+/// How the depth of an engine is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Its test calls [`reached`](super::page::reached).
     Told,
-    /// It goes through a table, which says it.
+    /// It processes a table, whose size this text states.
     Table(&'static str),
 }
 
-/// What is held against a session after every step of it.
+/// The invariants that are checked after every step of a session.
 const SESSION: &[&str] = &[
     "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "L1", "L3", "L4",
 ];
 
-/// Every engine; one more is an entry more here.
+/// Every engine. A new engine is a new entry here.
 pub const ENGINES: [Engine; 8] = [
     Engine {
         name: "search",

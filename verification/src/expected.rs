@@ -1,4 +1,4 @@
-//! What an input is owed at once, told from the account and not from what the machine says of itself.
+//! The required immediate result of an input, derived from the ledger and not from the machine's own state.
 
 use rescind_core::dialect::{CancelFrom, CancelledReply, CapabilityGate, DecidedBy, Refusal, Role};
 use rescind_core::inspect::Inspection;
@@ -13,43 +13,43 @@ use super::invariants::{Broken, holds};
 use super::oracle::{Kind, Says};
 use super::state::MachineState;
 
-/// What has to come of an input, as it stood before.
+/// The required result of an input, from the state before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Owed {
     Nothing,
-    /// This call ends, by this answer.
+    /// This call ends with this answer.
     Answer(OutboundKey, AnswerKind),
-    /// This call is cancelled, and that comes to this.
+    /// This call is cancelled, with this effect.
     Cancel(OutboundKey, Cancels),
-    /// This call ends, as it fails on its way.
+    /// This call ends, because it fails on its way to the peer.
     Fail(OutboundKey, Fails),
-    /// A handler hears of the cancel that its critical section held off.
+    /// A handler gets the signal that its critical section delayed.
     Signal(InboundKey),
-    /// A handler is in a critical section still, and hears of nothing.
+    /// A handler is still in a critical section and gets no signal.
     NoSignal(InboundKey),
-    /// This request ends so.
+    /// This request ends with this result.
     End(InboundKey, Ends),
 }
 
-/// What comes of the cancel of a call of this side.
+/// The effect of a cancel of a call of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cancels {
-    /// Nothing: it has ended, or is being cancelled and its caller waits on.
+    /// None: it has ended, or it is already cancelled and its caller continues to wait.
     Nothing,
-    /// Its caller waits no longer.
+    /// Its caller stops waiting.
     Return,
-    /// It never was on the wire, and never will be.
+    /// It was not sent and never will be.
     TakenBack,
-    /// The peer cannot be told: it ends here.
+    /// The peer does not accept cancels, so the call ends on this side only.
     Untold,
-    /// The peer is told, and the caller waits.
+    /// The peer gets a cancel, and the caller waits.
     Sent,
-    /// The peer is told, and the caller does not wait.
+    /// The peer gets a cancel, and the caller does not wait.
     SentAndReturn,
 }
 
 impl Cancels {
-    /// What the canceller is told.
+    /// The result that the canceller gets.
     pub(super) const fn result(self) -> CancelResult {
         match self {
             Self::Nothing | Self::Return => CancelResult::AlreadySettled,
@@ -60,10 +60,10 @@ impl Cancels {
     }
 }
 
-/// What the caller of a call that fails on its way sees.
+/// The result for the caller of a call that fails on its way to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fails {
-    /// Nothing: it has ended.
+    /// None: it has ended.
     Nothing,
     /// It was cancelled before.
     Cancelled,
@@ -71,18 +71,18 @@ pub(super) enum Fails {
     Disconnected(bool),
 }
 
-/// How the end of a handler is told to the peer.
+/// How the end of a handler is reported to the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ends {
-    /// Not at all: it was decided before, or nobody is there.
+    /// Not at all: the result was decided before, or the connection is gone.
     Untold,
-    /// With what the handler gave.
+    /// With the result of the handler.
     Handler,
     /// As cancelled, for this cause.
     Cancelled(CauseKind),
     /// As a failure of this side.
     Failed,
-    /// With silence.
+    /// Without an answer.
     Silence,
 }
 
@@ -99,7 +99,7 @@ impl MachineState {
             {
                 Owed::Answer(key, kind)
             }
-            // A cascade may come to it in the same step, and then it returns as is usual.
+            // A cascade may reach it in the same step, and then it returns as usual.
             Input::Call(CallInput::Cancel(key, _)) if is_walked(&key) => Owed::Nothing,
             Input::Call(CallInput::Cancel(key, after)) => Owed::Cancel(key, self.cancel_ends(key, after)),
             Input::Call(CallInput::Failed(key) | CallInput::ExchangeFailed(key)) => {
@@ -118,7 +118,7 @@ impl MachineState {
         }
     }
 
-    /// What the cancel of a call comes to.
+    /// The effect of a cancel of a call.
     pub(super) fn cancel_ends(&self, key: OutboundKey, after: Option<AfterCancel>) -> Cancels {
         let rules = self.session.dialect().rules();
         let is_server = self.session.role() == Role::Server;
@@ -173,7 +173,7 @@ impl MachineState {
         }
     }
 
-    /// The peer names a call of this side: it ends, where its dialect lets the peer end it.
+    /// The peer names a call of this side: the call ends, if its dialect allows the peer to end it.
     fn called_off(&self, id: &RequestId) -> Owed {
         let number = id.as_number().and_then(|number| u64::try_from(number).ok()).map(CallNumber);
         let open = |made: &&super::oracle::Made| Some(made.number) == number && made.written && !made.settled;
@@ -185,7 +185,8 @@ impl MachineState {
         }
     }
 
-    /// What an acknowledgement of a cancel has to say. `key`: what it names that its sender may cancel.
+    /// The required status of an acknowledgement of a cancel. `key`: the request that it names and that its sender
+    /// may cancel.
     pub(super) fn says(&self, key: Option<&RequestId>, is_a_key: bool) -> Says {
         let rules = self.session.dialect().rules();
         if !is_a_key {
@@ -215,7 +216,7 @@ impl MachineState {
         }
     }
 
-    /// What became of a key, while that is remembered.
+    /// The status of a key, while it is remembered.
     fn recall(&self, key: &RequestId) -> Option<AckStatus> {
         let longest = self.session.limits().settled_id_lifetime;
         let young = |at| self.now.saturating_duration_since(at) < longest;
@@ -223,7 +224,7 @@ impl MachineState {
         last.filter(|(_, _, at)| young(*at)).map(|(_, status, _)| *status)
     }
 
-    /// Notes what becomes of a key by an output.
+    /// Records the status of a key from an output.
     pub(super) fn remember(&mut self, output: &Output) {
         let (key, status) = match output {
             Output::Reply(reply) => {
@@ -297,7 +298,7 @@ pub(super) fn check_owed(owed: Owed, outputs: &[Output]) -> Result<(), Broken> {
     }
 }
 
-/// I13: the cancel of a call comes to what it has to come to, for its caller and on the wire.
+/// I13: the cancel of a call has the required effect for its caller and on the transport.
 fn check_cancels(key: OutboundKey, cancels: Cancels, outputs: &[Output]) -> Result<(), Broken> {
     let (mut sent, mut retracted, mut ends) = (0, 0, Vec::new());
     for output in outputs {
@@ -325,7 +326,7 @@ fn check_cancels(key: OutboundKey, cancels: Cancels, outputs: &[Output]) -> Resu
     })
 }
 
-/// I1: a handler's end is told once and as it is owed, or not at all.
+/// I1: a handler's end is reported once and in the required form, or not at all.
 fn check_end_told(key: InboundKey, ends: Ends, outputs: &[Output]) -> Result<(), Broken> {
     let mut told = outputs.iter().filter(|output| match output {
         Output::Reply(reply) => reply.key == key,

@@ -1,4 +1,4 @@
-//! All that can be done to a session: by the peer, the user, the wire and the clock.
+//! All inputs of a session: from the peer, the application, the transport and the clock.
 
 use rescind_core::dialect::CapabilityGate;
 use rescind_core::inspect::{Inspection, RequestView, TimerView};
@@ -8,58 +8,58 @@ use super::calls::CallInput;
 use super::oracle::Served;
 use super::state::{CALLS, CHILD, GENERATIONS, IDS, MachineState};
 
-/// So many frames that are no message are answered in one go. What becomes of more is a test of the machine's own.
+/// The most bad frames that are answered in a burst. A separate test of the machine checks what happens above that.
 const BAD_FRAMES: u32 = 100;
 
-/// One thing that happens. Requests and calls are named by their keys, which are the same in each replay.
+/// An input. Requests and calls are named by their keys, which are the same in each replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Input {
-    /// The peer asks, under one of the ids.
+    /// The peer sends a request with one of the ids.
     Request(u8),
-    /// The peer asks under the first of the ids, and the server has no room for it on any connection.
+    /// The peer sends a request with the first of the ids, and the server has no room for it on any connection.
     RequestOver,
-    /// The peer asks under the last of the ids what no cancel message reaches.
+    /// The peer sends a request with the last of the ids that no cancel message can cancel.
     RequestExempt,
-    /// The peer begins the handshake, under an id of its own.
+    /// The peer begins the handshake, with a separate id.
     Hello,
-    /// The handshake is over.
+    /// The handshake is complete.
     Agreed(Declared),
     /// The peer cancels this id.
     Cancel(u8),
     /// The peer cancels the handshake.
     CancelHello,
-    /// Somebody else cancels the first of the ids.
+    /// Another principal cancels the first of the ids.
     CancelByStranger,
-    /// Nobody known cancels what somebody known has asked.
+    /// A sender without a principal cancels the request of a principal.
     CancelByNobody,
-    /// The peer cancels the first of the ids in a space where nothing has it.
+    /// The peer cancels the first of the ids in a scope in which no request has it.
     CancelElsewhere,
-    /// The peer cancels nothing.
+    /// The peer sends a cancel that names nothing.
     CancelNothing,
-    /// A frame of the peer is no message.
+    /// A frame of the peer is not a message.
     Bad,
-    /// Of a request of the peer no more than its id can be read: the first of the ids.
+    /// Only the id of the peer's request can be read: the first of the ids.
     BadRequest,
-    /// A handler says how it ends.
+    /// A handler reports its result.
     Offer(InboundKey, HandlerResult),
-    /// A handler's task is gone.
+    /// A handler's task has ended.
     Ended(InboundKey),
     /// A handler enters a critical section.
     Shield(InboundKey),
-    /// And leaves it.
+    /// A handler leaves it.
     Unshield(InboundKey),
     /// This side cancels a request it serves.
     LocalCancel(InboundKey),
-    /// A request this side serves is out of time.
+    /// The deadline of a request that this side serves has passed.
     Deadline(InboundKey),
-    /// What was said of a request that is gone comes once more.
+    /// An earlier input for a request that is gone is repeated.
     Stale(InboundKey),
-    /// The stream a request came on is lost.
+    /// The stream of a request is lost.
     StreamLost(InboundKey),
-    /// And is taken up again.
+    /// The stream is resumed.
     StreamBack(InboundKey),
-    /// Something happens to a call of this side.
+    /// An input for a call of this side.
     Call(CallInput),
     /// The input ends.
     HalfClose,
@@ -67,18 +67,19 @@ pub enum Input {
     Lost(DisconnectPolicy),
     /// This side shuts down.
     Shutdown,
-    /// Nobody has used the connection for too long.
+    /// The connection was unused for too long.
     Idle,
-    /// A cascade under way goes on.
+    /// A cascade in progress continues.
     Advance,
-    /// Time passes until something is due.
+    /// Time passes until a timer is due.
     Time,
-    /// So much time passes that no early cancel counts any more.
+    /// Time passes until every early cancel has expired.
     Wait,
 }
 
 impl Input {
-    /// Whatever came before, it names nothing there is, so that it changes nothing and is answered with nothing that counts.
+    /// Whether the input names no existing request, regardless of earlier inputs. It then changes nothing, and its
+    /// answer has no effect.
     pub(super) const fn names_nothing(self) -> bool {
         matches!(
             self,
@@ -96,28 +97,28 @@ impl Input {
 pub enum Declared {
     /// Both of them.
     Both,
-    /// This side alone.
+    /// Only this side.
     Ours,
-    /// The peer alone.
+    /// Only the peer.
     Peers,
     /// Neither.
     Neither,
 }
 
 impl Declared {
-    /// This side handles cancels.
+    /// Whether this side handles cancels.
     pub(super) const fn ours(self) -> bool {
         matches!(self, Self::Both | Self::Ours)
     }
 
-    /// The peer handles cancels.
+    /// Whether the peer handles cancels.
     pub(super) const fn peers(self) -> bool {
         matches!(self, Self::Both | Self::Peers)
     }
 }
 
 impl MachineState {
-    /// Everything that can happen now.
+    /// All inputs that are possible now.
     #[must_use]
     pub fn inputs(&self, seen: &Inspection) -> Vec<Input> {
         let mut inputs = Vec::with_capacity(40);
@@ -174,7 +175,7 @@ impl MachineState {
             }
         }
         inputs.extend([Input::CancelNothing, Input::CancelByStranger]);
-        // A call of this side is the connection's: whoever serves that may end it.
+        // A call of this side belongs to the connection: the peer that serves it may end it.
         if !self.is_called_off() {
             inputs.extend([Input::CancelByNobody, Input::CancelElsewhere]);
         }

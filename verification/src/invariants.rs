@@ -1,4 +1,5 @@
-//! What must hold after every step, whoever drives the machine: the session held against the account of it.
+//! The conditions that must hold after every step, regardless of what drives the machine: the session is compared
+//! with its ledger.
 //!
 //! Each violation names the invariant.
 
@@ -10,12 +11,12 @@ use rescind_core::{InboundKey, Limits, OutboundKey, Session};
 use super::oracle::{Ledger, Says};
 use super::tally;
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// Its number.
     pub invariant: &'static str,
-    /// What was seen.
+    /// What was observed.
     pub what: String,
 }
 
@@ -27,16 +28,16 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Says that an invariant is broken unless the condition holds, and counts it as judged.
+/// Returns an error for the invariant unless the condition is true, and counts it as judged.
 ///
 /// # Errors
-/// It does not.
+/// If the condition is false.
 #[inline]
 pub fn holds(condition: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), Broken> {
     holds_and_counts(true, condition, invariant, what)
 }
 
-/// The same, but that it counts only where what the invariant is about is there; the condition has to hold in any case.
+/// The same, but it counts only if the subject of the invariant exists. The condition must be true in any case.
 #[inline]
 pub(super) fn holds_and_counts(
     is_there: bool,
@@ -51,10 +52,10 @@ pub(super) fn holds_and_counts(
 }
 
 impl Ledger {
-    /// Holds the session against the account, when all outputs of a step were taken in.
+    /// Compares the session with the ledger, after all outputs of a step were taken in.
     ///
     /// # Errors
-    /// An invariant is broken.
+    /// If an invariant is violated.
     pub fn check(&mut self, session: &Session, seen: &Inspection) -> Result<(), Broken> {
         self.made.retain(|key, made| session.call_number(*key).is_some() || !made.settled);
         for (key, made) in &self.made {
@@ -93,8 +94,8 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// I5: once a request is signalled or settled, and no cascade is on its way to its children, each of them is cancelled. Told from
-    /// the account; of the session it takes only where the call stands.
+    /// I5: when a request is signalled or settled and no cascade is still walking its children, each of them is
+    /// cancelled. Derived from the ledger. Only the state of the call is taken from the session.
     fn check_walked(&self, seen: &Inspection) -> Result<(), Broken> {
         for (key, made) in self.made.iter().filter(|(_, made)| !made.settled) {
             let Some(parent) = made.parent.filter(|parent| !seen.cascades.contains(parent)) else { continue };
@@ -108,7 +109,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// I7: whoever cancels a request first is kept, and nobody else is said to have done it.
+    /// I7: the first cancel of a request is kept, and no other cause is ever reported.
     fn check_causes(&mut self, seen: &Inspection) -> Result<(), Broken> {
         for view in &seen.requests {
             let Some(served) = self.served.get(&view.key) else { continue };
@@ -146,7 +147,7 @@ impl Ledger {
     }
 }
 
-/// I10: what the session counts is what it holds.
+/// I10: the counters of the session are equal to what it holds.
 fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
     let (mut running, mut queued, mut draining) = (0, 0, 0);
     for view in &seen.requests {
@@ -165,7 +166,7 @@ fn check_gauges(session: &Session, seen: &Inspection) -> Result<(), Broken> {
     })
 }
 
-/// I3: nothing refers to what is gone.
+/// I3: nothing refers to something that is gone.
 fn check_residue(seen: &Inspection) -> Result<(), Broken> {
     let request = |key: &InboundKey| seen.requests.iter().find(|view| view.key == *key);
     let call = |key: &OutboundKey| seen.calls.iter().any(|view| view.key == *key);
@@ -208,7 +209,7 @@ fn check_residue(seen: &Inspection) -> Result<(), Broken> {
     Ok(())
 }
 
-/// I5: a live child has a live parent, unless a cascade is on its way to it.
+/// I5: the parent of a live child is live, unless a cascade has not reached the child yet.
 fn check_children(seen: &Inspection) -> Result<(), Broken> {
     for view in &seen.requests {
         for child in &view.children {
@@ -226,7 +227,7 @@ fn check_children(seen: &Inspection) -> Result<(), Broken> {
         let live = parent.is_some_and(|parent| {
             matches!(parent.state, RequestState::Queued | RequestState::Running | RequestState::CancelPending)
         });
-        // Between its slices a cascade has not come to every child.
+        // Between its slices a cascade has not reached every child.
         let waits = parent.is_some_and(|parent| seen.cascades.contains(&parent.key));
         holds_and_counts(!live, live || waits, "I5", || {
             format!("{:?} outlives its cancelled parent", call.key)
@@ -235,9 +236,9 @@ fn check_children(seen: &Inspection) -> Result<(), Broken> {
     Ok(())
 }
 
-/// I11: every map and queue is bounded.
+/// I11: every map and queue is limited.
 fn check_bounds(limits: &Limits, seen: &Inspection) -> Result<(), Broken> {
-    // The first of each request always may wait, and there are no more of those than requests.
+    // The first acknowledgement of each request may always wait. Their number is limited by that of the requests.
     let repeated = seen.requests.iter().map(|view| view.held_acks.saturating_sub(1)).sum();
     let bounds = [
         ("the queue", seen.queue.len(), limits.max_queued_requests),

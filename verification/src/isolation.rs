@@ -1,4 +1,4 @@
-//! How far one input may reach: a cancel to its request alone.
+//! The reach of one input: a cancel affects only its request.
 
 use rescind_core::dialect::EarlyCancel;
 use rescind_core::inspect::{Inspection, RequestState, RequestView};
@@ -9,7 +9,7 @@ use super::oracle::{Kind, Name};
 use super::state::{IDS, MachineState};
 
 impl MachineState {
-    /// A cancel reaches the request it names and its descendants, at once, and nothing else.
+    /// A cancel affects, at once, the request that it names and its descendants, and nothing else.
     pub(super) fn check_cancel(
         &self,
         cancelled: &Name,
@@ -28,7 +28,7 @@ impl MachineState {
         };
         let is_open = |view: &&RequestView| !matches!(view.state, RequestState::Draining(_));
         let mut named = before.requests.iter().filter(has);
-        // Of two that have it, the one that drains has left it to the other.
+        // If two requests have the key, the draining one has passed it to the other.
         let target = named.clone().find(is_open).or_else(|| named.next());
         for output in outputs {
             let reached = match output {
@@ -71,7 +71,7 @@ impl MachineState {
         }
     }
 
-    /// I8: a cancel that names nothing of its sender leaves nothing, but where it may be early.
+    /// I8: a cancel that names no request of its sender changes nothing, unless it may be early.
     pub(super) fn check_unknown(
         &self,
         cancelled: &Name,
@@ -88,7 +88,7 @@ impl MachineState {
         if may_wait {
             unknown.parked.clone_from(&before.parked);
         }
-        // What is remembered may have become too old meanwhile; nothing comes to it.
+        // Remembered entries may have expired meanwhile. No entry is added.
         let only_ages = after.remembered.iter().all(|entry| before.remembered.contains(entry));
         unknown.remembered.clone_from(&before.remembered);
         holds(only_ages && unknown == *before, "I8", || {
@@ -96,14 +96,14 @@ impl MachineState {
         })
     }
 
-    /// What a cancel names the request of this id by.
+    /// The key by which a cancel names the request with this id.
     fn key_of(&self, id: &RequestId) -> RequestId {
         let name = (0..IDS).map(|id| self.unscoped(id)).find(|name| name.id == *id);
         name.map_or_else(|| id.clone(), |name| name.key)
     }
 }
 
-/// A cancel that names a call of this side ends that, if its dialect lets it, and nothing else (I4).
+/// A cancel that names a call of this side ends that call, if its dialect allows it, and nothing else (I4).
 fn check_called_off(
     id: &RequestId,
     before: &Inspection,

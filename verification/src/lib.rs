@@ -1,4 +1,5 @@
-//! Engines that prove things about the machine, the invariants they share, and what the fuzz targets assert. Not published.
+//! Engines that verify the machine, the invariants that they share, and the assertions of the fuzz targets. Not
+//! published.
 
 mod admission_oracle;
 mod apply;

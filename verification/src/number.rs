@@ -1,12 +1,12 @@
-//! Values as numbers, to tell a million states apart without keeping them.
+//! Hashes of values, which distinguish a million states without keeping them.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// Numbers of values.
+/// A set of hashes.
 pub(super) type Numbers = HashSet<u64, BuildHasherDefault<AsItIs>>;
 
-/// A value as a number; with a million of them, two values share one about once in ten million searches.
+/// A hash of a value. Among a million values, two have the same hash about once in ten million searches.
 pub(super) fn number_of(value: &impl Hash) -> u64 {
     let mut hasher = Folded(SEED);
     value.hash(&mut hasher);
@@ -17,14 +17,14 @@ const SEED: u64 = 0x243f_6a88_85a3_08d3;
 /// Odd, and half of its bits are set.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Folds each word into the state by one long multiplication. A search spends its time on hashing, and nobody chooses its values, so
-/// that it need not withstand anybody.
+/// Folds each word into the state with one long multiplication. A search spends most of its time on hashing. Its
+/// values are not chosen by an attacker, so the hash need not resist attacks.
 struct Folded(u64);
 
 impl Folded {
     fn fold(&mut self, word: u64) {
         let [low, high] = halves(u128::from(self.0 ^ word) * u128::from(FACTOR));
-        // The turn keeps a word and its neighbour from taking each other's place.
+        // The rotation prevents a word and its neighbour from being exchanged.
         self.0 = (low ^ high).rotate_left(23).wrapping_add(SEED);
     }
 }
@@ -69,7 +69,7 @@ impl Hasher for Folded {
     }
 }
 
-/// For what is a hash already.
+/// For values that are already hashes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AsItIs(u64);
 

@@ -1,4 +1,4 @@
-//! An account, kept beside a session, of what was asked of it and what it had done.
+//! A ledger, kept next to a session, of its inputs and of its outputs.
 
 use std::collections::BTreeMap;
 
@@ -6,48 +6,49 @@ use rescind_core::{AckStatus, CallNumber, CauseKind, InboundKey, OutboundKey, Pr
 
 use super::invariants::{Broken, holds, holds_and_counts};
 
-/// What is known of a request of the peer that was accepted.
+/// What is known of an accepted request of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, and they come in any order")]
 pub struct Served {
-    /// Its id, and what a cancel names it by.
+    /// Its id, and the key by which a cancel names it.
     pub name: Option<Name>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// It was decided when another came under what cancels name it by: that is the other's now.
+    /// Whether it was decided when another request arrived with the same cancel key. The key then belongs to that
+    /// request.
     nameless: bool,
-    /// Its handler was started.
+    /// Whether its handler was started.
     pub started: bool,
-    /// Its handler has said how it ends.
+    /// Whether its handler has reported its result.
     pub offered: bool,
-    /// Its task is gone: only now are its id and its permit free.
+    /// Whether its task has ended. Only then are its id and its permit free.
     pub ended: bool,
-    /// Its task was told to end.
+    /// Whether its task was aborted.
     pub aborted: bool,
-    /// Critical sections it is in.
+    /// The number of critical sections that it is in.
     pub shields: u8,
-    /// Why it was cancelled first, if it was.
+    /// The cause of its first cancel, if there is one.
     pub first: Option<CauseKind>,
-    /// Its stream is lost, which cancels it after a grace.
+    /// Whether its stream is lost, which cancels it after a grace.
     pub detached: bool,
     pub(super) signalled: bool,
-    /// Its cancel was acknowledged so, in this step: its end has to be of that kind.
+    /// The status with which its cancel was acknowledged in this step. Its end must fit it.
     pub(super) told: Option<AckStatus>,
-    /// A cancel counted while it was in a critical section.
+    /// Whether a cancel took effect while it was in a critical section.
     held: bool,
     pub(super) settled: Option<Settled>,
 }
 
-/// What a request is known by.
+/// The identity of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// The space its id and its key are unique in.
+    /// The scope in which its id and its key are unique.
     pub scope: Scope,
-    /// Who asks it: nobody else cancels it.
+    /// The principal that sent it. Only this principal may cancel it.
     pub principal: Option<Principal>,
     /// Its id.
     pub id: RequestId,
-    /// What a cancel names it by; the two need not be the same.
+    /// The key by which a cancel names it. It may differ from the id.
     pub key: RequestId,
 }
 
@@ -64,52 +65,52 @@ impl From<RequestId> for Name {
     }
 }
 
-/// What a request is.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Anything that can be cancelled.
+    /// A request that can be cancelled.
     #[default]
     Work,
-    /// What no cancel message reaches.
+    /// A request that no cancel message can cancel.
     CancelExemption,
     /// The handshake.
     Handshake,
 }
 
-/// An acknowledgement that is owed.
+/// An acknowledgement that must be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OwedAck {
-    /// What it goes under.
+    /// Its id.
     pub(super) ack: RequestId,
-    /// What the cancel named.
+    /// The key that the cancel named.
     pub(super) key: Option<RequestId>,
     pub(super) says: Says,
 }
 
-/// What an acknowledgement has to say.
+/// The required status of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Says {
-    /// This, in the step of the cancel.
+    /// This status, in the step of the cancel.
     Now(AckStatus),
-    /// What becomes of this request, in the step of its end.
+    /// The result of this request, in the step of its end.
     End(InboundKey),
-    /// Something, in the step of the cancel: with what, is told elsewhere.
+    /// Some status, in the step of the cancel. The status is checked elsewhere.
     Something,
 }
 
-/// What this side and the wire have begun that ends all requests sooner or later.
+/// The started events of this side and of the transport that end all requests at some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ending {
-    /// The input has ended.
+    /// Whether the input has ended.
     pub half_closed: bool,
-    /// This side shuts down.
+    /// Whether this side shuts down.
     pub shutdown: bool,
 }
 
-/// What became of a request.
+/// How a request was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Settled {
-    /// It was answered with what its handler returned.
+    /// It was answered with the result of its handler.
     ByHandler,
     /// It was answered by the machine.
     ByMachine,
@@ -117,54 +118,54 @@ pub(super) enum Settled {
 }
 
 impl Served {
-    /// What becomes of it is decided.
+    /// Whether its result is decided.
     #[must_use]
     pub const fn is_settled(&self) -> bool {
         self.settled.is_some()
     }
 }
 
-/// What is known of a call of ours.
+/// What is known of a call of this side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Made {
     /// Its number.
     pub number: CallNumber,
     /// The request it belongs to.
     pub parent: Option<InboundKey>,
-    /// Its frame was written.
+    /// Whether its frame was written.
     pub written: bool,
     /// Its cancel: its number, and whether it was written.
     pub cancel: Option<(CallNumber, bool)>,
-    /// A cancel was acknowledged.
+    /// Whether a cancel was acknowledged.
     pub acked: bool,
-    /// It has ended.
+    /// Whether it has ended.
     pub settled: bool,
 }
 
-/// What was asked of a session and what it had done.
+/// The inputs and outputs of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ledger {
-    /// The requests whose tasks or answers are still owed.
+    /// The requests whose tasks have not ended or whose answers are missing.
     pub served: BTreeMap<InboundKey, Served>,
-    /// The calls that may still have something to come.
+    /// The calls that may still receive something.
     pub made: BTreeMap<OutboundKey, Made>,
-    /// Children on other connections, and the requests they belong to.
+    /// Children on other connections, and their requests.
     pub foreign: BTreeMap<u64, InboundKey>,
-    /// The acknowledgements that are owed.
+    /// The acknowledgements that must be sent.
     pub(super) acks: Vec<OwedAck>,
-    /// What has begun to end.
+    /// The started ends.
     pub ending: Ending,
-    /// The connection is lost.
+    /// Whether the connection is lost.
     pub lost: bool,
-    /// `Close` was output.
+    /// Whether `Close` was output.
     pub closed: bool,
 }
 
 impl Ledger {
-    /// A request was accepted.
+    /// Records that a request was accepted.
     ///
     /// # Errors
-    /// Its key or its id is in use.
+    /// If its key or its id is in use.
     pub fn accept(&mut self, key: InboundKey, name: Name, kind: Kind) -> Result<(), Broken> {
         let owner = self.owner(&name);
         holds(owner.is_none(), "I4", || format!("{key:?} got the id {:?}, which {owner:?} has", name.id))?;
@@ -179,13 +180,13 @@ impl Ledger {
         })
     }
 
-    /// The request that has the id of this name.
+    /// The request with the id of this name.
     pub(super) fn owner(&self, asked: &Name) -> Option<(InboundKey, &Served)> {
         let has = |name: &Name| name.scope == asked.scope && name.id == asked.id;
         self.alive().find(|(_, served)| served.name.as_ref().is_some_and(has))
     }
 
-    /// The request that a cancel of the key of this name is about.
+    /// The request that a cancel with the key of this name means.
     pub(super) fn named(&self, asked: &Name) -> Option<(InboundKey, &Served)> {
         let has = |served: &Served| served.name.as_ref().is_some_and(|name| name.is_keyed_as(asked));
         self.alive().find(|(_, served)| has(served) && !served.nameless)
@@ -195,15 +196,15 @@ impl Ledger {
         self.served.iter().filter(|(_, served)| !served.ended).map(|(key, served)| (*key, served))
     }
 
-    /// A cancel came that is acknowledged under this id, in its step: with what, is held against something else.
+    /// Records a cancel that must be acknowledged with this id, in its step. The status is checked elsewhere.
     pub fn owe_ack(&mut self, ack: RequestId, key: Option<RequestId>) {
         self.acks.push(OwedAck { ack, key, says: Says::Something });
     }
 
-    /// A call was staged.
+    /// Records that a call was staged.
     ///
     /// # Errors
-    /// Its key is in use, or its parent is cancelled.
+    /// If its key is in use, or its parent is cancelled.
     pub fn make(
         &mut self,
         key: OutboundKey,
@@ -223,10 +224,11 @@ impl Ledger {
         })
     }
 
-    /// A cancel of a request came. The first counts, while nothing is decided; a critical section may hold its signal off.
+    /// Records a cancel of a request. The first one takes effect, while the result is not decided. A critical section
+    /// may delay its signal.
     pub fn cancel(&mut self, key: InboundKey, cause: CauseKind) {
         let Some(served) = self.served.get_mut(&key) else { return };
-        // One that has said how it ends has nothing left to stop, though a lost connection is told nothing of it.
+        // A request with a reported result has nothing to cancel, but its answer is not sent on a lost connection.
         let is_decided = served.is_settled() || served.offered || served.ended;
         if served.kind != Kind::Handshake && !is_decided && served.first.is_none() {
             served.first = Some(cause);
@@ -234,7 +236,8 @@ impl Ledger {
         }
     }
 
-    /// The stream of a request is lost, where that cancels it. Silence, where it is owed, is not told to a lost connection.
+    /// Records that the stream of a request is lost, if that cancels it. A silent end is not reported to a lost
+    /// connection.
     pub(super) fn cancel_by_stream(&mut self, key: InboundKey, silent: bool) {
         let was_held = self.served.get(&key).is_some_and(|served| served.held);
         self.cancel(key, CauseKind::Peer);
@@ -244,7 +247,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the end of its critical section has to bring the signal.
+    /// Whether the end of its critical section must deliver the signal.
     pub(super) fn owes_signal(&self, key: InboundKey) -> bool {
         self.served.get(&key).is_some_and(|served| {
             let runs = !served.offered && !served.ended;
@@ -252,7 +255,7 @@ impl Ledger {
         })
     }
 
-    /// The task of a request is gone.
+    /// Records that the task of a request has ended.
     pub fn end(&mut self, key: InboundKey) {
         if let Some(served) = self.served.get_mut(&key) {
             served.ended = true;

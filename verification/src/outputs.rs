@@ -1,4 +1,4 @@
-//! How an account takes in what a session put out, and what may not be put out.
+//! How a ledger takes in the outputs of a session, and which outputs are violations.
 
 use rescind_core::dialect::{CancelledReply, Refusal};
 use rescind_core::{
@@ -14,7 +14,7 @@ impl Ledger {
     /// Takes in one output.
     ///
     /// # Errors
-    /// It breaks an invariant.
+    /// If it violates an invariant.
     pub fn take(&mut self, session: &Session, output: &Output) -> Result<(), Broken> {
         match output {
             Output::Start(key) => {
@@ -64,7 +64,7 @@ impl Ledger {
                 self.closed = true;
                 holds_and_counts(false, fresh, "I13", || "the connection was closed twice".to_owned())
             }
-            // What an input is refused with, and which exchanges it ends, is held against the input.
+            // The admission oracle checks refusals and the ends of exchanges against the input.
             Output::Refuse { .. }
             | Output::RefuseCancelled { .. }
             | Output::ExchangeEnd { .. }
@@ -114,8 +114,8 @@ impl Ledger {
         holds_and_counts(late, !late, "I6", || format!("{key:?} was signalled after its answer"))
     }
 
-    /// What the session says a request was cancelled for. Who did it first is known here, but for the ends of all: of those the
-    /// session knows when.
+    /// Checks the cause that the session reports for a request. The ledger knows the first cause, except for the end
+    /// of the connection: the session knows when that cancelled the request.
     pub(super) fn take_cause(&mut self, key: InboundKey, cause: CauseKind) -> Result<(), Broken> {
         let Ending { half_closed, shutdown } = self.ending;
         let ends = self.lost || half_closed;
@@ -140,7 +140,7 @@ impl Ledger {
     fn take_reply(&mut self, session: &Session, reply: &Reply) -> Result<(), Broken> {
         let (lost, key) = (self.lost, reply.key);
         if let ReplyBody::Cancelled(cause) = &reply.body {
-            // One that was never cancelled may stop by itself.
+            // A request that was never cancelled may stop voluntarily.
             let stopped = self.of(key)?.first.is_none() && cause.kind() == CauseKind::Local;
             if !stopped {
                 self.take_cause(key, cause.kind())?;
@@ -241,7 +241,7 @@ impl Ledger {
     }
 }
 
-/// A peer that cancelled is owed silence.
+/// Whether a request that the peer cancelled must not be answered.
 fn owes_silence(session: &Session) -> bool {
     session.dialect().rules().peer_cancelled == CancelledReply::Silence
 }

@@ -1,4 +1,5 @@
-//! The page that says which engine checks what, and how far each went: printed by the engines themselves.
+//! The page that lists which engine checks which invariants, and the depth of each engine. The engines print it
+//! themselves.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,15 +8,15 @@ use std::sync::{Mutex, PoisonError};
 
 use super::coverage::{Depth, ENGINES, Engine, INVARIANTS};
 
-/// The page to keep up to date, if any: `RESCIND_PRINT=$PWD/docs/verification.md cargo test ..`.
+/// The variable with the path of the page to update: `RESCIND_PRINT=$PWD/docs/verification.md cargo test ..`.
 const PRINT: &str = "RESCIND_PRINT";
 
 const REACHED: &str = "| engine | of what | reached |\n|---|---|---|\n";
 
-/// Tells how far an engine went, and puts it on the page that `RESCIND_PRINT` names, if it names one.
+/// Reports the depth of an engine, and writes it to the page that `RESCIND_PRINT` names, if it is set.
 ///
 /// # Errors
-/// The page cannot be read or written, or there is no such engine.
+/// If the page cannot be read or written, or if there is no such engine.
 pub fn reached(engine: &str, what: &str, far: &str) -> io::Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     println!("reached: {engine}: {what}: {far}");
@@ -38,7 +39,7 @@ pub fn reached(engine: &str, what: &str, far: &str) -> io::Result<()> {
     std::fs::write(path, format!("{before}{REACHED}{}\n", rows.join("\n")))
 }
 
-/// The page as it should be, with the rows of what was reached as they are on `page`; `planted` is put between.
+/// The correct page, with the rows of the reached depths from `page`. `planted` is inserted between.
 #[must_use]
 pub fn renewed(page: &str, planted: &str) -> String {
     let mut out = String::from(

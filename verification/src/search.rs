@@ -1,6 +1,7 @@
-//! Exhaustive search: every state the machine can get into, nearest first, up to a number of them.
+//! Exhaustive search: every state that the machine can reach, nearest first, up to a given number.
 //!
-//! A state is kept as the last step of the way to it, and reached again by going it: a session is large, a step is small.
+//! A state is kept as the last step of its path, and reached again by a replay of the path, because a session is
+//! large and a step is small.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,30 +21,30 @@ use super::state::MachineState;
 use super::tally::Tally;
 use super::trace::{TRACE, Trace};
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Searched {
-    /// The class, and the kind of wire.
+    /// The class, and the kind of transport.
     pub class: (Class, Order),
-    /// Distinct states of the machine alone. Each was held against the invariants.
+    /// Distinct states of the machine alone. Each was checked against the invariants.
     pub states: usize,
-    /// The same with the account of what it owes told apart.
+    /// The same, with different ledgers counted separately.
     pub accounts: usize,
-    /// The same with what was done before told apart too, as it bounds what can be done next.
+    /// The same, with different histories counted separately too, because the history limits the next inputs.
     pub nodes: usize,
-    /// States of the machine in which a cascade stood between two of its slices.
+    /// States of the machine in which a cascade was between two of its slices.
     pub cascading: usize,
-    /// What was given, and how often.
+    /// The inputs, and how often each was given.
     pub given: BTreeMap<&'static str, u64>,
     /// How often each invariant was judged.
     pub judged: Tally,
-    /// Steps taken to find them, replays left out.
+    /// The number of steps, without replays.
     pub steps: usize,
-    /// Every way of so many inputs was gone. Some of the ways of one more were, too.
+    /// Every path with this many inputs was searched. Some of the paths with one more input were searched too.
     pub depth: usize,
-    /// Every state that can be reached was seen.
+    /// Whether every reachable state was seen.
     pub complete: bool,
-    /// So long it took.
+    /// The duration.
     pub took: Duration,
 }
 
@@ -59,12 +60,12 @@ impl fmt::Display for Searched {
     }
 }
 
-/// States of the machine in the beginning of a search. It is small enough to be searched again wherever the page is looked at, and the
-/// page is stale if it comes to something else.
+/// The number of states in the beginning of a search. It is small enough to be searched again whenever the page is
+/// checked. The page is stale if the result differs.
 pub const BEGINNING: usize = 1_000;
 
 impl Searched {
-    /// What a search of [`BEGINNING`] came to, for the page.
+    /// The result of a search of [`BEGINNING`] states, for the page.
     #[must_use]
     pub fn beginning(&self) -> String {
         let Self { states, accounts, nodes, steps, .. } = self;
@@ -72,12 +73,12 @@ impl Searched {
     }
 }
 
-/// A state in which an invariant does not hold, and the way to it.
+/// A state that violates an invariant, and its path.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What does not hold.
+    /// The violation.
     pub broken: Broken,
-    /// The inputs that lead there; there is no shorter way.
+    /// The inputs that lead there. There is no shorter path.
     pub way: Trace,
 }
 
@@ -94,26 +95,27 @@ impl fmt::Display for Found {
 
 impl std::error::Error for Found {}
 
-/// A state, by the last step of the way to it.
+/// A state, as the last step of its path.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: u32,
     depth: u16,
     input: Input,
-    /// The machine was in this state for the first time.
+    /// Whether the machine was in this state for the first time.
     is_first: bool,
 }
 
-/// Looks at states, nearest first, until there are so many of the machine or no more.
+/// Searches states, nearest first, until this many states of the machine were found or there are no more.
 ///
-/// What was visited is told by the machine and the account of it together, as the account says what has to come next; what is counted is
-/// the machine alone. What names nothing must change nothing, whatever the account: it is tried where the machine is in a state for the
-/// first time.
+/// A visited state is identified by the machine and its ledger together, because the ledger determines what must
+/// follow. Only the states of the machine are counted. Inputs that name nothing must change nothing, regardless of
+/// the ledger: they are tried when the machine is in a state for the first time.
 ///
-/// Two threads look, each at a stretch of what comes next; what they saw is put together in order, so that all counts are those of one.
+/// Two threads search, each a part of the next states. Their results are merged in order, so that all counts are
+/// equal to those of one thread.
 ///
 /// # Errors
-/// An invariant does not hold.
+/// If an invariant is violated.
 pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<Found>> {
     let begun = Instant::now();
     let _ = Tally::taken();
@@ -126,7 +128,7 @@ pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<F
     states.insert(machine);
     accounts.insert(account);
     situations.insert(root.situation(account));
-    // The root is nobody's child; its input is never looked at.
+    // The root has no parent. Its input is never used.
     let mut nodes = vec![Node { parent: 0, depth: 0, input: Input::Time, is_first: true }];
     let first = Passed { node: 0, world: root, seen: here };
     let mut here = Looking::from(first.clone());
@@ -175,41 +177,41 @@ pub fn search(class: Class, order: Order, most: usize) -> Result<Searched, Box<F
         given,
         judged,
         steps,
-        // Nearest first: what has not been looked at yet stands on the last level that was found whole.
+        // Nearest first: the states that are not searched yet are on the last complete level.
         depth: nodes.get(next).or(nodes.last()).map_or(0, |node| node.depth.into()),
         complete: next == nodes.len(),
         took: begun.elapsed(),
     })
 }
 
-/// So many states a thread looks at before what it saw is put together with the rest.
+/// How many states a thread searches before its results are merged.
 const STRETCH: usize = 512;
 
-/// What one thread has of a search.
+/// The data of one thread of a search.
 struct Looking {
     trail: Trail,
-    /// What is known to come to its end.
+    /// The states that are known to reach their end.
     ended: Known,
     judged: Tally,
 }
 
-/// What can be done in one state.
+/// The possible steps from one state.
 struct Came {
     parent: u32,
     steps: Vec<Step>,
 }
 
-/// An input, and the numbers of what it led to.
+/// An input, and the hashes of the resulting state.
 struct Step {
     input: Input,
     machine: u64,
     account: u64,
     situation: u64,
-    /// Between two slices of a cascade.
+    /// Whether a cascade is between two slices.
     is_within: bool,
 }
 
-/// What does not hold: where, and behind which input.
+/// A violation, its node, and the input before it.
 type Stumbled = (Broken, u32, Option<Input>);
 
 impl From<Passed> for Looking {
@@ -219,7 +221,7 @@ impl From<Passed> for Looking {
 }
 
 impl Looking {
-    /// Does all that can be done in each of these states.
+    /// Applies every possible input in each of these states.
     fn look(
         &mut self,
         nodes: &[Node],
@@ -254,8 +256,8 @@ impl Looking {
     }
 }
 
-/// The way to the situation that was looked at last, with all it came by. The next one shares most of it: nearest first, those of one
-/// parent stand side by side.
+/// The path to the last searched situation, with all states on it. The next path shares most of it, because
+/// situations with the same parent are neighbours.
 struct Trail(Vec<Passed>);
 
 #[derive(Clone)]
@@ -266,7 +268,7 @@ struct Passed {
 }
 
 impl Trail {
-    /// Goes to this situation: back to where the ways part, and on from there.
+    /// Goes to this situation: back to where the paths separate, and on from there.
     fn go(&mut self, nodes: &[Node], to: u32) -> Result<Option<&Passed>, Broken> {
         let mut ahead = Vec::new();
         let mut number = to;
@@ -289,10 +291,10 @@ impl Trail {
     }
 }
 
-/// Goes a way again; `tell` hears of each input and of what the session holds behind it.
+/// Replays a path. `tell` gets each input and the content of the session after it.
 ///
 /// # Errors
-/// An invariant does not hold on it.
+/// If an invariant is violated on it.
 pub fn replay(way: &Trace, mut tell: impl FnMut(Input, &Inspection)) -> Result<MachineState, Broken> {
     let mut world = MachineState::new(way.class, way.order, Instant::now());
     let mut here = world.inspect();

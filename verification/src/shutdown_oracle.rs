@@ -1,4 +1,4 @@
-//! How a connection ends, and by when: what began it, the graces that are written down for it, and the walk to the end.
+//! How and when a connection ends: what began the end, the graces defined for it, and the walk to the end.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -12,12 +12,12 @@ use super::number::AsItIs;
 use super::oracle::Served;
 use super::state::MachineState;
 
-/// When what ends all requests began. It is no part of a state: what is left of each grace is.
+/// The start times of the events that end all requests. They are not part of a state: the rest of each grace is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Begun {
     lost: Option<Loss>,
     pub(super) half_closed: Option<Instant>,
-    /// When a shutdown's drain is over.
+    /// When the drain of a shutdown ends.
     pub(super) shutdown: Option<Instant>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Begun {
 struct Loss {
     at: Instant,
     how: DisconnectPolicy,
-    /// The critical sections that were entered then, and those that were entered since: each holds the end off.
+    /// The number of critical sections that were entered then or later. Each of them delays the end.
     shields: u32,
 }
 
@@ -41,7 +41,7 @@ impl Begun {
         }
     }
 
-    /// By when everything is gone of a connection that is lost; `None`: when its handlers end.
+    /// The time at which nothing of a lost connection may be left. `None`: when its handlers end.
     fn gone_by(&self, limits: &Limits) -> Option<Instant> {
         let loss = self.lost.as_ref()?;
         let until = match loss.how {
@@ -51,12 +51,12 @@ impl Begun {
         };
         let held = (limits.max_shield_time + limits.cancel_grace) * loss.shields;
         let by_loss = until.map(|until| until + limits.cancel_grace + held);
-        // No critical section holds past a drain.
+        // A critical section does not delay the end of a drain.
         let by_shutdown = self.shutdown.map(|drained| drained.max(loss.at) + limits.cancel_grace);
         by_loss.into_iter().chain(by_shutdown).min()
     }
 
-    /// By when a connection is closed that is not lost.
+    /// The time at which a connection that is not lost must be closed.
     fn closed_by(&self, session: &Session) -> Option<Instant> {
         let limits = session.limits();
         let most = session.dialect().rules().half_close_at_most.unwrap_or(Duration::MAX);
@@ -65,11 +65,11 @@ impl Begun {
     }
 }
 
-/// States of which it was seen that they end, each with how long that takes.
+/// States that were seen to end, each with the duration until then.
 #[derive(Debug, Default)]
 pub(super) struct Ends(HashMap<u64, Duration, BuildHasherDefault<AsItIs>>);
 
-/// The two ends of a connection that are walked to.
+/// The ends of both kinds of walk.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     gone: Ends,
@@ -77,28 +77,28 @@ pub(super) struct Known {
 }
 
 impl MachineState {
-    /// I3 and L3: from here, a lost connection ends, whatever its handlers do, in its time, and leaves nothing; and one that is being
-    /// closed is closed in its.
+    /// I3 and L3: from here, a lost connection ends in time, regardless of its handlers, and leaves nothing; a
+    /// closing connection is closed in time.
     ///
     /// # Errors
-    /// Something is left, or it takes too long.
+    /// If something is left, or if it takes too long.
     pub fn ends(self) -> Result<(), Broken> {
         let seen = self.inspect();
         let (_, here) = self.numbers(&seen);
         self.check_end(here, &mut Known::default())
     }
 
-    /// The same, with what was seen already: `here` is its number, of machine and account.
+    /// The same, for an inspection that already exists. `here`: the hash of machine and ledger.
     ///
     /// # Errors
-    /// Something is left, or it takes too long.
+    /// If something is left, or if it takes too long.
     pub(super) fn check_end(mut self, mut here: u64, known: &mut Known) -> Result<(), Broken> {
         if !self.ledger.lost {
             if !self.ledger.closed && self.begun.closed_by(&self.session).is_some() {
                 self.clone().check_close(here, &mut known.closed)?;
             }
             let seen = self.apply(Input::Lost(DisconnectPolicy::CancelNow), &self.inspect())?;
-            // What was done before has no part in how it ends.
+            // The history does not affect how it ends.
             here = self.numbers(&seen).1;
         }
         let (from, by) = (self.now, self.begun.gone_by(self.session.limits()));
@@ -118,8 +118,8 @@ impl MachineState {
         })
     }
 
-    /// Goes on until `is_there`, and says how long it took. Handlers end when they are told to and not before, unless nothing else
-    /// happens any more.
+    /// Continues until `is_there`, and returns the duration. Handlers end when they are aborted or have a result, and
+    /// not before, unless nothing else is possible.
     fn walk_to(
         mut self,
         mut here: u64,
@@ -162,12 +162,12 @@ impl MachineState {
             return Some(Input::Advance);
         }
         let due = self.session.next_timeout().map(|_| Input::Time);
-        // On a connection that is kept handlers end by themselves.
+        // On a kept connection, handlers end voluntarily.
         let runs = |served: &Served| !served.ended && served.started;
         first(&over).or(due).or_else(|| first(&runs))
     }
 
-    /// Whether nothing is left of a lost connection. What waits to be due last may not be all there is.
+    /// Whether nothing is left of a lost connection. Something may be left after the last timer.
     fn is_gone(&self) -> Result<bool, Broken> {
         if self.next_of_end().is_some() {
             return Ok(false);

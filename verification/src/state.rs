@@ -1,4 +1,4 @@
-//! A session, the account of it and the clock: one state of a search.
+//! A session, its ledger and the clock: one state of a search.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,24 +19,25 @@ use super::number::number_of;
 use super::oracle::{Kind, Ledger, Name};
 use super::shutdown_oracle::Begun;
 
-/// Ids the peer uses, and how often it asks under each.
+/// The number of ids that the peer uses, and how many requests it sends with each.
 pub(super) const IDS: u8 = 3;
-/// The one of them whose handler is a thread.
+/// The id whose handler is a thread.
 pub(super) const BLOCKING: u8 = 1;
 pub(super) const GENERATIONS: u8 = 2;
-/// Calls of ours.
+/// The number of calls of this side.
 pub(super) const CALLS: u8 = 2;
 pub(super) const HELLO: i64 = 100;
 pub(super) const CHILD: u64 = 7;
 pub(super) const HELLO_COMES_ON: ExchangeId = ExchangeId(800);
-/// Far above every key's slot and every exchange.
+/// Far above the slot of every key and above every exchange.
 pub(super) const CANCELS_COME_ON: ExchangeId = ExchangeId(900);
-/// The limit of the whole server that is reached.
+/// The name of the server-wide limit that is reached.
 pub(super) const OVER: &str = "running on all connections";
 pub(super) const DRAIN: Duration = Duration::from_secs(10);
 
-/// How often each thing was done that would else be done for ever: each of them leaves a mark, and marks are never used again.
-/// What leaves none leads back to where it was done, and all else comes to an end by itself.
+/// How often each input was used that could otherwise be used without end: each of them makes a new id or key, which
+/// is never used again. An input without such an effect leads back to an earlier state, and all others end after a
+/// finite number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Done {
     pub(super) requests: [u8; IDS as usize],
@@ -45,7 +46,7 @@ pub(super) struct Done {
     pub(super) agreed: Option<Declared>,
 }
 
-/// A session, the account of it, and the clock.
+/// A session, its ledger, and the clock.
 #[derive(Clone, Debug)]
 pub struct MachineState {
     pub(super) session: Session,
@@ -57,29 +58,29 @@ pub struct MachineState {
     pub(super) is_exchange_scoped: bool,
     pub(super) gone: Option<InboundKey>,
     pub(super) agreed_needed: bool,
-    /// What becomes of a late cancel: the last keys that were settled.
+    /// The status for a late cancel: the last keys that were settled.
     pub(super) remembered: VecDeque<(RequestId, AckStatus, Instant)>,
-    /// When what ends all requests began.
+    /// The start times of the events that end all requests.
     pub(super) begun: Begun,
-    /// Frames that were no message.
+    /// The number of bad frames.
     pub(super) bad_frames: u32,
-    /// Who asks under the one id that is known by more than its number.
+    /// The principal of the one id that has one.
     somebody: Principal,
-    /// Who asks nothing.
+    /// A principal without requests.
     pub(super) stranger: Principal,
 }
 
 impl MachineState {
-    /// Small limits, so that each is reached.
+    /// Uses small limits, so that each is reached.
     #[must_use]
     pub fn new(class: Class, order: Order, start: Instant) -> Self {
         let mut limits = Limits::default();
         let ordered = order == Order::Ordered;
         (limits.max_running_handlers, limits.max_blocking_handlers, limits.max_queued_requests) = (2, 1, 1);
         (limits.max_calls, limits.max_early_cancels, limits.max_settled_ids) = (2, 1, 2);
-        // One child a step, so that what comes between the slices of a cascade is seen.
+        // One child a step, so that the states between the slices of a cascade are seen.
         limits.max_cancels_per_step = 1;
-        // Else the end of that grace is not seen.
+        // Otherwise the end of that grace is not seen.
         limits.lost_stream_grace = Some(limits.detach_grace);
         let dialect = class.dialect();
         let agreed_needed =
@@ -106,26 +107,26 @@ impl MachineState {
         }
     }
 
-    /// The state of the machine in a number, and that of it and of the account of what it owes.
+    /// The hash of the machine's state, and the hash of that state and the ledger.
     #[must_use]
     pub(super) fn numbers(&self, seen: &Inspection) -> (u64, u64) {
         let machine = number_of(seen);
         (machine, number_of(&(machine, &self.ledger)))
     }
 
-    /// All that decides what can happen next, in a number: the state, and what was done before.
+    /// The hash of all that determines the next inputs: the state and the history.
     #[must_use]
     pub(super) fn situation(&self, number: u64) -> u64 {
         number_of(&(number, &self.done))
     }
 
-    /// What the session holds.
+    /// The content of the session.
     #[must_use]
     pub fn inspect(&self) -> Inspection {
         self.session.inspect(self.now)
     }
 
-    /// An exchange, where there are such.
+    /// Returns the exchange, if there are exchanges.
     pub(super) const fn on(&self, exchange: ExchangeId) -> ExchangeId {
         if self.ordered { ExchangeId::NONE } else { exchange }
     }
@@ -143,13 +144,14 @@ impl MachineState {
         if self.is_exchange_scoped { Scope::Exchange(exchange) } else { Scope::Session }
     }
 
-    /// What the next request under one of the ids is known by: a number, another, and the text of the first. Where cancels have keys of
-    /// their own, two requests have each other's id for a key, and the third has the first one's.
+    /// The name of the next request with one of the ids: a number, another number, and the text of the first. If
+    /// cancels have separate keys, two requests have each other's id as their key, and the third has the key of the
+    /// first.
     pub(super) fn name(&self, id: u8) -> Name {
         Name { scope: self.scope(self.next_exchange(id)), ..self.unscoped(id) }
     }
 
-    /// The same of the last request that came under it.
+    /// The name of the last request with it.
     pub(super) fn last_name(&self, id: u8) -> Name {
         Name { scope: self.scope(self.last_exchange(id)), ..self.unscoped(id) }
     }
@@ -162,12 +164,12 @@ impl MachineState {
         Name { scope: Scope::Session, principal, id: of, key }
     }
 
-    /// What the handshake is known by.
+    /// The name of the handshake.
     pub(super) fn hello(&self) -> Name {
         Name { scope: self.scope(HELLO_COMES_ON), ..RequestId::number(HELLO).into() }
     }
 
-    /// Who may cancel by this key, where the session is the space of ids.
+    /// The name that a cancel with this key means, if ids belong to the session.
     pub(super) fn meant(&self, key: &RequestId) -> Name {
         let named = (0..IDS).map(|id| self.unscoped(id)).find(|name| name.key == *key);
         let principal = named.and_then(|name| name.principal);
@@ -178,7 +180,7 @@ impl MachineState {
         self.session.dialect().rules().ack == AckStyle::Acknowledged
     }
 
-    /// The peer's cancels name calls of ours.
+    /// Whether the peer's cancels name calls of this side.
     pub(super) fn is_called_off(&self) -> bool {
         self.session.role() == Role::Client
             && self.session.dialect().rules().cancel_from == CancelFrom::Client
@@ -189,10 +191,10 @@ impl MachineState {
         self.session.dialect().rules().gate == CapabilityGate::None || declared.ours()
     }
 
-    /// Does one thing, and holds what came of it against every invariant.
+    /// Applies one input, and checks its effects against every invariant.
     ///
     /// # Errors
-    /// An invariant is broken.
+    /// If an invariant is violated.
     pub fn apply(&mut self, input: Input, before: &Inspection) -> Result<Inspection, Broken> {
         let owed = self.owed(input, before);
         let verdict = self.verdict(input, before);
@@ -221,7 +223,7 @@ impl MachineState {
         Ok(after)
     }
 
-    /// What the slice of a cascade that every step walks comes to by itself, where one is under way.
+    /// The result of the slice of a cascade that every step walks, without the input, if a cascade is in progress.
     fn walk(&self, before: &Inspection) -> Option<(Inspection, Vec<Output>)> {
         if before.cascades.is_empty() {
             return None;
@@ -232,7 +234,7 @@ impl MachineState {
         Some((session.inspect(self.now), outputs))
     }
 
-    /// What an input may do, and what it may not, beside what it owes.
+    /// Checks what an input may change and what it may not, besides its required result.
     fn check_reach(
         &self,
         input: Input,
@@ -241,7 +243,7 @@ impl MachineState {
         outputs: &[Output],
         walk: Option<&(Inspection, Vec<Output>)>,
     ) -> Result<(), Broken> {
-        // Where a cascade is under way, what it does by itself is not the input's doing.
+        // The steps of a cascade in progress are not an effect of the input.
         let (alone, by_itself) =
             walk.map_or((before, &[] as &[Output]), |(alone, outputs)| (alone, outputs.as_slice()));
         let moves = after != before;
@@ -294,7 +296,7 @@ impl MachineState {
                 let is_free = child.is_none_or(|child| child.parent.is_none());
                 holds(is_free, "I5", || format!("{call:?} was detached, and it has a parent"))
             }
-            // What these owe is told by the account alone.
+            // The ledger alone determines the required results of these.
             Input::Request(_)
             | Input::RequestOver
             | Input::RequestExempt

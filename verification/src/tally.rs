@@ -1,4 +1,4 @@
-//! How often each invariant was judged. A check counts only where what it is about was there.
+//! How often each invariant was judged. A check counts only if the subject of the invariant exists.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,13 +17,13 @@ thread_local! {
 pub struct Tally([u64; NUMBERS]);
 
 impl Tally {
-    /// What this thread has judged since it was asked last.
+    /// The judgements of this thread since the last call.
     #[must_use]
     pub fn taken() -> Self {
         JUDGED.with(|judged| Self(std::array::from_fn(|place| judged.get(place).map_or(0, Cell::take))))
     }
 
-    /// The invariants that were judged, each with how often.
+    /// The invariants that were judged, each with its count.
     pub fn judged(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let numbers = INVARIANTS.iter().map(|invariant| invariant.number);
         numbers.zip(self.0).filter(|(_, judged)| *judged > 0)
@@ -54,7 +54,7 @@ pub(super) fn count(invariant: &str) {
     });
 }
 
-/// Where an invariant stands among them all, told from its number without looking through them.
+/// The index of an invariant, computed from its number without a search.
 #[inline]
 fn place(invariant: &str) -> Option<usize> {
     let digit = |byte: u8| usize::from(byte.wrapping_sub(b'0'));

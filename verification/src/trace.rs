@@ -1,6 +1,6 @@
-//! A path through a search as text, to be given back in `RESCIND_TRACE`: the class, the order, and the inputs.
+//! A path through a search as text, for `RESCIND_TRACE`: the class, the order, and the inputs.
 //!
-//! Each input is its name and what it is about, parted by colons; a key is its slot and its generation:
+//! Each input is its name and its parameters, separated by colons. A key is its slot and its generation:
 //! `silence unordered request:0 offer:0.0:value cancel:0`.
 
 use std::fmt;
@@ -14,7 +14,8 @@ use super::calls::CallInput;
 use super::class::{Class, Order};
 use super::input::{Declared, Input};
 
-/// The variable with a trace to replay: `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_trace`.
+/// The variable with a trace to replay:
+/// `RESCIND_TRACE='..' cargo test -p rescind-verification --test search the_trace`.
 pub const TRACE: &str = "RESCIND_TRACE";
 
 /// The inputs that lead to a state.
@@ -22,13 +23,13 @@ pub const TRACE: &str = "RESCIND_TRACE";
 pub struct Trace {
     /// The class of dialects.
     pub class: Class,
-    /// The kind of wire.
+    /// The kind of transport.
     pub order: Order,
-    /// What happened.
+    /// The inputs.
     pub inputs: Vec<Input>,
 }
 
-/// Why a text is no way: the word that is none of its.
+/// A text that is not a path, with its first invalid word.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no part of a way; one begins with a class, `ordered` or `unordered`, and then come inputs")]
 pub struct NoWay(String);
@@ -144,7 +145,7 @@ impl Part for Option<InboundKey> {
 macro_rules! words {
     ($($name:literal ($($part:ident),*) { $($input:tt)+ })*) => {
         impl Input {
-            /// The word it begins with in a [`Trace`].
+            /// Its first word in a [`Trace`].
             #[must_use]
             pub const fn word(self) -> &'static str {
                 #[expect(unused_variables, reason = "the parts are no part of it")]

@@ -1,4 +1,4 @@
-//! The corpus of the fuzzer, file by file, through what its targets assert: on any toolchain, without the fuzzer.
+//! Checks every file of the fuzzer's corpus with the assertions of its target: on any toolchain, without the fuzzer.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use rescind_verification::coverage::ENGINES;
 use rescind_verification::fuzz::TARGETS;
 use rescind_verification::{Tally, page};
 
-/// Files of a target, and their bytes.
+/// The most files of a target, and the most bytes.
 const MOST: (usize, u64) = (60, 200 * 1024);
 
 fn fuzz() -> PathBuf {

@@ -1,4 +1,5 @@
-//! `docs/verification.md` says what the code says. With `RESCIND_PRINT` set to its path the page is renewed instead.
+//! `docs/verification.md` must agree with the code. If `RESCIND_PRINT` is set to its path, the page is updated
+//! instead.
 
 #[path = "../../integration-tests/mutations/table.rs"]
 mod table;
@@ -73,9 +74,9 @@ fn every_invariant_has_an_engine_and_every_engine_says_how_far_it_went() {
     }
 }
 
-/// What is claimed for engines that look at programs from outside is what their tests name: as a word in their code, as what the
-/// simulation's judge is asked to hold, or as what a vector that is played on some wire covers;
-/// that every wire has the same outcomes is told where they are compared.
+/// The invariants that are claimed for engines that observe programs from outside are those that their tests name: as
+/// a word in their code, as an invariant that the simulation's judge checks, or in the `covers` of a vector that is
+/// played on some transport. The comparison of outcomes between transports is named in the file that compares them.
 #[test]
 fn the_engines_that_hold_no_session_name_what_they_check() {
     let words = |paths: &[&str]| -> BTreeSet<String> {
@@ -105,7 +106,7 @@ fn the_engines_that_hold_no_session_name_what_they_check() {
         let engine = ENGINES.iter().find(|engine| engine.name == name).expect("it is an engine");
         assert_eq!(named, engine.checks, "{name}");
     }
-    // CI counts the pairs as they run, and wants as many.
+    // CI counts the pairs when they run, and requires the same number.
     let threads = ENGINES.iter().find(|engine| engine.name == "threads").map(|engine| engine.depth);
     let Some(Depth::Table(depth)) = threads else { panic!("threads are an engine") };
     let pairs = depth.split(' ').next().unwrap_or_default();
@@ -116,7 +117,7 @@ fn the_engines_that_hold_no_session_name_what_they_check() {
     );
 }
 
-/// The code of a file, or of all files of a folder: what only a comment says is not held.
+/// The code of a file, or of all files of a folder. Comments are removed, because a comment checks nothing.
 fn code(paths: &[&str]) -> String {
     let mut code = String::new();
     for path in paths {
@@ -163,7 +164,8 @@ fn every_engine_is_a_step_of_ci() {
     assert!(ENGINES.len() == 8, "an engine more has a line more above");
 }
 
-/// `.ci/verify` goes at least as far as a planted bug is looked for, and `.ci/nightly` as far as the design asks.
+/// `.ci/verify` goes at least as deep as the search for planted bugs, and `.ci/nightly` as deep as the design
+/// requires.
 #[test]
 fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
     let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -181,7 +183,7 @@ fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
     let verify = read(".ci/verify");
     let row = |of: &str| verify.lines().find(|row| row.trim_start().starts_with(of)).unwrap_or_default();
     let (change, night) = (row("\"\") "), row("full) "));
-    // The search is played with bugs as `cargo test` plays it.
+    // The search for planted bugs has the depth of `cargo test`.
     for (least, asked) in [
         (number(&search, "if cfg!(debug_assertions) { "), "states="),
         (number(&reference, "CASES_WITH_BUG: u32 = "), "cases="),
@@ -202,7 +204,7 @@ fn ci_goes_as_far_as_planted_bugs_need_and_the_night_all_the_way() {
     assert!(workflow.contains("engine: [verify, threats, matrix, soak, fuzz, deny]"), "of them all");
 }
 
-/// The rows of the search were printed by the search there is: its beginning, searched again, comes to what they say.
+/// The rows of the search were printed by the current search: a new search of its beginning gives the same result.
 #[test]
 fn the_rows_of_the_search_are_those_of_this_search() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/verification.md"));

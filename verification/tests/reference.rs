@@ -1,9 +1,9 @@
-//! The machine against a naive reference, a dialect each (VERIFICATION: "proptest-state-machine").
+//! The machine against a naive reference, for each dialect (VERIFICATION: "proptest-state-machine").
 //!
-//! The reference knows nothing of slots, timers or queues: it says for each event what the peer, the handlers (`reference/model.rs`)
-//! and our own callers (`reference/caller.rs`) must see.
-//! What fails is written to `reference.regressions` beside this file, and tried first from then on. Its shortened case goes to
-//! `reference/kept.rs` with the mend, where no change of how cases are drawn makes another of it.
+//! The reference has no slots, timers or queues. For each event it defines what the peer, the handlers
+//! (`reference/model.rs`) and our callers (`reference/caller.rs`) must see. A failed case is written to
+//! `reference.regressions` beside this file, and is tried first from then on. Its shortened form goes to
+//! `reference/kept.rs` with the fix, where a change of the generator cannot alter it.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 #[path = "reference/caller.rs"]
@@ -32,9 +32,9 @@ use self::caller::{CancelFrame, Own};
 use self::machine::Machine;
 use self::model::{Case, EARLY, Event, IDS, REMEMBERED, Reference};
 
-/// Calls of ours that are open at once.
+/// The most open calls of this side.
 const OPEN: usize = 6;
-/// So many of the last calls are still answered, acknowledged and cancelled.
+/// How many of the last calls are still answered, acknowledged and cancelled.
 const RECENT: usize = 8;
 
 fn ends() -> impl Strategy<Value = HandlerResult> {
@@ -66,7 +66,8 @@ fn of(weight: u32, events: impl Strategy<Value = Event> + 'static) -> Drawn {
     (weight, events.boxed())
 }
 
-/// What can happen now: it is drawn from, rather than drawn and rejected, or most long cases would be.
+/// The events that are possible now. They are generated from the state, because otherwise most long cases would be
+/// rejected.
 fn events(state: &Reference) -> BoxedStrategy<Event> {
     let mut drawn = vec![of(12, times().prop_map(Event::Pass))];
     let alive: Vec<usize> = (0..state.asked.len()).filter(|number| state.asked[*number].alive).collect();
@@ -127,7 +128,7 @@ fn own_events(state: &Reference) -> Vec<(u32, BoxedStrategy<Own>)> {
     drawn
 }
 
-/// Whether an event still makes sense where a case was shortened before it.
+/// Whether an event is still possible after a case was shortened before it.
 fn can_happen(state: &Reference, event: Event) -> bool {
     let call = |number: usize| state.caller.calls.get(number);
     match event {
@@ -238,28 +239,30 @@ macro_rules! references {
     };
 }
 
-/// What the page says that this engine checks. Nobody cancels requests of a server's where only clients cancel, so that there is nothing
-/// that names none.
+/// The invariants that the page claims for this engine. If only clients may cancel, a client gets no cancels that
+/// name requests, so it cannot get one for an unknown request (I8).
 fn claimed(case: &Case) -> BTreeSet<&'static str> {
     let engine = ENGINES.iter().find(|engine| engine.name == "reference").expect("it is there");
     let is_called = case.role == Role::Client && case.dialect.rules().cancel_from == CancelFrom::Client;
     engine.checks.iter().copied().filter(|invariant| !(is_called && *invariant == "I8")).collect()
 }
 
-/// Cases for each dialect, unless the environment says how many: in release what the design asks for.
+/// Cases for each dialect, unless the environment sets the number. In release it is the number that the design
+/// requires.
 const CASES: u32 = if cfg!(debug_assertions) { 64 } else { 10_000 };
-/// So many cases are played instead.
+/// The variable with the number of cases.
 const ASKED: &str = "RESCIND_CASES";
-/// Cases in which a planted bug has to show. The first that fails is the last: few are played.
+/// The number of cases in which a planted bug must show. The run stops at the first failure, so few of them are
+/// played.
 const CASES_WITH_BUG: u32 = 4000;
-/// A planted bug is looked for in the same cases every time, or it would be told by another failure now and then.
+/// The search for a planted bug always uses the same cases. Otherwise another failure would sometimes report it.
 const SEED_WITH_BUG: u64 = 7;
 
-/// Where what failed is written: beside this file, under its name.
+/// Failed cases are written beside this file, with its name.
 const KEPT: FileFailurePersistence = FileFailurePersistence::WithSource("regressions");
 
 fn config() -> ProptestConfig {
-    // What a planted bug breaks is no regression.
+    // A failure by a planted bug is not a regression.
     if std::env::var_os("RESCIND_FAILPOINT").is_some() {
         return ProptestConfig {
             cases: CASES_WITH_BUG,
@@ -278,7 +281,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// With a planted bug, the case that is kept for it.
+/// With a planted bug, plays the case that is kept for it.
 #[test]
 fn what_failed_once_holds() {
     let planted = std::env::var("RESCIND_FAILPOINT").ok();

@@ -1,4 +1,5 @@
-//! Exhaustive search of the machine, a class of dialects and a kind of wire each (VERIFICATION: "exhaustive search").
+//! Exhaustive search of the machine, for each class of dialects and each kind of transport (VERIFICATION: "exhaustive
+//! search").
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
 use std::collections::{BTreeSet, HashSet};
@@ -10,14 +11,14 @@ use rescind_verification::coverage::ENGINES;
 use rescind_verification::search::{BEGINNING, Searched, replay, search};
 use rescind_verification::{Class, Input, MachineState, Order, Tally, Trace, page, trace};
 
-/// States asked of each search, unless the environment says how many: in release what the design asks for, else what fits into a test
-/// run, which is as many as each planted bug needs.
+/// The number of states of each search, unless the environment sets it. In release it is the number that the design
+/// requires. Otherwise it fits into a test run and is as large as each planted bug needs.
 const STATES: usize = if cfg!(debug_assertions) { 4_000 } else { 1_000_000 };
-/// So many states are asked instead.
+/// The variable with the number of states.
 const ASKED: &str = "RESCIND_STATES";
-/// Among so many states every input was given that means something.
+/// With this many states, every input that has an effect was given.
 const ALL_GIVEN: usize = 300_000;
-/// So many seconds of two cores each may take, if that is asked. It is asked of one search at a time.
+/// The variable with the most seconds of two cores for each search, if set. It is used for one search at a time.
 const SECONDS: &str = "RESCIND_SEARCH_SECONDS";
 
 fn number(name: &str) -> Option<u64> {
@@ -29,7 +30,8 @@ fn states() -> usize {
     number(ASKED).map_or(STATES, |asked| usize::try_from(asked).expect("a number of states"))
 }
 
-/// Every trace of so many inputs is played; of those that name nothing, where the machine is in a state for the first time.
+/// Every trace with this many inputs is played. Inputs that name nothing are played when the machine is in a state
+/// for the first time.
 fn least_depth(states: usize) -> usize {
     match states {
         1_000_000.. => 5,
@@ -38,21 +40,21 @@ fn least_depth(states: usize) -> usize {
     }
 }
 
-/// So long the process has had a core for each of its two threads: what else the machine does meanwhile is not the search's.
+/// How long the process has had a core for each of its two threads. The time of other processes does not count.
 #[cfg(unix)]
 fn on_two_cores() -> Duration {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::try_from(spent).expect("time passes") / 2
 }
 
-/// A wall clock, where none tells what a process had.
+/// A wall clock, for systems that do not report the time of a process.
 #[cfg(not(unix))]
 fn on_two_cores() -> Duration {
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     BEGUN.get_or_init(Instant::now).elapsed()
 }
 
-/// A search of so many states; where two tests ask for the same one it is gone through once.
+/// A search of this many states. If two tests request the same one, it runs once.
 fn searched(class: Class, order: Order, states: usize) -> Result<Arc<Searched>, String> {
     type Asked = (Class, Order, usize);
     type Once = Arc<OnceLock<Result<Arc<Searched>, String>>>;
@@ -110,7 +112,7 @@ fn every_state_holds(class: Class, order: Order) {
     }
 }
 
-/// Whether an input of this word means something in a class.
+/// Whether an input with this word has an effect in a class.
 fn is_given(class: Class, order: Order, word: &str) -> bool {
     let dialect = class.dialect();
     let rules = dialect.rules();
@@ -125,7 +127,7 @@ fn is_given(class: Class, order: Order, word: &str) -> bool {
         "cancel-by-nobody" | "cancel-elsewhere" => !called_off,
         "stream-lost" | "call-failed" | "exchange-failed" => is_unordered,
         "stream-back" => is_unordered && rules.lost_stream != LostStream::Cancel,
-        // There what comes of a cancel that was written is eight inputs away, the handshake among them.
+        // In this class, the effect of a written cancel is eight inputs away, including the handshake.
         "acked" | "acked-not" | "cancel-failed" if class == Class::Gated && is_unordered => false,
         "cancel-failed" => is_unordered && tells,
         "cancel-written" | "acked" | "acked-not" => tells,
@@ -166,7 +168,8 @@ searches! {
     stateless: Stateless, Unordered;
 }
 
-/// What the page claims of this engine is what it judges: each invariant in a state where what that is about was there.
+/// The invariants that the page claims for this engine are those that it judges, each in a state where the subject of
+/// the invariant exists.
 #[test]
 fn the_search_judges_what_it_claims_and_nothing_else() {
     let mut judged = Tally::default();
@@ -198,7 +201,7 @@ fn the_trace_that_is_asked_for() {
     }
 }
 
-/// Some trace through a class, drawn from a seed; the connection is not lost before its last third.
+/// A random trace through a class, drawn from a seed. The connection is not lost before the last third.
 fn some_trace(class: Class, order: Order, seed: u64) -> (Trace, MachineState) {
     let mut world = MachineState::new(class, order, Instant::now());
     let mut trace = Trace { class, order, inputs: Vec::new() };

@@ -1,15 +1,16 @@
-//! Simulation of whole connections, a wire and a protocol each (VERIFICATION: "simulation").
+//! Simulation of whole connections, for each transport and each protocol (VERIFICATION: "simulation").
 //!
-//! `RESCIND_SEED=n` plays that seed and shows what happened; `RESCIND_SEEDS=n` plays so many in memory, and a tenth of that on
-//! each other wire.
+//! `RESCIND_SEED=n` plays that seed and prints the events. `RESCIND_SEEDS=n` plays this many seeds in memory, and a
+//! tenth of that on each other transport.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use rescind_verification::page;
 use rescind_verification::sim::{Case, Wire};
 
-/// Seeds in memory, over all protocols, unless the environment says how many.
+/// The number of seeds in memory, over all protocols, unless the environment sets it.
 const SEEDS: u64 = if cfg!(debug_assertions) { 1_400 } else { 100_000 };
-/// As many where a planted bug has to show. The first that fails is the last: few are played.
+/// The number of seeds in which a planted bug must show. The run stops at the first failure, so few of them are
+/// played.
 const SEEDS_WITH_BUG: u64 = 20_000;
 
 fn number(name: &str) -> Option<u64> {
@@ -45,7 +46,7 @@ fn every_seed_holds(test: &str, wire: Wire, dialect: &str, share: u64) {
 
 macro_rules! simulations {
     ($($name:ident: $wire:ident, $dialect:literal, 1/$share:literal;)*) => {
-        /// Each simulation's wire and its share of the seeds.
+        /// The transport of each simulation and its share of the seeds.
         const SHARES: &[(Wire, u64)] = &[$((Wire::$wire, $share)),*];
 
         $(
@@ -78,7 +79,7 @@ simulations! {
     sim_http_acp_acp_v2: HttpAcp, "acp-v2", 1/20;
 }
 
-/// A share that does not divide them is rounded up, so that all together are no fewer than asked.
+/// A share that does not divide evenly is rounded up, so that the total is at least the requested number.
 #[test]
 fn sim_each_wire_has_all_its_seeds() {
     let wires = [
@@ -95,7 +96,7 @@ fn sim_each_wire_has_all_its_seeds() {
     }
 }
 
-/// The first place where two runs of a seed differ.
+/// Checks that two runs of a seed have the same trace, and shows the first difference.
 fn runs_alike(wire: Wire, dialect: &str) {
     let case = Case::new(wire, dialect).unwrap();
     for seed in 0..number("RESCIND_TWICE").unwrap_or(20) {

@@ -1,8 +1,9 @@
-//! Holds instructions and allocations against the budgets of a file. Exits with 1 if one is above its budget, or so far below that
-//! the budget must be lowered; `--lower` does that, and never raises one. It also exits with 1 if the file has a budget of what is
-//! counted no more, or one without instructions.
+//! Compares instructions and allocations with the budgets of a file. Exits with 1 if one is above its budget, or so
+//! far below that the budget must be lowered; `--lower` lowers budgets and never raises one. It also exits with 1 if
+//! the file has a budget for something that is not counted any more, or a budget without instructions.
 //!
-//! `counts FILE [--lower]`. Instructions need valgrind, without which nothing is lowered; they are judged only where they were made with the same as the file's.
+//! `counts FILE [--lower]`. Instructions need valgrind. Without it nothing is lowered. They are judged only if they
+//! were counted with the same toolchain and machine as those of the file.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Prints all of it, and says whether the check fails.
+/// Prints everything, and returns whether the check fails.
 fn tell(budgets: &Counts, measured: &Counts, file: &Path) -> bool {
     println!("made with {}", measured.made_with.join("; "));
     if budgets.made_with != measured.made_with {

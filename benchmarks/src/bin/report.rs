@@ -1,4 +1,4 @@
-//! Measures all there is, beside the other libraries and the floor, and shows it.
+//! Measures everything, next to the other libraries and the floor, and prints it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::Parser;
 use rescind_benchmarks::harness::{self, PARTS, Ruling, Run, Verdict, judge, measure};
 use rescind_benchmarks::{cross_process, report};
 
-/// Measures what cancelling costs, ours beside the other libraries and the floor, in one run.
+/// Measures the cost of cancelling, of this library, the other libraries and the floor, in one run.
 #[derive(Debug, Parser)]
 #[command(name = "report", version)]
 struct Options {
@@ -23,14 +23,14 @@ struct Options {
     /// Writes the tables in Markdown.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Puts the tables in Markdown between `<!-- tables -->` and `<!-- /tables -->` of this file.
+    /// Writes the tables in Markdown between `<!-- tables -->` and `<!-- /tables -->` of this file.
     #[arg(long, value_name = "FILE")]
     paste: Option<PathBuf>,
-    /// Rounds that count, after two that warm up.
+    /// Counted rounds, after two that warm up.
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Only shows that all of it runs; the figures mean nothing. Exits with 1 if something of ours or a floor does not, or if a
-    /// budget lacks its figure.
+    /// Only checks that everything runs. The figures have no meaning. Exits with 1 if something of this library or a
+    /// floor does not run, or if a budget lacks its figure.
     #[arg(long)]
     short: bool,
     /// Exits with 1 if a budget is not met, or the part has none.

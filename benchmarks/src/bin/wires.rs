@@ -1,8 +1,9 @@
-//! Prints what each wire adds to its own floor, how fast a cancel is on it and what an idle connection holds; whether
-//! each limit is met. Exits 1 if one is not.
+//! Prints what each transport adds to its floor, the time of a cancel on it, the memory of an idle connection, and
+//! whether each limit is met. Exits with 1 if one is not.
 //!
-//! `wires [--wire NAME]... [--only echo|cancel|load|memory]... [--rounds N] [--json FILE] [--short]`; `--short` only shows
-//! that all of it runs. Times are measured with `--no-default-features`: counting allocations costs time at each of them.
+//! `wires [--wire NAME]... [--only echo|cancel|load|memory]... [--rounds N] [--json FILE] [--short]`; `--short` only
+//! checks that everything runs. Times are measured with `--no-default-features`, because counting takes time at each
+//! allocation.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,11 +14,11 @@ use rescind_benchmarks::limits;
 use rescind_benchmarks::table::Table;
 use rescind_benchmarks::wires::one_thread;
 
-/// Cancels of one kind before it is the other's turn.
+/// Cancels of one kind before the other kind has its turn.
 const CANCELS: usize = 5;
-/// Frames queued ahead of a cancel.
+/// Frames queued before a cancel.
 const AHEAD: usize = 1000;
-/// Connections before memory is measured: what the process needs once.
+/// Connections that are opened before memory is measured, so that the process has allocated what it needs once.
 const FIRST: usize = 16;
 
 fn main() -> ExitCode {
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
             let load = in_a_task(under_load(wire, options.rounds));
             load.judge(&mut table, wire);
         }
-        // A child's pipes have one connection.
+        // A child's pipes carry one connection.
         if has(Part::Memory) && wire != Wire::Stdio {
             let grown = one_thread().block_on(idle(wire, options.connections));
             judge_memory(&mut table, wire, grown, options.connections);
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     if options.short || table.all_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What is measured of a wire.
+/// The parts of the measurement of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Echo,
@@ -142,13 +143,13 @@ fn judge_times(times: &Times, table: &mut Table, wire: Wire) {
     }
 }
 
-/// A cancel alone, and one behind [`AHEAD`] frames, in microseconds.
+/// A single cancel, and one after [`AHEAD`] frames, in microseconds.
 struct Load {
     alone: f64,
     behind: f64,
 }
 
-/// Each side on a core of its own: on one core the server could not run before the client has written all the rest.
+/// Each side runs on a separate core: on one core the server could not run before the client has written everything.
 async fn under_load(wire: Wire, rounds: usize) -> Load {
     let mut far = Far::start_on_other_core(wire, Serves::Ours).await;
     let mut ours = OurClient::open(wire, &mut far).await;
@@ -176,7 +177,7 @@ impl Load {
     }
 }
 
-/// How much the server's process grew by so many idle connections, in bytes.
+/// How much the server's process grew with this many idle connections, in bytes.
 async fn idle(wire: Wire, connections: usize) -> u64 {
     let mut far = Far::start(wire, Serves::Ours).await;
     let params = wire.params(64);
@@ -191,7 +192,7 @@ async fn idle(wire: Wire, connections: usize) -> u64 {
         clients.push(client);
     }
     let grown = far.resident().saturating_sub(before);
-    // They were all alive, and still are.
+    // All of them were alive, and still are.
     for client in &mut clients {
         client.echo(&params).await;
     }
@@ -200,7 +201,7 @@ async fn idle(wire: Wire, connections: usize) -> u64 {
 
 fn judge_memory(table: &mut Table, wire: Wire, grown: u64, connections: usize) {
     let (name, grown) = (wire.name(), grown as f64 / 1024.0);
-    // A pipe has no limit of its own.
+    // There is no limit for a pipe.
     let limit = if wire == Wire::NamedPipe { f64::NAN } else { 48.0 };
     let note = format!("in the server's process, each with an echo behind it; {connections} measured");
     table.judge(&format!("an idle session, {name}"), grown / connections as f64, limit, "KiB", &note);

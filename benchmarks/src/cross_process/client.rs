@@ -1,4 +1,4 @@
-//! The side that asks, through `Peer`.
+//! The calling side, through `Peer`.
 
 use rescind_core::dialect::Role;
 use rescind_core::{Link, Outcome, Peer, PeerBuilder, Router, Transport};
@@ -21,12 +21,12 @@ pub struct OurClient {
     parked: mpsc::UnboundedReceiver<()>,
     /// Notifications sent so far.
     noise: u64,
-    /// So long it took to queue notifications, the last time that was done, in nanoseconds.
+    /// How long it took to queue notifications the last time, in nanoseconds.
     queueing: u64,
 }
 
 impl OurClient {
-    /// A client that has shaken hands, whose way back is open too.
+    /// A client after its handshake, whose direction from the server is open too.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -63,7 +63,7 @@ impl OurClient {
         };
         let client = Self { wire, peer, parked, noise: 0, queueing: 0 };
         client.shake_hands().await;
-        // A child's pipes have one client, who needs no welcome.
+        // A child's pipes have one client, which needs no welcome.
         if wire.is_two_way() && wire != Wire::Stdio {
             welcomed.recv().await.expect("the server says welcome");
         }
@@ -99,13 +99,14 @@ impl OurClient {
         took
     }
 
-    /// From the cancel of a parked request to its handler's signal, in nanoseconds, behind so many notifications.
+    /// The time from the cancel of a parked request to its handler's signal, in nanoseconds, after this many
+    /// notifications.
     ///
-    /// One behind none comes after a pause as long as the queueing of the last ones took: while they are queued the
-    /// server's core falls idle, and to wake it costs more than all else here.
+    /// A cancel without notifications before it is sent after a pause as long as the last queueing took. While
+    /// notifications are queued, the server's core becomes idle, and waking it costs more than everything else here.
     ///
     /// # Panics
-    /// If there is no such cancel.
+    /// If the cancel is not sent or not signalled.
     pub async fn cancel(&mut self, far: &mut Far, ahead: usize) -> u64 {
         let (params, noise) = (self.wire.params(1), self.wire.params(64));
         let call = self.peer.call::<_, Value>("park", &params).start().expect("a call starts");

@@ -1,18 +1,19 @@
-//! Echoes on a wire between two processes, ours and the floor's in turns.
+//! Echoes between two processes, of this library and of the floor in turns.
 
 use super::{Far, OurClient, Serves, Wire};
 use crate::raw::{self, RawClient};
 use crate::wires::{one_thread, pinned};
 
-/// Echoes of one subject before it is the other's turn.
+/// Echoes of one subject before the other has its turn.
 const TURN: usize = 25;
-/// Cancels measured where each resets a stream: after 200 at once a client makes them wait, so that its server does not end
-/// the connection.
+/// The number of measured cancels if each resets a stream. After 200 at once a client delays further resets, so that
+/// its server does not end the connection.
 pub const RESETS: usize = 150;
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;
 
-/// Runs on one pinned thread, as a task: what is woken beside the tasks has the runtime look for events once more.
+/// Runs the measurement in a task on one pinned thread, because waking something outside the tasks makes the runtime
+/// look for events once more.
 pub fn in_a_task<T: Send + 'static>(measure: impl Future<Output = T> + Send + 'static) -> T {
     pinned(|| one_thread().block_on(async { tokio::spawn(measure).await.expect("it does not panic") }))
 }
@@ -22,18 +23,18 @@ pub fn in_a_task<T: Send + 'static>(measure: impl Future<Output = T> + Send + 's
 pub struct Times {
     /// Through `Peer`.
     pub ours: f64,
-    /// The same wire without us.
+    /// The same transport without this library.
     pub floor: f64,
-    /// Of the rounds' differences, which a change of the machine's load hardly moves.
+    /// The median of the rounds' differences, which a change of the machine's load hardly affects.
     pub over: f64,
-    /// From a cancel to its handler's signal.
+    /// The time from a cancel to its handler's signal.
     pub cancel: Option<f64>,
 }
 
-/// Echoes of ours and of the floor in turns, with so many cancels of ours in each round.
+/// Echoes of this library and of the floor in turns, with this many cancels of this library in each round.
 ///
 /// # Panics
-/// If the wire does not open.
+/// If the connection does not open.
 pub async fn measure(wire: Wire, rounds: usize, cancels: usize) -> Times {
     let mut far = Far::start(wire, Serves::Ours).await;
     let mut raw_far = Far::start(wire, Serves::Raw).await;
@@ -44,7 +45,7 @@ pub async fn measure(wire: Wire, rounds: usize, cancels: usize) -> Times {
     let mut cancels_left = if wire == Wire::Stateless2 { RESETS } else { usize::MAX };
     for round in 0..rounds + WARM {
         let [mut echoes, mut floors, mut took]: [Vec<f64>; 3] = Default::default();
-        // A B B A, and the other way round in the next round.
+        // In the order A B B A, and reversed in the next round.
         for half in 0..2 {
             for first in [round % 2 == half, round % 2 != half] {
                 for _ in 0..TURN {
@@ -74,13 +75,13 @@ pub async fn measure(wire: Wire, rounds: usize, cancels: usize) -> Times {
     Times { ours, floor, over, cancel }
 }
 
-/// As microseconds.
+/// The time in microseconds.
 #[must_use]
 pub fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1000.0
 }
 
-/// The one in the middle.
+/// The median.
 #[must_use]
 pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);

@@ -1,7 +1,7 @@
-//! The wires between two processes, which are this program twice.
+//! The transports between two processes. Both processes run this program.
 //!
-//! What a server has to say beside its wire (where it listens, when a handler was signalled) goes by its stderr, so that
-//! no measured wire carries it.
+//! A server sends all additional messages (where it listens, when a handler was signalled) to its stderr, so that no
+//! measured transport carries them.
 
 mod client;
 pub mod echoes;
@@ -23,12 +23,12 @@ pub(crate) use server::own_pipes;
 pub use server::serve_if_asked;
 
 const SERVE: &str = "RESCIND_BENCHMARK_SERVES_APART";
-/// Behind what is served: on another core.
+/// A suffix of what is served: the server runs on another core.
 const OTHER_CORE: &str = " other-core";
-/// So long a process may take to end once it was asked to.
+/// How long a process may take to end after it was asked to.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// A wire between two processes.
+/// A transport between two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// The pipes of a child's stdin and stdout.
@@ -83,7 +83,7 @@ impl Wire {
         !matches!(self, Self::Stdio | Self::NamedPipe | Self::WebSocket)
     }
 
-    /// W1: the microseconds an echo of 64 B may take over the floor.
+    /// W1: the microseconds that an echo of 64 B may take above the floor.
     #[must_use]
     pub const fn echo_limit(self) -> f64 {
         if self.is_http() { limits::ECHO_OVER_HTTP } else { limits::ECHO_BETWEEN_PROCESSES }
@@ -93,7 +93,7 @@ impl Wire {
         matches!(self, Self::Streamable2 | Self::Stateless2 | Self::Acp)
     }
 
-    /// Whether the server may say something by itself.
+    /// Whether the server may send messages without a request.
     const fn is_two_way(self) -> bool {
         !matches!(self, Self::Stateless | Self::Stateless2)
     }
@@ -106,7 +106,7 @@ impl Wire {
         }
     }
 
-    /// Params of an echo of so many bytes.
+    /// Params of an echo with this many bytes.
     #[must_use]
     pub fn params(self, bytes: usize) -> Box<serde_json::value::RawValue> {
         let mut params = serde_json::json!({ "text": "x".repeat(bytes) });
@@ -129,13 +129,13 @@ pub enum Serves {
     Raw,
 }
 
-/// A server in a process of its own, which ends with this.
+/// A server in a separate process, which ends on drop.
 #[derive(Debug)]
 pub struct Far {
     child: Child,
-    /// Ends it, where this is not the wire.
+    /// Closing it ends the process, unless it is the transport.
     stdin: Option<ChildStdin>,
-    /// The wire, where it is stdio: the server's output, its input.
+    /// The transport, if it is stdio: the server's output and its input.
     pipes: Option<(OwnedFd, OwnedFd)>,
     told: BufReader<pipe::Receiver>,
     /// Where it listens.
@@ -143,7 +143,7 @@ pub struct Far {
 }
 
 impl Far {
-    /// Starts a server of this wire.
+    /// Starts a server with this transport.
     ///
     /// # Panics
     /// If the process does not start or does not serve.
@@ -151,7 +151,7 @@ impl Far {
         Self::begin(wire, serves, "").await
     }
 
-    /// The same, on another core than a pinned client's, where there are two.
+    /// The same, on another core than that of a pinned client, if there are two.
     ///
     /// # Panics
     /// As [`start`](Self::start).
@@ -178,12 +178,12 @@ impl Far {
         far
     }
 
-    /// The server's output and its input, where they are the wire.
+    /// The server's output and its input, if they are the transport.
     pub(crate) fn take_pipes(&mut self) -> (OwnedFd, OwnedFd) {
         self.pipes.take().expect("a child has one client")
     }
 
-    /// When the next handler was signalled.
+    /// The time of the next handler's signal.
     ///
     /// # Panics
     /// If the server ended.
@@ -191,7 +191,7 @@ impl Far {
         self.hear("signalled").await.parse().expect("a time")
     }
 
-    /// The rest of the next line that begins so; what else it says is passed on.
+    /// The rest of the next line that begins with this. Other lines are passed on.
     async fn hear(&mut self, about: &str) -> String {
         loop {
             let mut line = String::new();
@@ -207,7 +207,7 @@ impl Far {
     /// Its resident memory, in bytes.
     ///
     /// # Panics
-    /// Where there is no `/proc`.
+    /// If there is no `/proc`.
     #[must_use]
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");

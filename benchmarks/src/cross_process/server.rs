@@ -17,7 +17,7 @@ use super::{OTHER_CORE, SERVE, Wire};
 use crate::wires::{leave_the_first_core, one_thread};
 use crate::{clock, raw};
 
-/// Serves and does not return, if this process was started as a [`Far`](super::Far).
+/// Serves and does not return, if this process was started by [`Far`](super::Far).
 ///
 /// # Panics
 /// If it cannot serve.
@@ -47,7 +47,7 @@ pub fn serve_if_asked() {
     std::process::exit(0);
 }
 
-/// Tells the process that measures where this one listens.
+/// Reports the address of this process to the one that measures.
 fn listens(endpoint: &str) {
     eprintln!("listening {endpoint}");
 }
@@ -99,7 +99,7 @@ async fn on_port<L: Listener>(wire: Wire, bound: Result<L, rescind_core::Transpo
 
 async fn listen(wire: Wire, listener: impl Listener, endpoint: &str) {
     let server = Server::builder([wire.dialect()]).serve(router()).on_peer(move |peer| {
-        // It shows the client that the way back is open, which over HTTP is a stream of its own.
+        // It shows the client that the direction to it is open, which over HTTP is a separate stream.
         if wire.is_two_way() {
             peer.try_notify("welcome", &json!({})).expect("there is room");
         }
@@ -122,7 +122,7 @@ fn router() -> Router {
         })
         .method("echo", |_: CallContext, params: Box<RawValue>| async move { Ok(params) })
         .method("park", |context: CallContext, _: Value| async move {
-            // Over HTTP it brings the response's head along: from then on a cancel need not wait.
+            // Over HTTP it is sent with the response's head. After that a cancel need not wait.
             context.try_notify("parked", &json!({}))?;
             context.cancelled().await;
             eprintln!("signalled {}", clock());

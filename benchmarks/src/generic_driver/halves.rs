@@ -1,4 +1,4 @@
-//! A library that speaks over any stream of bytes: its server's half and its client's, joined in memory or by pipes.
+//! A library that works over any byte stream: its server's half and its client's, connected in memory or with pipes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::library::Library;
 use super::signals::{Signals, Watch};
 use crate::subject::{Ends, Setup, Subject};
 
-/// Bytes each way in memory, as a pipe of the system holds.
+/// The buffer in each direction in memory, as large as that of a system's pipe.
 const BUFFER: usize = 64 << 10;
 
-/// One end of a wire.
+/// One end of a byte stream.
 pub trait End: AsyncRead + AsyncWrite + Send + Unpin + 'static {
-    /// For a library that reads and writes apart.
+    /// For a library with separate readers and writers.
     fn split(self) -> (impl AsyncRead + Send + Unpin + 'static, impl AsyncWrite + Send + Unpin + 'static);
 }
 
@@ -35,10 +35,10 @@ impl End for Join<pipe::Receiver, pipe::Sender> {
 
 /// The two halves of a library in one configuration.
 pub trait Halves: Copy + Send + Sync + 'static {
-    /// Bytes each way in memory.
+    /// The buffer in each direction in memory, in bytes.
     const BUFFER: usize = BUFFER;
 
-    /// Serves at this end until its client is gone.
+    /// Serves at this end until its client disconnects.
     fn serve<E: End>(
         self,
         end: E,
@@ -50,7 +50,7 @@ pub trait Halves: Copy + Send + Sync + 'static {
     fn connect<E: End>(self, end: E, slots: usize) -> impl Future<Output = (impl Library, Tasks)> + Send;
 }
 
-/// Opens both halves in this process, or a client of the other process's.
+/// Opens both halves in this process, or a client of a server in another process.
 pub async fn open<H: Halves>(halves: H, setup: Setup) -> Box<dyn Subject> {
     match setup.ends {
         Ends::Memory => {
@@ -84,19 +84,19 @@ pub async fn serve<H: Halves>(halves: H, setup: Setup) {
     }
 }
 
-/// Tasks that end with the subject they belong to.
+/// Tasks that are aborted when their subject is dropped.
 #[derive(Debug, Default)]
 pub struct Tasks(Vec<AbortHandle>);
 
 impl Tasks {
-    /// These and those.
+    /// Both lists of tasks.
     #[must_use]
     pub fn and(mut self, mut those: Self) -> Self {
         self.0.append(&mut those.0);
         self
     }
 
-    /// Spawns one.
+    /// Spawns a task.
     pub fn spawn<F>(&mut self, task: F)
     where
         F: Future + Send + 'static,

@@ -1,4 +1,4 @@
-//! What an adapter writes for its library; [`Driven`](super::Driven) makes a subject of it.
+//! The trait that an adapter implements for its library. [`Driven`](super::Driven) makes a subject of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,30 +8,30 @@ use serde_json::value::RawValue;
 
 use crate::subject::{BoxFuture, Told, Tree};
 
-/// The most handlers that run at once, and what becomes of a request beyond them.
+/// The most handlers that run at once, and how a request above the limit is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// It waits.
+    /// It waits for a slot.
     Wait(usize),
-    /// It is refused at once.
+    /// It is refused immediately.
     Refuse(usize),
     /// There is no such limit.
     Unlimited,
 }
 
-/// What a caller whose request was cancelled came back with.
+/// The result of a caller whose request was cancelled.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Returned {
-    /// When the answer was read off the wire, by a client that reads it by hand.
+    /// When a client that reads frames by hand received the answer.
     pub answer_read: Option<u64>,
 }
 
-/// What is echoed: made once, so that a caller who has it need not copy it for each request.
+/// The text of an echo. It is made once, so that a caller need not copy it for each request.
 pub trait Text: Copy + Send + Sync + 'static {
-    /// One of so many bytes, which lives as long as the program.
+    /// A text of this many bytes, which is never freed.
     fn new(bytes: usize) -> Self;
 
-    /// How long it is, and what comes back must be.
+    /// Its length, which the answer must have too.
     fn length(self) -> usize;
 }
 
@@ -41,7 +41,7 @@ fn once<T: Copy>(made: &Made<T>, bytes: usize, make: impl FnOnce() -> T) -> T {
     *made.lock().unwrap_or_else(PoisonError::into_inner).entry(bytes).or_insert_with(make)
 }
 
-/// Written and parsed for each request.
+/// Serialized and parsed for each request.
 impl Text for &'static str {
     fn new(bytes: usize) -> Self {
         static MADE: Made<&str> = Made::new(BTreeMap::new());
@@ -53,7 +53,7 @@ impl Text for &'static str {
     }
 }
 
-/// JSON already.
+/// Already JSON.
 impl Text for &'static RawValue {
     fn new(bytes: usize) -> Self {
         static MADE: Made<&RawValue> = Made::new(BTreeMap::new());
@@ -65,66 +65,67 @@ impl Text for &'static RawValue {
     }
 }
 
-/// Ends when the caller of a request returns whose deadline passed.
+/// Completes when the caller of a request with an expired deadline returns.
 pub struct Due(pub BoxFuture<'static, ()>);
 
-/// One library, connected: a client and the server it talks to.
+/// A connected library: a client and its server.
 pub trait Library: Send + Sync + 'static {
-    /// What its echoes carry.
+    /// The text of its echoes.
     type Text: Text;
 
-    /// A request whose handler waits for its cancel, as the library's caller holds it. What must be polled is in a box: no
-    /// smaller thing can hold a future that has begun.
+    /// A request whose handler waits for its cancel, as the caller holds it. A future that must be polled is boxed:
+    /// no smaller type can hold a future that has started.
     type Parked: Send + 'static;
 
-    /// Whether a caller can cancel a request so that its handler hears of it.
+    /// Whether a caller can cancel a request so that its handler gets a signal.
     const CANCELS: bool = true;
 
     /// The limit in force.
     fn slots(&self) -> Slots;
 
-    /// Makes one round trip, and says how long the text was that came back.
+    /// Makes one round trip, and returns the length of the answered text.
     fn echo(&self, text: Self::Text) -> impl Future<Output = usize> + Send;
 
-    /// Sends a request whose handler waits; returns once the library has it.
+    /// Sends a request whose handler waits. Returns when the library has accepted it.
     fn park(&self) -> impl Future<Output = Self::Parked> + Send;
 
-    /// Cancels it, on the first poll; returns when its caller does.
+    /// Cancels it with the first poll. Returns when its caller does.
     fn cancel(&self, parked: Self::Parked) -> impl Future<Output = Returned> + Send;
 
-    /// Ends parked requests where [`CANCELS`](Self::CANCELS) is false: the handlers are let go, and their callers return.
+    /// Ends parked requests if [`CANCELS`](Self::CANCELS) is false: the handlers end, and their callers return.
     fn let_go(&self, parked: Vec<Self::Parked>) -> impl Future<Output = ()> + Send {
         drop(parked);
         async {}
     }
 
-    /// How long it takes from a cancel written by hand to the answer read so, where [`cancel`](Self::cancel) does not tell.
+    /// The time from a cancel that is written by hand to the received answer, if [`cancel`](Self::cancel) does not
+    /// return it.
     fn cancel_by_hand(&self) -> impl Future<Output = Option<u64>> + Send {
         async { None }
     }
 
-    /// Sends so many cancels of requests that never were, and waits until the server has read them.
+    /// Sends this many cancels of unknown requests, and waits until the server has read them.
     fn unknown_cancels(&self, count: usize) -> impl Future<Output = Told> + Send {
         let _ = count;
         async { Told::None }
     }
 
-    /// Starts a request whose handler starts this tree below it and then waits for the cancel, as all in the tree do. `None`
-    /// where a cancel does not go down by itself.
+    /// Starts a request whose handler starts this tree of requests and then waits for its cancel, as all handlers in
+    /// the tree do. `None` if the library does not pass a cancel on to the children.
     fn root(&self, tree: Tree) -> Option<impl Future<Output = Self::Parked> + Send> {
         let _ = tree;
         None::<std::future::Ready<Self::Parked>>
     }
 
-    /// Starts a parked request with a deadline of its own. `None` where requests have none.
+    /// Starts a parked request with its own deadline. `None` if requests have no deadlines.
     fn deadline(&self, after: Duration) -> Option<impl Future<Output = Due> + Send> {
         let _ = after;
         None::<std::future::Ready<Due>>
     }
 }
 
-/// Sends these cancels of what never was one after another, and an echo behind each few: a queue of the library's must not grow
-/// by our haste.
+/// Sends these cancels of unknown requests one after another, with an echo after every few, so that the library's
+/// queue does not grow because of the speed of the benchmark.
 #[cfg(feature = "peers")]
 pub(crate) async fn one_by_one<L: Library, F: Future<Output = ()>>(
     library: &L,
@@ -142,8 +143,8 @@ pub(crate) async fn one_by_one<L: Library, F: Future<Output = ()>>(
     Told::Measured
 }
 
-/// Polls a future that must be polled to begin, once. The runtime has a task yield after so many operations, which would leave it
-/// unsent, and nobody polls it again before its cancel.
+/// Polls a future once, because it starts with its first poll. The runtime makes a task yield after a number of
+/// operations, which would leave the request unsent, and nothing polls it again before its cancel.
 #[cfg(feature = "peers")]
 pub(crate) async fn begun<F: Future + Unpin>(mut future: F) -> F {
     std::future::poll_fn(|cx| {

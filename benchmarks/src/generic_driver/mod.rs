@@ -1,4 +1,4 @@
-//! A [`Subject`] of any [`Library`], ours and the others alike: what is asked of them is written once.
+//! A [`Subject`] for any [`Library`], this one and the others: the operations are written once for all.
 
 mod halves;
 mod library;
@@ -23,10 +23,11 @@ pub use library::{Due, Library, Returned, Slots, Text};
 pub(crate) use library::{begun, one_by_one};
 pub use signals::{Seen, Signals, Waiting, Watch};
 
-/// So many requests are sent before they are waited for: a queue of the library's must not grow by our haste.
+/// How many requests are sent before they are awaited, so that the library's queue does not grow because of the speed
+/// of the benchmark.
 const HASTE: usize = 64;
 
-/// So many requests wait for a slot in W4.
+/// How many requests wait for a slot in W4.
 const QUEUED: usize = 4;
 
 /// A library as a subject.
@@ -36,19 +37,19 @@ pub struct Driven<L: Library> {
     _tasks: Tasks,
 }
 
-/// A library, and what its handlers say.
+/// A library, and the signals of its handlers.
 struct Driver<L> {
     library: L,
     watch: Watch,
 }
 
 impl<L: Library> Driven<L> {
-    /// Boxed as the harness takes it. The watch is of the signals that the server's handlers were given.
+    /// Boxed for the harness. `watch`: the signals that the server's handlers got.
     pub fn boxed(library: L, watch: Watch, tasks: Tasks) -> Box<dyn Subject> {
         Box::new(Self { driver: Driver { library, watch }, parked: Vec::new(), _tasks: tasks })
     }
 
-    /// The same, of a server in this other process: it answers by the time it echoes. `client` are the signals of handlers on
+    /// The same for a server in another process, which serves when it echoes. `client`: the signals of handlers on
     /// this side.
     pub async fn of_far(library: L, server: u32, client: Arc<Signals>, tasks: Tasks) -> Box<dyn Subject> {
         library.echo(L::Text::new(1)).await;
@@ -62,12 +63,12 @@ impl<L: Library> Driver<L> {
         assert_eq!(self.library.echo(text).await, text.length(), "an echo has the length of what was sent");
     }
 
-    /// Returns once the server has read all that was sent before.
+    /// Returns when the server has read everything that was sent before.
     async fn heard(&self) {
         self.echoed(L::Text::new(1)).await;
     }
 
-    /// Sends one, and waits for its handler.
+    /// Sends one request, and waits for its handler.
     async fn waiting(&self) -> L::Parked {
         let before = self.watch.seen().await.waiting;
         let parked = self.library.park().await;
@@ -77,7 +78,7 @@ impl<L: Library> Driver<L> {
 
     async fn cancel_one(&self, took: &mut CancelSamples) {
         let parked = self.waiting().await;
-        // The handler has said that it waits, but it may be on another worker and on its way there.
+        // The handler has reported that it waits, but on another worker it may not wait yet.
         tokio::task::yield_now().await;
         let signalled = self.watch.seen().await.signalled;
         let begin = clock();
@@ -87,7 +88,7 @@ impl<L: Library> Driver<L> {
         took.to_handler.push(seen.last - begin);
         took.to_caller.push(to_caller);
         took.to_answer.extend(returned.answer_read.map(|read| read - begin));
-        // Nothing of this one is left when the next begins.
+        // Nothing of this one is left when the next one begins.
         self.heard().await;
         took.to_answer.extend(self.library.cancel_by_hand().await);
     }
@@ -111,7 +112,7 @@ impl<L: Library> Driver<L> {
             let Some(parked) = or_silent(self.library.park()).await else { return Saturated::Never };
             queued.push_back(parked);
         }
-        // So that the server has them, though it does nothing about it.
+        // So that the server has read them, even if it does nothing with them.
         for _ in 0..HASTE {
             tokio::task::yield_now().await;
         }
@@ -124,13 +125,13 @@ impl<L: Library> Driver<L> {
                 return Saturated::Never;
             }
             took.push(clock() - begin);
-            // A slot is free once its handler heard of it: what is sent before may be refused.
+            // A slot is free when its handler has its signal. A request that is sent before may be refused.
             if which == Which::Running
                 && or_silent(self.watch.until_signalled(before.signalled + 1)).await.is_none()
             {
                 return Saturated::Never;
             }
-            // As full as before.
+            // As many as before run or wait.
             if which == Which::Running && !refuses {
                 running.extend(queued.pop_front());
                 if or_silent(self.watch.until_waiting(before.waiting + 1)).await.is_none() {
@@ -150,14 +151,14 @@ impl<L: Library> Driver<L> {
                 return Saturated::Never;
             }
         }
-        // A caller may return before its handler hears of it; the next turn begins with every slot free.
+        // A caller may return before its handler has its signal. The next turn begins with every slot free.
         if or_silent(self.settled()).await.is_none() {
             return Saturated::Never;
         }
         Saturated::Answered
     }
 
-    /// Returns once every handler that was cancelled has heard of it, those among them that were only then begun.
+    /// Returns when every cancelled handler has its signal, including those that started after their cancel.
     async fn settled(&self) {
         self.watch.until_all_signalled().await;
         self.heard().await;
@@ -169,7 +170,7 @@ impl<L: Library> Driver<L> {
         let all = tree.requests() + 1;
         let root = self.library.root(tree).ok_or(Told::None)?.await;
         while self.watch.seen().await.waiting < before.waiting + all {
-            // Who has no room for all of it reads nothing more.
+            // A library without room for all of it stops reading.
             or_silent(self.heard()).await.ok_or(Told::Never)?;
         }
         let begin = clock();

@@ -1,4 +1,4 @@
-//! What the handlers of a server tell whoever measures them, in this process or from another.
+//! What the handlers of a server report to the measuring side, in this process or from another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, Notify};
 
 use crate::clock;
 
-/// Counts the handlers that wait for their cancel, and those that got it. The server has it.
+/// Counts the handlers that wait for their cancel, and those that got it. The server owns it.
 #[derive(Debug, Default)]
 pub struct Signals {
     waiting: AtomicUsize,
@@ -18,19 +18,20 @@ pub struct Signals {
     changed: Notify,
 }
 
-/// What [`Signals`] counted so far.
+/// The counts of [`Signals`] so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Handlers that ever began to wait.
+    /// The total number of handlers that began to wait.
     pub waiting: usize,
-    /// Handlers that ever were signalled.
+    /// The total number of handlers that were signalled.
     pub signalled: usize,
-    /// When the last of them was, on [`clock`].
+    /// The time of the last signal, on [`clock`].
     pub last: u64,
 }
 
 impl Signals {
-    /// A handler begins to wait. Where dropping its future is the only signal, the guard this returns is what is dropped.
+    /// Records that a handler begins to wait. If the drop of its future is the only signal, the returned guard is
+    /// dropped with it.
     pub fn wait(self: &Arc<Self>) -> Waiting {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_waiters();
@@ -45,8 +46,8 @@ impl Signals {
         }
     }
 
-    /// Answers a [`Watch`] in another process, as often as it asks. Nothing is said unasked: a handler that is timed writes to
-    /// its own wire only.
+    /// Answers a [`Watch`] in another process on request. Nothing is sent without a request, so that a measured
+    /// handler writes only to its own transport.
     ///
     /// # Panics
     /// If this process serves twice.
@@ -70,39 +71,40 @@ fn socket(process: u32) -> String {
     format!("\0rescind-benchmark-{process}")
 }
 
-/// A handler that waits; when it is dropped, it was signalled.
+/// A waiting handler. Its drop records the signal.
 #[derive(Debug)]
 pub struct Waiting(Arc<Signals>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // The clock first: what follows is not the library's. Others may be signalled on other workers.
+        // The clock is read first, because the rest is not part of the library. Other handlers may be signalled on
+        // other workers.
         self.0.last.fetch_max(clock(), Ordering::AcqRel);
         self.0.signalled.fetch_add(1, Ordering::AcqRel);
         self.0.changed.notify_waiters();
     }
 }
 
-/// The driver's view of a server's [`Signals`].
+/// The measuring side's view of a server's [`Signals`].
 #[derive(Debug)]
 pub enum Watch {
     /// The server is in this process.
     Here(Arc<Signals>),
-    /// It is in another, and is asked beside the wire. The client here may have handlers too.
+    /// The server is in another process, and is queried on a separate socket. The client here may have handlers too.
     Far(Mutex<UnixStream>, Arc<Signals>),
 }
 
 impl Watch {
-    /// Of the server in this process, which [answers](Signals::answer), and of the client here.
+    /// The view of the server in this process, which [answers](Signals::answer), and of the client here.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the server does not answer.
     pub async fn far(process: u32, client: Arc<Signals>) -> Self {
         let server = UnixStream::connect(socket(process)).await.expect("the server listens");
         Self::Far(Mutex::new(server), client)
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     ///
     /// # Panics
     /// If the server's process ended.
@@ -126,17 +128,17 @@ impl Watch {
         }
     }
 
-    /// Returns once so many handlers have begun to wait.
+    /// Returns when this many handlers have begun to wait.
     pub async fn until_waiting(&self, handlers: usize) -> Seen {
         self.until(|seen| seen.waiting >= handlers).await
     }
 
-    /// Returns once so many handlers were signalled.
+    /// Returns when this many handlers were signalled.
     pub async fn until_signalled(&self, handlers: usize) -> Seen {
         self.until(|seen| seen.signalled >= handlers).await
     }
 
-    /// Returns once every handler that waited was signalled.
+    /// Returns when every waiting handler was signalled.
     pub async fn until_all_signalled(&self) -> Seen {
         let waiting = self.seen().await.waiting;
         self.until_signalled(waiting).await
@@ -144,7 +146,7 @@ impl Watch {
 
     async fn until(&self, done: impl Fn(Seen) -> bool) -> Seen {
         loop {
-            // Hears of what changes from here on, polled or not.
+            // It receives every change from here on, even if it is not polled yet.
             let changed = match self {
                 Self::Here(signals) => Some(signals.changed.notified()),
                 Self::Far(..) => None,

@@ -1,5 +1,5 @@
-//! A connection whose two sides run on this thread only: the counter of allocations sees all of it. A competitor with threads of
-//! its own would show less than it holds.
+//! A connection whose two sides run only on this thread, so that the allocation counter sees everything. A competitor
+//! with its own threads would show less than it uses.
 
 use tokio::runtime::Runtime;
 
@@ -16,7 +16,7 @@ pub(super) const NOT_COUNTED: Figure = Figure::Said("not counted");
 pub(super) struct Alone {
     runtime: Runtime,
     subject: Option<Box<dyn Subject>>,
-    /// Why there is no subject any more.
+    /// Why there is no subject.
     out: &'static str,
 }
 
@@ -26,7 +26,7 @@ impl Alone {
         let entrant = runtime.block_on(enter(competitor, Place::OneThread, slots));
         let out = entrant.out.unwrap_or("none");
         let mut alone = Self { runtime, subject: entrant.subject, out };
-        // What is made once is no part of a request.
+        // One-time allocations do not belong to a request.
         alone.echo(2000);
         alone
     }
@@ -44,7 +44,7 @@ impl Alone {
         took
     }
 
-    /// Does this and counts, or says why it was not done. `None`: it is not counted.
+    /// Runs an operation and counts, or returns why it was not done. `None`: it is not counted.
     pub(super) fn count<'a, T>(
         &'a mut self,
         bound: Bound,
@@ -56,7 +56,7 @@ impl Alone {
         let counted = heap::measure(|| {
             done = runtime.block_on(async {
                 let done = attempt(bound, ask(subject.as_mut())).await;
-                // What was said last arrives.
+                // The last messages arrive.
                 for _ in 0..8 {
                     tokio::task::yield_now().await;
                 }
@@ -66,7 +66,7 @@ impl Alone {
         done.map(|done| (done, counted))
     }
 
-    /// The same, of what says whether it was done.
+    /// The same, for an operation that returns whether it was done.
     pub(super) fn count_told<'a>(
         &'a mut self,
         bound: Bound,

@@ -1,4 +1,4 @@
-//! What is counted: allocations of a request, bytes of heap a request in flight holds, what cancels leave.
+//! The counted figures: allocations of a request, heap bytes of a request in flight, and what cancels leave.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(super) fn allocations(run: &Run, competitors: &[Competitor], results: &mut R
         const COUNT: usize = 1000;
         let mut alone = Alone::new(competitor, 64);
         let counted = heap::measure(|| drop(alone.echo(COUNT)));
-        // The list of samples is the harness's own.
+        // The list of samples belongs to the harness.
         let each = counted.map(|heap| (heap.count - 1.0, heap.bytes - (8 * COUNT) as f64));
         for (measure, value, unit) in
             [("allocations", each.map(|each| each.0), ""), ("bytes allocated", each.map(|each| each.1), "B")]
@@ -35,7 +35,7 @@ pub(super) fn allocations(run: &Run, competitors: &[Competitor], results: &mut R
     }
 }
 
-/// Allocations of a thousand echoes of ours, and of a thousand requests that are cancelled.
+/// Allocations of a thousand echoes of this library, and of a thousand cancelled requests.
 #[cfg(feature = "count")]
 #[must_use]
 pub fn allocations_of_ours() -> [u64; 2] {
@@ -44,7 +44,7 @@ pub fn allocations_of_ours() -> [u64; 2] {
     let count =
         |counted: Result<Option<heap::Heap>, _>| counted.ok().flatten().map_or(0.0, |heap| heap.count);
     let mut alone = Alone::new(&ours, 1024);
-    // The list of samples is the harness's own.
+    // The list of samples belongs to the harness.
     let echoes = heap::measure(|| drop(alone.echo(COUNT))).map_or(0.0, |heap| heap.count - 1.0);
     let mut alone = Alone::new(&ours, 1024);
     let mut pairs = |count| alone.count_told(Bound::Whole, |subject| subject.pairs(count));
@@ -52,7 +52,7 @@ pub fn allocations_of_ours() -> [u64; 2] {
     [echoes as u64, count(pairs(COUNT)) as u64]
 }
 
-/// W8 and growth: bytes a request in flight holds, and how long an echo takes beside so many.
+/// W8 and growth: the heap bytes of a request in flight, and the time of an echo while this many are in flight.
 pub(super) fn in_flight(run: &Run, competitors: &[Competitor], results: &mut Results) {
     let counts: &[usize] = if run.short { &[1, 100, 1000] } else { &[1, 10, 100, 1000, 10_000, 100_000] };
     run.begin("W8 requests in flight", competitors.len() * counts.len());
@@ -60,7 +60,7 @@ pub(super) fn in_flight(run: &Run, competitors: &[Competitor], results: &mut Res
         let (mut bytes, mut echoes) = (Vec::new(), Vec::new());
         let mut out = None;
         for count in counts.iter().copied() {
-            // Who could not hold fewer cannot hold more: it is not waited for again.
+            // A competitor that could not hold fewer cannot hold more, so it is skipped.
             let mut alone = out.is_none().then(|| Alone::new(competitor, count + 16));
             let held = match (&mut alone, out) {
                 (Some(alone), _) => alone.count_told(Bound::Whole, |subject| subject.park(count)),
@@ -95,7 +95,7 @@ pub(super) fn in_flight(run: &Run, competitors: &[Competitor], results: &mut Res
     ours_in_flight(counts, results);
 }
 
-/// What of ours is the user's own.
+/// The part of this library's bytes that belongs to the application.
 #[cfg(feature = "count")]
 fn ours_in_flight(counts: &[usize], results: &mut Results) {
     let ours = subjects::rescind::COMPETITOR.name;
@@ -112,13 +112,13 @@ fn ours_in_flight(counts: &[usize], results: &mut Results) {
     }
 }
 
-/// So long the cancels of W6 go on whose leavings are counted.
+/// The duration of the cancels of W6 whose remains are counted.
 const LEAVING: Duration = Duration::from_secs(4);
 
-/// Asks for so many at once.
+/// Does this many operations at once.
 type Ask = fn(&mut dyn Subject, usize) -> BoxFuture<'_, Told>;
 
-/// W6: what very many cancels leave on the heap.
+/// W6: the heap bytes that very many cancels leave.
 pub(super) fn left_by_cancels(run: &Run, competitors: &[Competitor], results: &mut Results) {
     let pairs: Ask = |subject, count| subject.pairs(count);
     let unknown: Ask = |subject, count| subject.unknown_cancels(count);
@@ -130,7 +130,7 @@ pub(super) fn left_by_cancels(run: &Run, competitors: &[Competitor], results: &m
     for competitor in competitors {
         for (case, ask, at_once, count) in all {
             let mut alone = Alone::new(competitor, 4096);
-            // Tables that are made once have their size then.
+            // After this the tables that are allocated once have their size.
             let warm = alone.count_told(Bound::Turn, |subject| ask(subject, at_once));
             let done = warm.and_then(|_| {
                 alone.count(Bound::Whole, |subject| Box::pin(in_time(subject, ask, at_once, count)))
@@ -150,7 +150,7 @@ pub(super) fn left_by_cancels(run: &Run, competitors: &[Competitor], results: &m
     }
 }
 
-/// As many of so many as [`LEAVING`] allows: what was said if it was not done, and how many those were.
+/// Plays as many of them as [`LEAVING`] allows. Returns the reason if it was not done, and the number played.
 async fn in_time(
     subject: &mut dyn Subject,
     ask: Ask,
@@ -198,7 +198,8 @@ pub(super) fn machine(run: &Run, results: &mut Results) {
     }
 }
 
-/// Nanoseconds a round, of the best of many batches, each short enough to fall between two turns of the scheduler.
+/// Nanoseconds of a round, for the best of many batches. Each batch is short enough to fit between two turns of the
+/// scheduler.
 fn best(mut round: impl FnMut()) -> f64 {
     let batch = |round: &mut dyn FnMut()| {
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! The competitors, each with a connection of its own, where a workload is played.
+//! The competitors, each with a separate connection, in the places where a workload is played.
 
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
@@ -14,7 +14,7 @@ use crate::wires::{one_thread, pinned, two_workers};
 
 const SERVES: &str = "RESCIND_BENCHMARK_SERVES_SUBJECT";
 
-/// The wire and the threads.
+/// The transport and the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In memory, on one thread.
@@ -29,7 +29,7 @@ impl Place {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::OneThread, Self::TwoWorkers, Self::Pipes];
 
-    /// As the report calls it.
+    /// Its name in the report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,10 +39,11 @@ impl Place {
         }
     }
 
-    /// Runs there, as a task: what is woken beside the tasks has the runtime look for events once more.
+    /// Runs the work there in a task, because waking something outside the tasks makes the runtime look for events
+    /// once more.
     ///
     /// # Panics
-    /// If the work does.
+    /// If the work panics.
     pub fn run<T: Send + 'static>(self, work: impl Future<Output = T> + Send + 'static) -> T {
         let run = |runtime: tokio::runtime::Runtime| {
             let done = runtime.block_on(async { tokio::spawn(work).await.expect("the work ends") });
@@ -59,11 +60,11 @@ impl Place {
 
 /// A competitor with an open connection.
 pub struct Entrant {
-    /// Who it is.
+    /// Its name.
     pub name: Name,
-    /// `None` once it is out: it said [`out`](Self::out).
+    /// `None` after it failed with [`out`](Self::out).
     pub subject: Option<Box<dyn Subject>>,
-    /// Why it is asked no more.
+    /// Why it is skipped.
     pub out: Option<&'static str>,
     _child: Option<Served>,
 }
@@ -74,7 +75,7 @@ impl std::fmt::Debug for Entrant {
     }
 }
 
-/// A server's process, which ends with this.
+/// A server's process, which is killed on drop.
 #[derive(Debug)]
 struct Served(Child);
 
@@ -85,14 +86,15 @@ impl Drop for Served {
     }
 }
 
-/// How much is asked of someone at once. What takes longer than its bound is never done: one who hangs must not stop the run.
+/// The time limit of an operation. An operation above its limit counts as never done: a competitor that hangs must
+/// not stop the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// To open a connection, or one turn among others: the slowest takes a fraction of a second.
+    /// Opening a connection, or one turn among others: the slowest takes a fraction of a second.
     Turn,
-    /// All of a workload that is played once: 100,000 in flight, 100,000 deadlines.
+    /// A whole workload that is played once: 100,000 in flight, 100,000 deadlines.
     Whole,
-    /// What only ours and the floors are asked for: 1,000,000 in flight.
+    /// Operations of this library and the floors only: 1,000,000 in flight.
     Long,
 }
 
@@ -108,7 +110,7 @@ impl Bound {
     }
 }
 
-/// Does what may never end or may panic, and says so then.
+/// Runs work that may never end or may panic, and returns so in that case.
 ///
 /// # Errors
 /// "never" or "panicked".
@@ -150,7 +152,7 @@ fn child(name: Name, slots: usize) -> (Ends, Child) {
     (Ends::Pipes { input, output, server: child.id() }, child)
 }
 
-/// The competitor of this library and configuration, among all there are.
+/// The competitor with this library and configuration.
 #[must_use]
 pub fn find(library: &str, configuration: &str) -> Option<Competitor> {
     let mut all = subjects::all().into_iter().chain(subjects::variants());
@@ -160,7 +162,7 @@ pub fn find(library: &str, configuration: &str) -> Option<Competitor> {
 /// Serves and does not return, if this process was started as a server.
 ///
 /// # Panics
-/// If it is asked for what it cannot serve.
+/// If there is no such server.
 pub fn serve_if_asked() {
     let Ok(asked) = std::env::var(SERVES) else { return };
     let mut asked = asked.split('\n');

@@ -1,31 +1,31 @@
-//! What was measured, and of whom.
+//! The measured figures, and their competitors.
 
 use serde_json::{Value, json};
 
 use crate::subject::Name;
 
-/// Bins of a distribution: so many for each factor of ten.
+/// The number of bins of a distribution for each factor of ten.
 const BINS: f64 = 16.0;
 
-/// Times in nanoseconds, as the report shows them.
+/// Times in nanoseconds, in the form of the report.
 #[derive(Clone, Debug)]
 pub struct Distribution {
-    /// How many there are.
+    /// The number of times.
     pub count: usize,
-    /// Half are below.
+    /// The median.
     pub p50: u64,
-    /// One in a hundred is above; `None` of fewer than a hundred, where that is only the slowest.
+    /// The 99th percentile. `None` with fewer than a hundred times, where it would be the slowest.
     pub p99: Option<u64>,
-    /// One in a thousand is above; `None` of fewer than a thousand.
+    /// The 99.9th percentile. `None` with fewer than a thousand times.
     pub p999: Option<u64>,
     /// The longest.
     pub max: u64,
-    /// Where each bin of the logarithmic scale begins, and how many are in it; empty bins are left out.
+    /// The start of each bin on the logarithmic scale, and its count. Empty bins are omitted.
     pub bins: Vec<(f64, usize)>,
 }
 
 impl Distribution {
-    /// `None` if there are no samples.
+    /// Returns `None` without samples.
     #[must_use]
     pub fn new(mut samples: Vec<u64>) -> Option<Self> {
         samples.sort_unstable();
@@ -52,12 +52,12 @@ pub enum Figure {
     Times(Distribution),
     /// One number.
     Number {
-        /// It.
+        /// The number.
         value: f64,
-        /// What it counts.
+        /// Its unit.
         unit: &'static str,
     },
-    /// "none", "never", or what else is no number.
+    /// "none", "never", or another text in place of a number.
     Said(&'static str),
 }
 
@@ -73,27 +73,27 @@ impl Figure {
     }
 }
 
-/// What one competitor did in one case.
+/// The result of one competitor in one case.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// W1 to W9, "scale" or "wires".
     pub workload: &'static str,
-    /// Which of its cases: "64 B", "running".
+    /// The case: "64 B", "running".
     pub case: String,
-    /// Where: the wire and the threads.
+    /// The place: the transport and the threads.
     pub place: &'static str,
-    /// What of it: "round trip", "to handler".
+    /// The measure: "round trip", "to handler".
     pub measure: &'static str,
-    /// Who.
+    /// The competitor.
     pub name: Name,
-    /// What came of it.
+    /// The result.
     pub figure: Figure,
-    /// Its value as a multiple of the floor's in the same case.
+    /// Its value as a multiple of the floor's value in the same case.
     pub ratio: Option<f64>,
 }
 
 impl Row {
-    /// A row without a ratio; [`set_ratios`] finds that.
+    /// A row without a ratio, which [`set_ratios`] adds.
     #[must_use]
     pub const fn new(
         workload: &'static str,
@@ -106,7 +106,7 @@ impl Row {
         Self { workload, case, place, measure, name, figure, ratio: None }
     }
 
-    /// Whether both are figures of the same thing.
+    /// Whether both rows have the same workload, case, place and measure.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
         self.workload == other.workload
@@ -139,7 +139,7 @@ impl Row {
     }
 }
 
-/// Sets each row's multiple of the first of these floors that has a figure beside it.
+/// Sets each row's multiple of the first of these floors that has a figure in the same case.
 pub fn set_ratios(rows: &mut [Row], floors: &[Name]) {
     let is_floor =
         |row: &&Row| floors.contains(&row.name) && row.figure.value().is_some_and(|value| value > 0.0);

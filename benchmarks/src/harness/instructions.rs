@@ -1,4 +1,4 @@
-//! Instructions, counted by callgrind: they repeat where times do not.
+//! Instructions, counted by callgrind. They repeat, while times do not.
 
 use std::io::Read as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,30 +17,30 @@ use crate::wires::one_thread;
 use crate::{steps, subjects};
 
 const COUNTS: &str = "RESCIND_BENCHMARK_COUNTS";
-/// Rounds of the two runs whose difference counts: what comes before and after them falls out of it.
+/// The rounds of two runs whose difference counts, so that what comes before and after the rounds is not included.
 const FEW: usize = 3 * BURST;
 const MANY: usize = FEW + COUNTED;
 const COUNTED: usize = 1000;
-/// What counts for longer than this hangs.
+/// A count that takes longer than this hangs.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// What is counted.
+/// The counted operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// An echo nobody cancels.
+    /// An echo without a cancel.
     Echo(Name),
     /// A request and its cancel.
     Pair(Name),
-    /// A step of the bare machine: a request comes.
+    /// A step of the bare machine: a request arrives.
     Request,
     /// Its handler answers and ends.
     Settle,
-    /// A cancel of it comes instead.
+    /// A cancel of it arrives instead.
     Cancel,
 }
 
 impl Counted {
-    /// As the file of budgets calls it.
+    /// Its name in the file of budgets.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Counted {
         }
     }
 
-    /// The function counted in; all of the program for a whole request.
+    /// The function whose instructions are counted. `None` for a whole request: the whole program.
     const fn function(self) -> Option<&'static str> {
         match self {
             Self::Echo(_) | Self::Pair(_) => None,
@@ -62,13 +62,13 @@ impl Counted {
         }
     }
 
-    /// Instructions of each. `None` where there is no valgrind, or it does not count.
+    /// Instructions of one operation. `None` without valgrind, or if it does not count.
     #[must_use]
     pub fn instructions(self) -> Option<f64> {
         self.least_instructions(1)
     }
 
-    /// The same, by the least of so many counts: the seeds of the hash tables only ever add to it.
+    /// The same, as the least of this many counts, because the seeds of the hash tables only add to a count.
     #[must_use]
     pub fn least_instructions(self, times: usize) -> Option<f64> {
         let least = |rounds| (0..times).map(|_| self.collected(rounds)).min().flatten();
@@ -76,7 +76,7 @@ impl Counted {
         Some(all as f64 / COUNTED as f64)
     }
 
-    /// What callgrind counts of this program with so many rounds in it.
+    /// The count of callgrind for this program with this many rounds.
     fn collected(self, rounds: usize) -> Option<u64> {
         let (Self::Echo(Name { library, configuration, .. })
         | Self::Pair(Name { library, configuration, .. })) = self
@@ -105,7 +105,7 @@ impl Counted {
         counted.trim().parse().ok()
     }
 
-    /// Does it so many times, in the program that callgrind runs.
+    /// Does the operation this many times, in the program that callgrind runs.
     fn play(self, rounds: usize) {
         match self {
             Self::Echo(name) | Self::Pair(name) => {
@@ -142,7 +142,7 @@ impl Counted {
     }
 }
 
-/// W5: instructions of an echo. Says so where there is no valgrind.
+/// W5: instructions of an echo. Reports if there is no valgrind.
 pub(super) fn measure(run: &Run, competitors: &[Competitor], results: &mut Results) {
     let ours = subjects::rescind::COMPETITOR;
     let all: Vec<_> = if run.short {
@@ -160,13 +160,13 @@ pub(super) fn measure(run: &Run, competitors: &[Competitor], results: &mut Resul
     }
 }
 
-/// What it says on stderr, if it ends well and in time: what ended otherwise counted nothing.
+/// The stderr of the process, if it ends with success and in time. Otherwise nothing was counted.
 fn told_in_time(mut counting: Child) -> Option<String> {
     let mut stderr = counting.stderr.take()?;
     let (ended, told) = mpsc::channel();
     let reading = std::thread::spawn(move || {
         let mut text = String::new();
-        // To its end, which the end of the process is.
+        // Reads until the process ends.
         let _ = stderr.read_to_string(&mut text);
         let _ = ended.send(text);
     });
@@ -183,7 +183,7 @@ fn told_in_time(mut counting: Child) -> Option<String> {
 /// Counts and does not return, if this process was started to be counted.
 ///
 /// # Panics
-/// If it is asked for what there is not.
+/// If there is no such operation.
 pub fn count_if_asked() {
     let Ok(asked) = std::env::var(COUNTS) else { return };
     let asked: Vec<_> = asked.split('\n').collect();

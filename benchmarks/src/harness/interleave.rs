@@ -1,5 +1,5 @@
-//! Turns: each competitor in order, then in the reverse order, round after round, so that a change of the machine's load meets
-//! all of them alike.
+//! Turns: each competitor in order, then in the reverse order, round after round, so that a change of the machine's
+//! load affects all of them equally.
 
 use super::field::{Bound, Entrant, Place, attempt, enter};
 use super::figures::{Distribution, Figure, Row};
@@ -12,36 +12,36 @@ use crate::subject::{BURST, CancelSamples, Competitor, Echo, Subject, Tree, Whic
 pub enum Work {
     /// W1 and W2.
     Echo(Echo),
-    /// W3, so many cancels a turn, and as many echoes: what a cancel is held against.
+    /// W3, with this many cancels in a turn, and as many echoes for comparison.
     Cancel(usize),
-    /// W4, so many a turn, and as many on a connection with slots to spare: what they are held against.
+    /// W4, with this many in a turn, and as many on a connection with free slots for comparison.
     Saturate(Which, usize),
-    /// W6, so many a turn.
+    /// W6, with this many in a turn.
     Pairs(usize),
-    /// W6, so many a turn.
+    /// W6, with this many in a turn.
     UnknownCancels(usize),
     /// W7.
     Cascade(Tree),
 }
 
-/// What a case is called in the report.
+/// The name of a case in the report.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// W1 to W9.
     pub workload: &'static str,
-    /// Which.
+    /// The case.
     pub name: String,
-    /// Handlers at once; see [`Setup`](crate::subject::Setup).
+    /// The limit of handlers; see [`Setup`](crate::subject::Setup).
     pub slots: usize,
-    /// What is done.
+    /// The operation.
     pub work: Work,
 }
 
-/// What a measure is called, and its samples.
+/// The name of a measure, and its samples.
 type Samples = Vec<(&'static str, Vec<u64>)>;
 
 impl Work {
-    /// What it measures, in the order of its samples.
+    /// Its measures, in the order of its samples.
     const fn measures(self) -> &'static [&'static str] {
         match self {
             Self::Echo(Echo { in_flight: 1, .. }) => &["round trip"],
@@ -54,7 +54,7 @@ impl Work {
         }
     }
 
-    /// The same with no more than so many requests in a turn, where there are very many.
+    /// The same with at most this many requests in a turn, if there are very many.
     fn at_most(self, most: usize) -> Self {
         match self {
             Self::Pairs(count) => Self::Pairs(count.min(most).next_multiple_of(BURST)),
@@ -63,7 +63,7 @@ impl Work {
         }
     }
 
-    /// The requests of a turn, where [`at_most`](Self::at_most) may lessen them.
+    /// The requests of a turn, if [`at_most`](Self::at_most) can reduce them.
     const fn many(self) -> Option<usize> {
         match self {
             Self::Pairs(count) | Self::UnknownCancels(count) => Some(count),
@@ -72,28 +72,28 @@ impl Work {
     }
 }
 
-/// What W4 measures on its other connection.
+/// The measure of W4 on its other connection.
 const TO_SPARE: &str = "to caller, slots to spare";
 
-/// Slots that are never all taken.
+/// More slots than are ever used.
 pub(super) const PLENTY: usize = 4096;
 
-/// So many nanoseconds a turn with very many requests may take: who is slower has fewer in the next.
+/// The most nanoseconds of a turn with very many requests. A slower competitor has fewer in the next turn.
 const TURN: u64 = 40_000_000;
 
-/// Someone in a case.
+/// A competitor in a case.
 struct Player {
     entrant: Entrant,
-    /// W4: another connection of the same, whose slots are never all taken.
+    /// W4: another connection of the same competitor, with free slots.
     spare: Option<Entrant>,
     samples: Samples,
-    /// Requests in the next turn at most.
+    /// The most requests in the next turn.
     most: usize,
-    /// Requests in the turns that count.
+    /// The requests in the counted turns.
     played: usize,
 }
 
-/// Plays a case with everyone and gives a row for each and each of its measures.
+/// Plays a case with all competitors, and returns a row for each of them and each measure.
 #[must_use]
 pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) -> Vec<Row> {
     run.begin(&format!("{} {}, {}", case.workload, case.name, place.name()), run.rounds + WARM);
@@ -127,7 +127,7 @@ pub fn play(run: &Run, case: &Case, place: Place, competitors: &[Competitor]) ->
 
 fn rows(case: &Case, place: Place, player: Player) -> Vec<Row> {
     let Player { entrant, spare, samples, played, .. } = player;
-    // A connection that is out says nothing of the other.
+    // A connection that has failed says nothing about the other.
     let out = |measure| match (&spare, measure) {
         (Some(spare), TO_SPARE) => spare.out,
         _ => entrant.out,
@@ -157,7 +157,7 @@ async fn turn(player: &mut Player, work: Work) {
             *most = usize::try_from(TURN / each.max(&1)).unwrap_or(usize::MAX);
         }
     }
-    // It is asked whatever became of the one whose slots are taken.
+    // It is measured regardless of the result of the one without free slots.
     if let (Some(spare), Work::Saturate(_, count)) = (spare, work)
         && let Some(subject) = &mut spare.subject
     {
@@ -174,7 +174,7 @@ fn end_if_out(entrant: &mut Entrant, out: Option<&'static str>) {
     }
 }
 
-/// W4's other connection: the same cancels where there are slots to spare. What it says if it is out.
+/// The same cancels on W4's other connection, which has free slots. Returns the reason if it fails.
 async fn ask_spare(subject: &mut dyn Subject, count: usize, samples: &mut Vec<u64>) -> Option<&'static str> {
     let mut took = CancelSamples::default();
     let told = subject.cancel(count, &mut took).await;
@@ -182,7 +182,7 @@ async fn ask_spare(subject: &mut dyn Subject, count: usize, samples: &mut Vec<u6
     told.said()
 }
 
-/// One turn; what it says if it is out.
+/// One turn. Returns the reason if it fails.
 async fn ask(subject: &mut dyn Subject, work: Work, samples: &mut Samples) -> Option<&'static str> {
     let begin = clock();
     let each = |count: usize| (clock() - begin) / count.max(1) as u64;
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::subject::{BoxFuture, Carries, Name, Saturated, Told};
 
-    /// Answers cancels in the one case, or in the other.
+    /// A subject that answers cancels in one case, or in the other.
     struct Answers {
         saturated: Saturated,
         to_spare: Told,

@@ -1,4 +1,4 @@
-//! The run: every workload with every competitor, and what came of it.
+//! The run: every workload with every competitor, and the results.
 
 mod alone;
 mod budgets;
@@ -28,20 +28,20 @@ pub use regression::Fit;
 /// Rounds that warm up and do not count.
 pub const WARM: usize = 2;
 
-/// What can be asked for.
+/// The parts that can be requested.
 ///
-/// `budget` is what the budgets are judged by, without the rest.
+/// `budget` has what the budgets need and nothing else.
 pub const PARTS: [&str; 14] =
     ["all", "W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "scale", "wires", "machine", "budget"];
 
-/// How to measure.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Rounds that count; each is two turns of everyone.
+    /// Counted rounds. Each is two turns of every competitor.
     pub rounds: usize,
-    /// Only shows that all of it runs.
+    /// Whether it only checks that everything runs.
     pub short: bool,
-    /// Where it stands, on stderr.
+    /// The progress, on stderr.
     pub bar: ProgressBar,
 }
 
@@ -49,7 +49,7 @@ impl Run {
     /// A run with its progress on stderr.
     ///
     /// # Panics
-    /// Never: the template is ours.
+    /// Never, because the template is a constant.
     #[must_use]
     pub fn new(rounds: usize, short: bool) -> Self {
         let bar = ProgressBar::new(0);
@@ -61,7 +61,7 @@ impl Run {
         Self { rounds, short, bar }
     }
 
-    /// Begins a case of so many steps. Where there is no terminal for the bar, it is a line.
+    /// Begins a case of this many steps. Without a terminal for the bar, it prints a line.
     pub fn begin(&self, what: &str, steps: usize) {
         if self.bar.is_hidden() {
             eprintln!("{what}");
@@ -76,38 +76,38 @@ impl Run {
         self.bar.inc(1);
     }
 
-    /// So many, or as few as do in a short run.
+    /// The full number, or the short one in a short run.
     #[must_use]
     pub const fn of(&self, full: usize, short: usize) -> usize {
         if self.short { short } else { full }
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// The parts that were run: each has its budgets.
+    /// The parts that were run. Each has its budgets.
     pub parts: Vec<&'static str>,
-    /// Whether the run only showed that all of it runs.
+    /// Whether the run only checked that everything runs.
     pub short: bool,
     /// Every figure.
     pub rows: Vec<Row>,
-    /// How figures grow with what they grow with.
+    /// The growth of figures.
     pub growth: Vec<Growth>,
 }
 
 /// How a figure of one competitor grows.
 #[derive(Clone, Debug)]
 pub struct Growth {
-    /// Of what: "bytes a request in flight".
+    /// The figure: "bytes a request in flight".
     pub what: &'static str,
-    /// With what: "requests in flight".
+    /// The number with which it grows: "requests in flight".
     pub with: &'static str,
     /// Nanoseconds or bytes.
     pub unit: &'static str,
-    /// Who.
+    /// The competitor.
     pub name: Name,
-    /// How many, and the figure of each one then.
+    /// The numbers, and the figure for one at each of them.
     pub points: Vec<(f64, f64)>,
 }
 

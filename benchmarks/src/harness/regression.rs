@@ -1,6 +1,6 @@
 //! A straight line through points on logarithmic scales.
 
-/// How a total grows with a number: as its `exponent`th power. 1 is a line, 0 is none.
+/// How a total grows with a number: as its `exponent`th power. 1 is proportional, 0 is constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
     /// The slope of the line.
@@ -10,7 +10,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The line that fits the logarithms of these points best. `None` with fewer than two, or where one is not positive.
+    /// The line that fits the logarithms of these points best. `None` with fewer than two points, or if one is not
+    /// positive.
     #[must_use]
     pub fn new(points: &[(f64, f64)]) -> Option<Self> {
         if points.len() < 2 || points.iter().any(|(x, y)| *x <= 0.0 || *y <= 0.0) {

@@ -1,4 +1,5 @@
-//! How cost grows with the number: in flight, of connections, of a cascade. And the wires beside their own floors.
+//! How cost grows with a number: of requests in flight, of connections, of requests in a cascade. Also the transports
+//! next to their floors.
 
 use super::alone::{Alone, NOT_COUNTED, PLACE};
 use super::budgets::ONE_CORE;
@@ -12,15 +13,15 @@ use crate::subject::{Competitor, Echo, Tree};
 use crate::subjects;
 use crate::wires::one_thread;
 
-/// What it took to have so many: nanoseconds and bytes in all, no bytes where none are counted; or why there are none.
+/// The total cost of this many: nanoseconds and bytes, without bytes if none are counted; or why there is no figure.
 type Took = Result<[Option<f64>; 2], &'static str>;
 
-/// Something there may be many of.
+/// Something of which there may be many.
 struct Many {
     with: &'static str,
-    /// What its time and its bytes are called.
+    /// The names of its time and its bytes.
     what: [&'static str; 2],
-    /// At most, and in a short run.
+    /// The highest number, in a full and in a short run.
     last: [usize; 2],
     measure: fn(&Competitor, usize) -> Took,
 }
@@ -46,7 +47,8 @@ const ALL: [Many; 3] = [
     },
 ];
 
-/// Ours and the floor without a wire: in flight on one connection, connections, children of one root.
+/// This library and the floor without a transport: requests in flight on one connection, connections, children of one
+/// root.
 pub(super) fn measure(run: &Run, results: &mut Results) {
     let both = [subjects::channels::COMPETITOR, subjects::rescind::COMPETITOR];
     run.begin("scale", both.len() * ALL.len());
@@ -125,7 +127,7 @@ fn connections(competitor: &Competitor, count: usize) -> Took {
     out.map_or(Ok([Some(nanos as f64), counted.map(|heap| heap.left)]), Err)
 }
 
-/// Our wires between two processes on one core, each beside the same wire without us.
+/// The transports between two processes on one core, each next to the same transport without this library.
 pub(super) fn wires(run: &Run, results: &mut Results) {
     run.begin("wires", Wire::ALL.len());
     for wire in Wire::ALL {

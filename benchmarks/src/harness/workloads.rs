@@ -9,7 +9,7 @@ use super::{Results, Run, counted};
 use crate::subject::{BURST, Cascade, Competitor, Echo, Told, Tree, Which};
 use crate::subjects;
 
-/// Slots where every one is to be taken.
+/// The number of slots if every one must be taken.
 const FEW: usize = 4;
 
 /// Measures one of W1 to W4, W6, W7 and W9.
@@ -34,7 +34,7 @@ fn cases(run: &Run, workload: &'static str) -> Vec<(Case, &'static [Place])> {
         let count = run.of(count, in_flight.min(100));
         (case(name, PLENTY, Work::Echo(Echo { bytes, in_flight, count })), &Place::ALL[..])
     };
-    // So much in all over the turns that count.
+    // The total over the counted turns.
     let share = |all: usize| all.div_ceil(run.rounds * 2);
     match workload {
         "W1" => {
@@ -71,10 +71,11 @@ fn cases(run: &Run, workload: &'static str) -> Vec<(Case, &'static [Place])> {
     }
 }
 
-/// So often ours and the floors raise W7's root with very many children: so that their 99th percentiles are of enough.
+/// How often this library and the floors play W7's root with very many children, so that their 99th percentiles have
+/// enough samples.
 const WIDE_TREES: usize = 3;
 
-/// W7: a root with very many children, while other requests go on.
+/// W7: a root with very many children, while other requests run.
 fn wide_tree(run: &Run, competitors: &[Competitor], results: &mut Results) {
     let children = run.of(100_000, 1000);
     let ours = subjects::all_of_ours();
@@ -95,7 +96,7 @@ fn wide_tree(run: &Run, competitors: &[Competitor], results: &mut Results) {
     }
 }
 
-/// One wide tree, on a connection of its own.
+/// One wide tree, on a separate connection.
 fn raise(competitor: Competitor, place: Place, children: usize) -> Result<Cascade, &'static str> {
     let tree = Tree { depth: 1, fan_out: children };
     place.run(async move {
@@ -106,7 +107,7 @@ fn raise(competitor: Competitor, place: Place, children: usize) -> Result<Cascad
     })
 }
 
-/// The median time of a child, and all round trips of the others; what one tree did not do, none has done.
+/// The median time of a child, and all round trips of the other requests. If one tree fails, all do.
 fn merged(raised: Result<Vec<Cascade>, &'static str>, children: usize) -> (Figure, Figure) {
     let raised = match raised {
         Ok(raised) => raised,
@@ -122,12 +123,12 @@ fn merged(raised: Result<Vec<Cascade>, &'static str>, children: usize) -> (Figur
     (last, Distribution::new(meanwhile).map_or(Figure::Said("none"), Figure::Times))
 }
 
-/// W9: very many deadlines that pass while all wait.
+/// W9: very many deadlines that pass while all requests wait.
 fn deadlines(run: &Run, competitors: &[Competitor], results: &mut Results) {
     let (count, after) = if run.short {
         (1000, Duration::from_millis(300))
     } else {
-        // So long, that the slowest has started them all by then.
+        // Long enough for the slowest to start all of them.
         (100_000, Duration::from_secs(5))
     };
     for place in Place::ALL {

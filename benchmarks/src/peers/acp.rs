@@ -23,18 +23,19 @@ const fn name(configuration: &'static str, carries: Carries) -> Name {
     Name { library: "agent-client-protocol", version: "5.0.0", configuration, carries }
 }
 
-/// Lines over a stream (`ByteStreams`); a handler that waits does so in `ConnectionTo::spawn`, as the chapter on cancelling of its
-/// docs shows.
+/// Lines over a stream (`ByteStreams`). A waiting handler waits in `ConnectionTo::spawn`, as the chapter about
+/// cancelling in its docs shows.
 pub const DEFAULT: Competitor = Competitor {
     name: name("default", Carries::Bytes),
     open: |setup| Box::pin(open(Handlers::Spawned, setup)),
     serve: Some(|setup| Box::pin(serve(Handlers::Spawned, setup))),
 };
 
-/// The same handlers, and its own wire in memory (`Channel::duplex`), which hands messages over unwritten.
+/// The same handlers, with its own transport in memory (`Channel::duplex`), which passes messages without serializing
+/// them.
 pub const BEST: Competitor = Competitor { name: name("best", Carries::Values), open: open_best, serve: None };
 
-/// A handler waits in its place, against that chapter's advice: nothing is read meanwhile, a cancel neither.
+/// A handler waits inline, against the advice of that chapter: nothing is read meanwhile, not even a cancel.
 pub const INLINE: Competitor = Competitor {
     name: name("handlers wait inline", Carries::Bytes),
     open: |setup| Box::pin(open(Handlers::Inline, setup)),
@@ -90,7 +91,7 @@ struct Text {
     text: Cow<'static, str>,
 }
 
-/// Serves until the client is gone.
+/// Serves until the client disconnects.
 async fn agent(far: impl ConnectTo<Agent>, handlers: Handlers, signals: Arc<Signals>) -> Result<(), Error> {
     let agent = Agent
         .v1()
@@ -131,7 +132,7 @@ async fn agent(far: impl ConnectTo<Agent>, handlers: Handlers, signals: Arc<Sign
 async fn client(near: impl ConnectTo<Client>, handlers: Handlers) -> (Connected, Tasks) {
     let mut tasks = Tasks::default();
     let (told, connected) = oneshot::channel();
-    // The connection is driven until the task is ended with its subject.
+    // The connection is driven until the task is aborted with its subject.
     tasks.spawn(Client.v1().connect_with(near, async move |connection| {
         let _ = told.send(connection.clone());
         std::future::pending::<Result<(), Error>>().await

@@ -1,4 +1,4 @@
-//! async-lsp, with its own client (`MainLoop::new_client`), as its test `unit_test` connects the two.
+//! async-lsp, with its own client (`MainLoop::new_client`). The two are connected as in its test `unit_test`.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -28,15 +28,15 @@ const fn name(configuration: &'static str) -> Name {
     Name { library: "async-lsp", version: "0.2.4", configuration, carries: Carries::Bytes }
 }
 
-/// The layers of its example `server_builder` (its log and its monitor of the editor's process aside), and the limit that
-/// `ConcurrencyLayer::default` takes: as many handlers as there are cores.
+/// The layers of its example `server_builder` (without its log and its monitor of the editor's process), with the
+/// limit of `ConcurrencyLayer::default`: as many handlers as there are cores.
 pub const DEFAULT: Competitor = Competitor {
     name: name("default"),
     open: |setup| Box::pin(open(Layers::Default, setup)),
     serve: Some(|setup| Box::pin(serve(Layers::Default, setup))),
 };
 
-/// Only what cancelling takes: `ConcurrencyLayer`, with as many slots as are needed.
+/// Only the layer that cancelling needs: `ConcurrencyLayer`, with as many slots as needed.
 pub const BEST: Competitor = Competitor {
     name: name("best"),
     open: |setup| Box::pin(open(Layers::Needed, setup)),
@@ -50,8 +50,9 @@ enum Layers {
 }
 
 impl Halves for Layers {
-    /// Its loop reads nothing while it writes. Once more is under way than the wire holds both ways (64 echoes of 4 KiB over
-    /// 64 KiB), both loops wait for the other to read, forever. In memory the wire holds all a workload has in flight.
+    /// Its loop does not read while it writes. If more is in flight than the buffers hold in both directions (64
+    /// echoes of 4 KiB over 64 KiB), both loops wait forever for the other to read. In memory the buffers hold
+    /// everything that a workload has in flight.
     const BUFFER: usize = 8 << 20;
 
     async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
@@ -142,7 +143,7 @@ where
     beside(client, main.run_buffered(input.compat(), output.compat_write())).await;
 }
 
-/// A loop that outlives its socket panics; another worker would see it do so before it is ended.
+/// A loop that outlives its socket panics. Another worker could see that before the loop is aborted.
 async fn beside<S>(socket: S, running: impl Future) {
     running.await;
     drop(socket);
@@ -150,8 +151,8 @@ async fn beside<S>(socket: S, running: impl Future) {
 
 struct Connected {
     server: ServerSocket,
-    /// Its client tells no caller the id of a request, and has no cancel of its own: who wants to send `$/cancelRequest` counts
-    /// the requests from 0 as the loop does.
+    /// Its client does not report the id of a request and has no method to cancel. To send `$/cancelRequest`, a
+    /// caller must count the requests from 0, as the loop does.
     next_id: AtomicI32,
     slots: usize,
 }

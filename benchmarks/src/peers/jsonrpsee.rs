@@ -1,5 +1,6 @@
-//! jsonrpsee: its WebSocket client and server on the two ends of any stream (`WsTransportClientBuilder::build_with_stream` and
-//! `server::serve`), so without a socket. It cannot cancel a request: a caller that goes away leaves the handler running.
+//! jsonrpsee: its WebSocket client and server on the two ends of any stream
+//! (`WsTransportClientBuilder::build_with_stream` and `server::serve`), so without a socket. It cannot cancel a
+//! request: if a caller is dropped, the handler continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +20,18 @@ const fn name(configuration: &'static str) -> Name {
     Name { library: "jsonrpsee", version: "0.26.1", configuration, carries: Carries::Bytes }
 }
 
-/// What its client takes when nothing is said.
+/// The default of its client.
 const DEFAULT_REQUESTS: usize = 256;
 
-/// As its example `core_client`: a client by `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder` sets the same),
-/// and a server of a `RpcModule`.
+/// As its example `core_client`: a client from `ClientBuilder::default` on the WebSocket transport (`WsClientBuilder`
+/// sets the same), and a server of a `RpcModule`.
 pub const DEFAULT: Competitor = Competitor {
     name: name("default"),
     open: |setup| Box::pin(open(Default, setup)),
     serve: Some(|setup| Box::pin(serve(Default, setup))),
 };
 
-/// As many requests and buffered messages as are needed, and no middleware that logs.
+/// As many requests and buffered messages as needed, and no middleware that logs.
 pub const BEST: Competitor = Competitor {
     name: name("best"),
     open: |setup| Box::pin(open(Best, setup)),
@@ -82,12 +83,12 @@ async fn serving(config: ServerConfig, far: impl End, signals: Arc<Signals>) {
     let shared = Arc::new(Shared { signals, let_go: Notify::new() });
     let (stop, handle) = stop_channel();
     let service = Server::builder().set_config(config).to_service_builder().build(methods(&shared), stop);
-    // It returns once the connection is a WebSocket.
+    // It returns when the connection is a WebSocket.
     let _ = serve_connection(far, service).await;
     handle.stopped().await;
 }
 
-/// What the handlers share.
+/// The common state of the handlers.
 struct Shared {
     signals: Arc<Signals>,
     let_go: Notify,

@@ -1,8 +1,8 @@
-//! The other libraries, each driven the best way its own docs show.
+//! The other libraries, each used in the best way that its own docs show.
 //!
-//! An adapter (a file of this folder named after its library) says what one library does: how it is connected, echoes, parks
-//! and cancels. What is asked of them all stands in [`driven`](crate::driven), once. Where a library's defaults are not its best, it has two
-//! configurations, and says which of its docs or examples each follows. Nobody logs: there is no subscriber.
+//! An adapter (a file of this folder named after its library) defines how one library is connected, echoes, parks and
+//! cancels. The common operations are in [`driven`](crate::driven). If a library's defaults are not its best, it has
+//! two configurations, and names the docs or example that each follows. None of them logs: there is no subscriber.
 
 mod acp;
 mod async_lsp;

@@ -1,5 +1,5 @@
-//! A client of LSP's frames by hand, for the library that has a server only. It keeps what any client must: who waits for which
-//! id. Its callers write by themselves, and one task reads.
+//! A client that writes LSP's frames by hand, for the library that has only a server. It keeps what any client must:
+//! which caller waits for which id. Its callers write frames themselves, and one task reads.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -19,17 +19,17 @@ use crate::generic_driver::{End, Tasks};
 /// An answer, and when its last byte was read.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Its `result`; `None` is an error.
+    /// Its `result`. `None`: an error.
     pub(super) result: Option<Box<RawValue>>,
     /// Its error's code.
     pub(super) code: Option<i64>,
-    /// On [`clock`].
+    /// The time on [`clock`].
     pub(super) read: u64,
 }
 
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
 
-/// The side that asks.
+/// The calling side.
 pub(super) struct RawClient<O> {
     output: tokio::sync::Mutex<O>,
     waiting: Waiting,
@@ -133,7 +133,7 @@ async fn read(mut input: BufReader<impl AsyncRead + Unpin>, waiting: Waiting) {
         let asked = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&response.id);
         if let Some(asked) = asked {
             let code = response.error.map(|error| error.code);
-            // Nobody waits for an answer any more when a workload was given up.
+            // After a workload was stopped, no caller waits for an answer any more.
             let _ = asked.send(Answer { result: response.result, code, read });
         }
     }

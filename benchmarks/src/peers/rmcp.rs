@@ -1,8 +1,8 @@
-//! rmcp: a tool call, its client and its server on the two ends of a duplex, as its docs connect them in one process. It has no
-//! limit of handlers.
+//! rmcp: a tool call, with its client and its server on the two ends of a duplex, as in its docs for one process. It
+//! has no limit of handlers.
 //!
-//! `RequestHandle::cancel` gives the caller back as soon as the notification is written; the server drops what the handler says
-//! after it, so no answer comes.
+//! `RequestHandle::cancel` returns to the caller as soon as the notification is written. The server drops the
+//! handler's result after it, so no answer arrives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use crate::generic_driver::{
 };
 use crate::subject::{BoxFuture, Carries, Competitor, Name, Told};
 
-/// Its defaults: nothing that bears on this can be set. The tools are matched by hand in `ServerHandler::call_tool`, which spares
-/// what the router of its macros does for each call.
+/// Its defaults: no setting is relevant here. The tools are matched by hand in `ServerHandler::call_tool`, which
+/// avoids the cost of the router of its macros for each call.
 pub const DEFAULT: Competitor = Competitor {
     name: Name { library: "rmcp", version: "3.9.0", configuration: "default", carries: Carries::Bytes },
     open: |setup| Box::pin(open(Default, setup)),
@@ -117,7 +117,7 @@ impl Library for Connected {
                 let answer = parked.await_response().await;
                 assert!(matches!(answer, Err(ServiceError::Timeout { .. })), "it is too late: {answer:?}");
             });
-            // Its time counts from the first look at it.
+            // Its time counts from its first poll.
             Due(begun(due).await)
         })
     }

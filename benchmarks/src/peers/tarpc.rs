@@ -1,5 +1,5 @@
-//! tarpc. Its cancel is the drop of the caller's future: the caller has returned then, the server is told, drops the handler, and
-//! sends no answer.
+//! tarpc. Its cancel is the drop of the caller's future: the caller has then returned, and the server gets the
+//! cancel, drops the handler, and sends no answer.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -22,14 +22,15 @@ const fn name(configuration: &'static str, carries: Carries) -> Name {
     Name { library: "tarpc", version: "0.38.0", configuration, carries }
 }
 
-/// As its example `readme`: values handed over a channel in memory, never written as bytes; at most 1,000 requests in flight.
+/// As its example `readme`: values are passed over a channel in memory and never serialized, with at most 1,000
+/// requests in flight.
 pub const DEFAULT: Competitor =
     Competitor { name: name("default", Carries::Values), open: open_default, serve: None };
 
-/// The same channel, and as many requests as are needed; the server's limit is `max_concurrent_requests`.
+/// The same channel, with as many requests as needed. The server's limit is `max_concurrent_requests`.
 pub const BEST: Competitor = Competitor { name: name("best", Carries::Values), open: open_best, serve: None };
 
-/// JSON in frames over a stream, by its `serde_transport`: what the others do, who all write bytes.
+/// JSON in frames over a stream, with its `serde_transport`, as in the other libraries, which all write bytes.
 pub const FRAMES: Competitor = Competitor {
     name: name("best, JSON frames", Carries::Bytes),
     open: |setup| Box::pin(open(Frames, setup)),
@@ -83,12 +84,12 @@ impl Halves for Frames {
     }
 }
 
-/// As its examples spawn what `execute` yields.
+/// Its examples spawn what `execute` yields in this way.
 async fn spawned(handler: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(handler);
 }
 
-/// Room for more in the client than the server's limit, so that it is the server's that counts.
+/// More room in the client than the server's limit, so that the limit of the server applies.
 fn roomy() -> client::Config {
     let mut config = client::Config::default();
     config.max_in_flight_requests = usize::MAX;
@@ -96,21 +97,21 @@ fn roomy() -> client::Config {
     config
 }
 
-/// What both sides know of each other.
+/// The interface of both sides.
 #[::tarpc::service]
 pub trait Work {
     /// Returns the text.
     async fn echo(text: Cow<'static, str>) -> Cow<'static, str>;
     /// Waits until it is dropped.
     async fn park(text: Cow<'static, str>);
-    /// Starts so many of itself with one level less below, and waits until it is dropped.
+    /// Starts this many of itself with one level less, and waits until it is dropped.
     async fn branch(depth: usize, fan_out: usize);
 }
 
 #[derive(Clone, Default)]
 struct Worker {
     signals: Arc<Signals>,
-    /// A client of this server: its handlers call nobody else's.
+    /// A client of this server: its handlers call no other server.
     below: Arc<OnceLock<WorkClient>>,
 }
 
@@ -127,7 +128,7 @@ impl Work for Worker {
 
     async fn branch(self, _: context::Context, depth: usize, fan_out: usize) {
         let _waiting = self.signals.wait();
-        // Its cancels cascade: with this handler the calls are dropped that it made.
+        // Its cancels cascade: the calls that this handler made are dropped with it.
         let mut below = FuturesUnordered::new();
         if let Some(client) = self.below.get().filter(|_| depth > 0) {
             below.extend((0..fan_out).map(|_| client.branch(context(), depth - 1, fan_out)));
@@ -144,11 +145,11 @@ async fn branch(client: WorkClient, depth: usize, fan_out: usize) -> <Connected 
 struct Connected {
     client: WorkClient,
     slots: Slots,
-    /// Whether handlers have a client for what is below them.
+    /// Whether handlers have a client for their children.
     trees: bool,
 }
 
-/// Its default deadline, 10 s from now, would end what is parked.
+/// Its default deadline, 10 s from now, would end parked requests.
 fn context() -> context::Context {
     let mut context = context::current();
     context.deadline = Instant::now() + Duration::from_secs(3600);

@@ -16,7 +16,7 @@ const fn name(configuration: &'static str) -> Name {
     Name { library: "tower-lsp-server", version: "0.23.0", configuration, carries: Carries::Bytes }
 }
 
-/// What `Server::new` takes when nothing is said.
+/// The default of `Server::new`.
 const DEFAULT_LEVEL: usize = 4;
 
 /// As the example in its README: `LspService` and `Server::new`, with four handlers at once.
@@ -26,14 +26,14 @@ pub const DEFAULT: Competitor = Competitor {
     serve: Some(|setup| Box::pin(serve(Level::Default, setup))),
 };
 
-/// `Server::concurrency_level` as high as is needed.
+/// `Server::concurrency_level` as high as needed.
 pub const BEST: Competitor = Competitor {
     name: name("best"),
     open: |setup| Box::pin(open(Level::Needed, setup)),
     serve: Some(|setup| Box::pin(serve(Level::Needed, setup))),
 };
 
-/// Handlers at once.
+/// The limit of handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Default,
@@ -43,7 +43,7 @@ enum Level {
 impl Halves for Level {
     async fn serve<E: End>(self, end: E, slots: usize, signals: Arc<Signals>) {
         let backend = Backend(signals);
-        // Methods of one's own are added with `LspService::build`, as its docs show.
+        // Custom methods are added with `LspService::build`, as its docs show.
         let (service, socket) = LspService::build(|_| backend)
             .custom_method("echo", Backend::echo)
             .custom_method("park", Backend::park)

@@ -1,5 +1,5 @@
-//! A POST a frame, on one connection: with the headers that the binding has on each of its own, and the answer where the
-//! binding has it, in the response or on an event stream beside it.
+//! One POST for each frame, on one connection: with the headers that the binding has on each of its own, and with the
+//! answer where the binding sends it, in the response or on a separate event stream.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::cross_process::Wire;
 
 const ID: &str = "0123456789abcdef0123456789abcdef";
 
-/// What the binding has on each POST beside what all HTTP has.
+/// The headers of the binding on each POST, in addition to those of all HTTP requests.
 fn headers(wire: Wire) -> HeaderMap {
     let named: &[(&'static str, &'static str)] = match wire {
         Wire::Streamable | Wire::Streamable2 => {
@@ -40,15 +40,15 @@ fn headers(wire: Wire) -> HeaderMap {
     usual.into_iter().chain(named).collect()
 }
 
-/// Posts.
+/// Sends POSTs.
 #[derive(Debug)]
 pub struct Poster {
-    /// As the request's target.
+    /// The target of the requests.
     uri: String,
     host: String,
     headers: HeaderMap,
     sender: Sender,
-    /// Where the answers come, if not in the responses.
+    /// The source of the answers, if they are not in the responses.
     events: Option<Incoming>,
 }
 
@@ -127,7 +127,7 @@ const END: &[u8] = b"\n\n";
 
 /// The body of a response: one frame, or the stream of events.
 type Echoed = Either<Full<Bytes>, Channel<Bytes>>;
-/// Where the answers go, if not in the responses.
+/// The destination of the answers, if they are not in the responses.
 type Events = Arc<Mutex<Option<http_body_util::channel::Sender<Bytes>>>>;
 
 async fn echo(

@@ -1,4 +1,4 @@
-//! A line a frame, over pipes or a local socket.
+//! One line for each frame, over pipes or a local socket.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

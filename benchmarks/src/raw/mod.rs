@@ -1,4 +1,5 @@
-//! The floor of each wire between two processes: an echo of the same bytes on the same library, without our code.
+//! The floor of each transport between two processes: an echo of the same bytes with the same underlying library,
+//! without our code.
 
 mod http;
 mod lines;
@@ -9,14 +10,14 @@ use bytes::Bytes;
 use crate::clock;
 use crate::cross_process::{Far, Wire};
 
-/// The side that asks.
+/// The calling side.
 #[derive(Debug)]
 pub enum RawClient {
-    /// A line a frame.
+    /// One line for each frame.
     Lines(lines::Lines),
-    /// A message a frame.
+    /// One message for each frame.
     WebSocket(Box<websocket::Socket>),
-    /// A POST a frame.
+    /// One POST for each frame.
     Http(http::Poster),
 }
 

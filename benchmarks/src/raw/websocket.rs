@@ -1,4 +1,4 @@
-//! A text message a frame.
+//! One text message for each frame.
 
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};

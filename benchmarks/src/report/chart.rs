@@ -7,9 +7,9 @@ use crate::harness::{Distribution, Figure, Growth, Row};
 use crate::subject::Name;
 
 const WIDTH: f64 = 960.0;
-/// Where names end and figures begin.
+/// The place where names end and figures begin.
 const LEFT: f64 = 300.0;
-/// Where the plot ends and the numbers beside it begin.
+/// The place where the plot ends and its numbers begin.
 const RIGHT: f64 = 770.0;
 const LINE: f64 = 30.0;
 
@@ -42,17 +42,17 @@ impl Scale {
     }
 }
 
-/// A text as it may stand in a page.
+/// Text escaped for a page.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Who it is, in one line.
+/// The name of a competitor, in one line.
 pub(super) fn label(name: Name) -> String {
     format!("{} · {}", name.library, name.configuration)
 }
 
-/// The class that has a library's colour.
+/// The class with a library's colour.
 fn colour(name: Name) -> String {
     let known = [
         "rescind",
@@ -69,19 +69,19 @@ fn colour(name: Name) -> String {
     format!("c{place}")
 }
 
-/// Another configuration of a library than its default is drawn dashed.
+/// Configurations other than a library's default are drawn dashed.
 fn dashed(name: Name) -> &'static str {
     let plain = name.configuration == "default" || ["floor", "channels"].contains(&name.library);
     if plain { "" } else { " dashed" }
 }
 
-/// A length that is a whole tick and leaves two to five of them below this value.
+/// The tick length for this value, so that two to five ticks are below it.
 fn step(most: f64) -> f64 {
     let power = 10_f64.powf(most.log10().floor());
     [0.2, 0.5, 1.0, 2.0].into_iter().map(|part| part * power).find(|step| most / step <= 6.0).unwrap_or(most)
 }
 
-/// A value as it stands beside a tick.
+/// The text of a value at a tick.
 fn tick_text(value: f64, unit: &str) -> String {
     shown(value, unit).replace(".00", "").replace(".0 ", " ")
 }
@@ -100,7 +100,7 @@ fn line(out: &mut String, from: (f64, f64), to: (f64, f64), class: &str) {
     let _ = write!(out, r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" class="{class}"/>"#);
 }
 
-/// Vertical lines at the powers of ten, and what they are.
+/// Vertical lines at the powers of ten, with their values.
 fn grid(out: &mut String, scale: Scale, bottom: f64, say: impl Fn(f64) -> String) {
     for tick in scale.ticks() {
         line(out, (scale.at(tick), 4.0), (scale.at(tick), bottom), "grid");
@@ -108,7 +108,7 @@ fn grid(out: &mut String, scale: Scale, bottom: f64, say: impl Fn(f64) -> String
     }
 }
 
-/// How the times of everyone in one case are spread.
+/// The distributions of the times of all competitors in one case.
 pub(super) fn distributions(group: &[&Row]) -> Option<String> {
     let times = |row: &Row| match &row.figure {
         Figure::Times(times) => Some(times.clone()),
@@ -146,7 +146,7 @@ fn hill(out: &mut String, times: &Distribution, scale: Scale, base: f64, colour:
     let step = 10_f64.powf(1.0 / 16.0);
     let mut path = String::new();
     for (begin, count) in &times.bins {
-        // The root of the count: else one slow time in a thousand would not be seen.
+        // The square root of the count: otherwise one slow time in a thousand would not be visible.
         let height = (*count as f64 / most).sqrt() * (LINE - 6.0);
         let (x, width) = (scale.at(*begin), scale.at(begin * step) - scale.at(*begin));
         let _ = write!(path, "M{x:.1} {base:.1}v-{height:.1}h{width:.1}v{height:.1}z");
@@ -202,7 +202,7 @@ pub(super) fn bars(group: &[&Row], unit: &str, value: impl Fn(&Row) -> Option<f6
     Some(out)
 }
 
-/// One figure by the number of what it grows with, both logarithmic, a line for each competitor.
+/// One figure by the number with which it grows, both logarithmic, with a line for each competitor.
 pub(super) fn growth(series: &[&Growth]) -> Option<String> {
     const BOTTOM: f64 = 330.0;
     let points = || series.iter().flat_map(|growth| growth.points.iter().copied());
@@ -220,7 +220,7 @@ pub(super) fn growth(series: &[&Growth]) -> Option<String> {
         line(&mut out, (across.from, up.at(tick)), (across.to, up.at(tick)), "grid");
         text(&mut out, across.from - 8.0, up.at(tick) + 4.0, "name", &tick_text(tick, first.unit));
     }
-    // What ends highest is named highest.
+    // The line that ends highest is named first.
     let mut order: Vec<_> = series.iter().filter(|growth| !growth.points.is_empty()).collect();
     let last = |growth: &Growth| growth.points.last().map_or(0.0, |point| point.1);
     order.sort_by(|a, b| last(b).total_cmp(&last(a)));

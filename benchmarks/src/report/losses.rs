@@ -1,4 +1,4 @@
-//! Where someone else did better than we did: of every figure of the run, not of a choice of them.
+//! The cases in which another library is better than this one: all figures of the run, without a selection.
 
 use super::shown;
 use super::tables::{groups, title};
@@ -6,22 +6,22 @@ use crate::harness::{Figure, Results, Row};
 use crate::subject::{Carries, Name};
 use crate::subjects;
 
-/// Behind the name of one who hands values over.
+/// Marks a library that passes values without serializing them.
 const MARK: char = '†';
 
-/// What is said once above the lines.
+/// The text above the lines.
 pub(super) const ABOUT: &str = "By medians, in every case and place where both have a figure; the two floors are not named. \
     \"default\" and \"typed texts\" are ours. † hands values over, writes no bytes.";
 
-/// More of these is no worse: they say how much was played, not how well.
+/// More of these is not worse: they count how much was played.
 const NO_FIGURE_OF_MERIT: [&str; 1] = ["played in all"];
 
-/// A line for each thing measured in which someone else's figure is lower than one of ours.
+/// A line for each measure in which another library's figure is lower than one of this library's.
 pub(super) fn better(results: &Results) -> Vec<String> {
     groups(&results.rows).into_iter().filter_map(|group| line(&group)).collect()
 }
 
-/// A figure that is the lower the better, and its unit.
+/// A figure for which lower is better, and its unit.
 fn of_merit(row: &Row) -> Option<(f64, &'static str)> {
     if NO_FIGURE_OF_MERIT.contains(&row.measure) {
         return None;
@@ -44,7 +44,7 @@ fn line(group: &[&Row]) -> Option<String> {
         .filter_map(|row| Some((of_merit(row)?, row.name)))
         .collect();
     others.sort_by(|(a, _), (b, _)| a.0.total_cmp(&b.0));
-    // What reads the same is not better.
+    // Figures that look equal are not better.
     let is_below = |(theirs, unit): (f64, &str), (ours, our_unit): (f64, &str)| {
         unit == our_unit && theirs < ours && shown(theirs, unit) != shown(ours, unit)
     };

@@ -1,4 +1,4 @@
-//! What a run shows: a table, JSON, a page, tables for the documentation.
+//! The outputs of a run: a table, JSON, a page, tables for the documentation.
 
 mod chart;
 mod losses;

@@ -1,4 +1,4 @@
-//! The page: one file that needs no other and no network.
+//! The page: one file that needs no other file and no network.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::harness::{Figure, Growth, Results, Row, Ruling, Verdict, tally};
 
 const STYLE: &str = include_str!("page.css");
 
-/// What is shown first; the rest of the cases stands behind a fold.
+/// The cases that are shown first. The others are folded.
 const FIRST: [(&str, &str, &str, &str); 7] = [
     ("W1", "64 B", "memory, one thread", "round trip"),
     ("W1", "64 B", "pipes, one core", "round trip"),
@@ -85,7 +85,7 @@ fn chart(out: &mut String, group: &[&Row], drawn: Option<String>) {
     }
 }
 
-/// Where nobody has a number.
+/// For a group without any number.
 fn said(group: &[&Row]) -> String {
     let mut out = String::from("<ul>");
     for row in group {

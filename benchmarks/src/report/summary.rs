@@ -1,10 +1,10 @@
-//! One line for each competitor: what most readers look for.
+//! One line for each competitor, with the most important figures.
 
 use super::shown;
 use crate::harness::{Figure, Results, Row};
 use crate::subject::Name;
 
-/// A column: its head, and whose figures stand in it.
+/// A column: its heading, and the place of its figures.
 type Column = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 const ONE: &str = "memory, one thread";
@@ -24,7 +24,7 @@ const COLUMNS: [Column; 12] = [
     ("heap in flight", "W8", "10000 in flight", ONE, "heap a request"),
 ];
 
-/// The heads and the lines; columns of which the run has nothing are left out.
+/// The headings and the lines. Columns without figures in the run are omitted.
 pub(super) fn summary(results: &Results) -> Option<(Vec<&'static str>, Vec<Vec<String>>)> {
     let of = |column: &Column, row: &Row| {
         (row.workload, row.case.as_str(), row.place, row.measure) == (column.1, column.2, column.3, column.4)

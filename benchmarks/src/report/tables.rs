@@ -7,7 +7,7 @@ use super::shown;
 use super::summary::summary;
 use crate::harness::{Figure, Fit, Results, Row, Ruling, Verdict, tally};
 
-/// What machine this is, and how busy it was.
+/// A description of the machine, and its load.
 #[must_use]
 pub fn machine_line() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
@@ -40,7 +40,7 @@ fn cells(row: &Row) -> [String; 9] {
     let configuration = row.name.configuration.to_owned();
     match &row.figure {
         Figure::Times(times) => {
-            // Too few samples have none.
+            // With too few samples there are none.
             let [p50, p99, p999, max] = [Some(times.p50), times.p99, times.p999, Some(times.max)]
                 .map(|nanos| nanos.map_or("-".to_owned(), |nanos| shown(nanos as f64, "ns")));
             [name, configuration, p50, p99, p999, max, ratio, times.count.to_string(), note]
@@ -54,7 +54,7 @@ fn cells(row: &Row) -> [String; 9] {
     }
 }
 
-/// The rows in groups of the same thing measured.
+/// The rows in groups with the same measure.
 pub(super) fn groups(rows: &[Row]) -> Vec<Vec<&Row>> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
     for row in rows {
@@ -70,7 +70,7 @@ pub(super) fn title(row: &Row) -> String {
     format!("{} {}: {} ({})", row.workload, row.case, row.measure, row.place)
 }
 
-/// Prints all of it on stdout.
+/// Prints everything on stdout.
 pub fn print(results: &Results, verdicts: &[Verdict]) {
     let mut out = String::new();
     for group in groups(&results.rows) {
@@ -123,7 +123,8 @@ pub(super) fn slope(growth: &crate::harness::Growth) -> Option<String> {
     ))
 }
 
-/// The tables of the documentation: budgets, a line for each competitor, growth. All figures are in the JSON and on the page.
+/// The tables of the documentation: budgets, a line for each competitor, growth. All figures are in the JSON and on
+/// the page.
 #[must_use]
 pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
     let mut out = format!("Machine: {}.\n\n### Budgets\n\n{}.\n\n", machine_line(), tally(verdicts));
@@ -158,11 +159,11 @@ pub fn markdown(results: &Results, verdicts: &[Verdict]) -> String {
     out
 }
 
-/// Where the tables of the documentation begin and end.
+/// The marks around the tables of the documentation.
 const BEGIN: &str = "<!-- tables -->\n";
 const END: &str = "<!-- /tables -->";
 
-/// The text with these tables in it, in place of those that were there. `None` where it has no place for them.
+/// The text with these tables in place of the previous ones. `None` if it has no marks for them.
 #[must_use]
 pub fn pasted(text: &str, tables: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;

@@ -1,4 +1,4 @@
-//! The floor of a program that has no wire: a channel to a task, and a channel back for each request.
+//! The floor of a program without a transport: a channel to a task, and a channel back for each request.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::subject::{
 };
 use crate::{clock, params};
 
-/// The floor without a wire.
+/// The floor without a transport.
 pub const COMPETITOR: Competitor = Competitor {
     name: Name {
         library: "channels",
@@ -24,7 +24,7 @@ pub const COMPETITOR: Competitor = Competitor {
     serve: None,
 };
 
-/// What goes to the task.
+/// The messages to the task.
 enum Ask {
     Echo(Box<RawValue>, oneshot::Sender<Box<RawValue>>),
     Park(Parked),
@@ -36,7 +36,7 @@ struct Parked {
     answer: oneshot::Sender<u64>,
 }
 
-/// What its caller holds.
+/// The caller's part.
 struct Held {
     token: CancellationToken,
     answer: oneshot::Receiver<u64>,

@@ -1,4 +1,5 @@
-//! The floor: the same frames on the same wire, their envelopes written and read by the codec, and nothing else.
+//! The floor: the same frames on the same transport, with their envelopes written and read by the codec, and nothing
+//! else.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -58,7 +59,7 @@ pub(super) struct Frames {
     link: Link,
     scratch: Vec<u8>,
     next: u64,
-    /// Read while there was no room to send.
+    /// A frame that was read while there was no room to send.
     read: Option<Bytes>,
 }
 
@@ -67,7 +68,7 @@ impl Frames {
         Self { link, scratch: Vec::new(), next: 0, read: None }
     }
 
-    /// Sends a request and says its number.
+    /// Sends a request and returns its number.
     pub(super) async fn ask(&mut self, method: &str, params: &RawValue) -> u64 {
         self.next += 1;
         self.scratch.clear();
@@ -90,7 +91,7 @@ impl Frames {
         send(&mut self.link, &self.scratch, kind, id).await.expect("the wire is open");
     }
 
-    /// Waits for room to send, `true`, or, where the server waits for us to read, for an answer to read.
+    /// Waits for room to send (`true`) or, if the server waits for this side to read, for an answer.
     async fn room_or_answer(&mut self) -> bool {
         poll_fn(|cx| match self.link.tx.as_mut().poll_ready(Lane::Data, cx) {
             Poll::Ready(_) => Poll::Ready(true),
@@ -105,18 +106,18 @@ impl Frames {
         .await
     }
 
-    /// Sends so many cancels of what never was, and waits for an echo behind them.
+    /// Sends this many cancels of unknown requests, and waits for an echo after them.
     pub(super) async fn unknown_cancels(&mut self, count: usize) {
         for number in 0..count as u64 {
             self.send_cancel(UNKNOWN + number).await;
         }
         let asked = self.ask("echo", &params(1)).await;
-        // Where a dialect answers cancels the answers come first; this one does not.
+        // In a dialect that answers cancels the answers come first. This dialect does not.
         let (answered, _) = self.answer().await;
         assert_eq!(answered, asked);
     }
 
-    /// Reads the next answer: whose it is, and its value. Notifications are passed over.
+    /// Reads the next answer: its number and its value. Notifications are skipped.
     pub(super) async fn answer(&mut self) -> (u64, Option<Box<RawValue>>) {
         loop {
             let frame = match self.read.take() {
@@ -162,7 +163,7 @@ impl Subject for Frames {
 
     fn cancel<'a>(&'a mut self, count: usize, took: &'a mut CancelSamples) -> BoxFuture<'a, Told> {
         Box::pin(async move {
-            // Nothing is parked: the server answers a cancel with the time it came.
+            // Nothing is parked: the server answers a cancel with the time at which it arrived.
             for _ in 0..count {
                 self.next += 1;
                 let begin = clock();
@@ -187,10 +188,10 @@ impl Subject for Frames {
     }
 }
 
-/// Requests from this number on never were: their cancels are read and dropped.
+/// The first number of unknown requests: their cancels are read and dropped.
 const UNKNOWN: u64 = 1 << 40;
 
-/// Echoes requests, and answers a cancel with the time it came, until the client is gone.
+/// Echoes requests, and answers a cancel with the time at which it arrived, until the client disconnects.
 async fn serve(mut link: Link) {
     let mut out = Vec::new();
     while let Some(frame) = recv(&mut link).await {

@@ -1,4 +1,4 @@
-//! Ours and the two floors, as [`Competitor`]s. The others stand in `peers`.
+//! This library and the two floors, as [`Competitor`]s. The others are in `peers`.
 
 pub mod channels;
 pub mod frames;
@@ -6,10 +6,10 @@ pub mod rescind;
 
 use crate::subject::{Competitor, Name};
 
-/// What every other figure of a run is a multiple of.
+/// The floor. Every other figure of a run is given as a multiple of it.
 pub const FLOOR: Competitor = frames::COMPETITOR;
 
-/// Everyone who is measured, the floor first; without the feature `peers` ours alone beside the floors.
+/// All competitors, the floor first. Without the feature `peers`: only this library and the floors.
 #[must_use]
 pub fn all() -> Vec<Competitor> {
     let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR];
@@ -20,13 +20,13 @@ pub fn all() -> Vec<Competitor> {
     all.collect()
 }
 
-/// Ours, set otherwise: what W5 compares with ours as it is; the first echoes in W1 and W2 too.
+/// This library with other settings, which W5 compares with the default. The first one also echoes in W1 and W2.
 #[must_use]
 pub fn variants() -> Vec<Competitor> {
     vec![rescind::TYPED, rescind::WITHHELD, rescind::TOKENS]
 }
 
-/// The names of ours and of the floors: all others are someone else's.
+/// The names of this library and of the floors. All others are other libraries.
 #[must_use]
 pub fn all_of_ours() -> Vec<Name> {
     let ours = [frames::COMPETITOR, channels::COMPETITOR, rescind::COMPETITOR];

@@ -1,4 +1,4 @@
-//! Ours.
+//! This library.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::generic_driver::{Driven, Due, Library, Returned, Signals, Slots, Task
 use crate::subject::{Carries, Competitor, Ends, Name, Setup, Subject, Told, Tree};
 use crate::{clock, params};
 
-/// Ours, with default settings but for the limits a workload needs. Params go through as the JSON they are, as the floor's do.
+/// This library with default settings, except for the limits that a workload needs. Params are passed as JSON text,
+/// as in the floor.
 pub const COMPETITOR: Competitor = Competitor {
     name: Name {
         library: "rescind",
@@ -29,21 +30,21 @@ pub const COMPETITOR: Competitor = Competitor {
     serve: Some(|setup| Box::pin(serve(setup))),
 };
 
-/// The same, with texts that are written and parsed on both sides, as the other libraries' are.
+/// The same, with texts that are serialized and parsed on both sides, as in the other libraries.
 pub const TYPED: Competitor = Competitor {
     name: Name { configuration: "typed texts", ..COMPETITOR.name },
     open: |setup| Box::pin(open::<&'static str>(setup, Declaration::Declared, Tokens::Unused)),
     ..COMPETITOR
 };
 
-/// Both sides declare that they do not handle cancels: what W5 measures ours against.
+/// Both sides declare that they do not handle cancels. W5 compares the default with it.
 pub const WITHHELD: Competitor = Competitor {
     name: Name { configuration: "cancellation declared off", ..COMPETITOR.name },
     open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Withheld, Tokens::Unused)),
     serve: None,
 };
 
-/// Each call is tied to a token of its caller, and each handler takes its request's token; nobody cancels.
+/// Each call is tied to a token of its caller, and each handler takes its request's token. Nothing is cancelled.
 pub const TOKENS: Competitor = Competitor {
     name: Name { configuration: "a token on either side", ..COMPETITOR.name },
     open: |setup| Box::pin(open::<&'static RawValue>(setup, Declaration::Declared, Tokens::Used)),
@@ -62,9 +63,10 @@ struct Rescind<T> {
     client: Peer,
     slots: usize,
     tokens: Tokens,
-    /// A client that writes frames by hand, to a server of its own, once it is needed: a connection is then not counted as two.
+    /// A client that writes frames by hand, with a separate server. It is opened when it is needed, so that a
+    /// connection is not counted as two.
     by_hand: Mutex<Option<Frames>>,
-    /// What that server is opened with. In memory only.
+    /// The parameters of that server. In memory only.
     of_hand: Option<(Limits, Declaration, Arc<Signals>)>,
     text: PhantomData<T>,
 }
@@ -79,7 +81,7 @@ async fn open<T: Echoed>(setup: Setup, declare: Declaration, tokens: Tokens) -> 
         }
         Ends::Pipes { input, output, server } => (frames::link(input, output).await, Some(server)),
     };
-    // The client serves too: the children of a tree go to and fro.
+    // The client serves too: the children of a tree alternate between the sides.
     let client = Peer::builder(ACP)
         .limits(limits.clone())
         .serve(router(&signals))
@@ -114,7 +116,7 @@ fn serving(link: Link, limits: &Limits, signals: &Arc<Signals>, declare: Declara
     serving.attach(link).expect("the runtime runs")
 }
 
-/// Limits that let so many handlers run at once, and not one more.
+/// Limits that allow exactly this many handlers at once.
 fn limits(slots: usize) -> Limits {
     let mut limits = Limits::default();
     limits.max_running_handlers = slots;
@@ -123,7 +125,7 @@ fn limits(slots: usize) -> Limits {
     limits
 }
 
-/// What both sides serve.
+/// The methods of both sides.
 fn router(signals: &Arc<Signals>) -> Router {
     let (parking, branching) = (Arc::clone(signals), Arc::clone(signals));
     Router::new()
@@ -135,7 +137,7 @@ fn router(signals: &Arc<Signals>) -> Router {
             Ok(params)
         })
         .method("park", move |context, _: Box<RawValue>| parked(context, Arc::clone(&parking)))
-        // `[depth, fan_out]`: as many children as asked, each with one level less below it.
+        // `[depth, fan_out]`: this many children, each with one level less.
         .method("branch", move |context: CallContext, [depth, fan_out]: [usize; 2]| {
             let signals = Arc::clone(&branching);
             async move {
@@ -149,7 +151,7 @@ fn router(signals: &Arc<Signals>) -> Router {
                     }
                 }
                 parked(context, signals).await?;
-                // Each is let go under the connection's lock, as each was started.
+                // Each is dropped under the connection's lock, as each was started.
                 while !open.is_empty() {
                     open.truncate(open.len().saturating_sub(64));
                     tokio::task::yield_now().await;
@@ -159,7 +161,7 @@ fn router(signals: &Arc<Signals>) -> Router {
         })
 }
 
-/// No `async` block: what it is sized is what a request holds.
+/// Not an `async` block: its size is part of a request's memory.
 async fn parked(context: CallContext, signals: Arc<Signals>) -> Result<(), HandlerError> {
     let _waiting = signals.wait();
     context.cancelled().await;
@@ -170,7 +172,7 @@ fn too_many(error: CallError) -> HandlerError {
     panic!("a child starts: {error}")
 }
 
-/// What a call's params may be.
+/// The type of a call's params.
 trait Echoed: Text {
     fn echo(self, client: &Peer, tokens: Tokens) -> impl Future<Output = usize> + Send;
 }
@@ -192,7 +194,7 @@ impl Echoed for &'static str {
 }
 
 impl<T> Rescind<T> {
-    /// The client that writes by hand; in memory only.
+    /// The client that writes by hand. In memory only.
     async fn hand(&self) -> Option<MutexGuard<'_, Option<Frames>>> {
         let (limits, declare, signals) = self.of_hand.as_ref()?;
         let mut by_hand = self.by_hand.lock().await;

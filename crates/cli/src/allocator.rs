@@ -1,18 +1,18 @@
-//! How the system's allocator gives memory back.
+//! Makes the system's allocator return memory to the system.
 //!
-//! glibc serves a large block by a mapping of its own, and unmaps it when it is freed. Each such free raises the size from which it does
-//! so, up to 32 MiB, which is more than any frame is: a server would keep the memory of its largest frames for ever. A fixed
-//! threshold ends that. It can be set only before a process starts, without `unsafe`: so the program starts itself once more, as the same
-//! process.
+//! glibc allocates a large block as a separate mapping and unmaps it on free. Each such free raises the size from
+//! which it does so, up to 32 MiB, which is more than any frame. A server would therefore keep the memory of its
+//! largest frames. A fixed threshold prevents this. Without `unsafe` it can be set only before a process starts, so
+//! the program executes itself again in the same process.
 
-/// Sets the allocator's thresholds, if they are not set yet, by running this program anew in this process. For a program that serves, before
-/// it starts a thread. On systems without glibc it does nothing.
+/// Sets the allocator's thresholds, if they are not set, by executing this program again in this process. It is for
+/// programs that serve and must be called before they start a thread.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn give_back_large_blocks() {
     use std::os::unix::process::CommandExt as _;
 
     let set = std::env::var_os(glibc::TUNABLES).unwrap_or_default();
-    // A value that is no text is the user's, and stays.
+    // A value that is not valid Unicode comes from the user and is not changed.
     let (None, Some(set)) = (std::env::var_os(glibc::DONE), set.to_str()) else { return };
     let Some(tunables) = glibc::completed(set, |name| std::env::var_os(name).is_some()) else { return };
     let Ok(program) = std::env::current_exe() else { return };
@@ -22,29 +22,29 @@ pub(crate) fn give_back_large_blocks() {
         command.arg0(name);
     }
     let error = command.args(arguments).env(glibc::TUNABLES, tunables).env(glibc::DONE, "1").exec();
-    // It serves all the same, and keeps more memory.
+    // The program serves without the setting and uses more memory.
     tracing::debug!(%error, "the allocator could not be set");
 }
 
-/// See the other.
+/// Does nothing: this system does not use glibc.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) const fn give_back_large_blocks() {}
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod glibc {
-    /// What glibc reads when a process starts: `name=value:name=value`.
+    /// The variable that glibc reads when a process starts: `name=value:name=value`.
     pub(super) const TUNABLES: &str = "GLIBC_TUNABLES";
-    /// Set in the program that was started anew, so that it happens once.
+    /// Set in the program that was executed again, so that this happens once.
     pub(super) const DONE: &str = "RESCIND_ALLOCATOR_SET";
 
-    /// The name of a setting, its older variable, and our value.
+    /// The name of a setting, its older variable, and the value used here.
     const SETTINGS: [(&str, &str, &str); 3] = [
         ("glibc.malloc.mmap_threshold", "MALLOC_MMAP_THRESHOLD_", "131072"),
         ("glibc.malloc.trim_threshold", "MALLOC_TRIM_THRESHOLD_", "131072"),
         ("glibc.malloc.arena_max", "MALLOC_ARENA_MAX", "2"),
     ];
 
-    /// What is set, with those of our settings that the user has not made. `None`: the user has made all of them.
+    /// The value `set` with those settings added that the user has not made. `None`: the user has made all of them.
     pub(super) fn completed(set: &str, has_variable: impl Fn(&str) -> bool) -> Option<String> {
         let is_set = |name: &str| {
             set.split(':').any(|part| part.split_once('=').is_some_and(|(set_name, _)| set_name == name))

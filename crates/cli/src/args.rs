@@ -1,4 +1,4 @@
-//! What can be asked on the command line. The names are a contract with scripts.
+//! The arguments of the command line. Scripts rely on the names.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::endpoint::{Endpoint, Flags};
                         or reached, or a result that could not be written.\n\nExample:\n  rescind matrix --dialect acp --wire stdio"
 )]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
     /// Log more, to stderr; twice for still more.
@@ -32,7 +32,7 @@ pub(crate) enum Command {
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
-    /// Run the scenarios that can be asked of somebody else's agent or server.
+    /// Run the scenarios that apply to another project's agent or server.
     #[command(
         after_help = "Examples:\n  rescind check --dialect acp --profile my-agent.toml -- my-agent --stdio\n  rescind check \
                       --dialect lsp --json -- node server.mjs\n  rescind check --dialect lsp --step-timeout 20000 --html report.html \
@@ -62,10 +62,10 @@ pub(crate) struct Matrix {
     /// Only scenarios whose name contains this.
     #[arg(long, value_name = "TEXT")]
     pub(crate) scenario: Option<String>,
-    /// Print the results as JSON to stdout; table and progress go to stderr.
+    /// Print the results as JSON to stdout. Table and progress go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write one page that shows each cell with what went over its wire.
+    /// Write one page that shows each cell with the frames on its wire.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Check {
     /// The dialect the peer speaks.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// How to shake hands with the peer and which of its requests are slow, quick, partial, deaf or nested.
+    /// How to open a session with the peer and which of its requests are slow, quick, partial, deaf or nested.
     /// [default: the fixture's own methods]
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
@@ -88,17 +88,17 @@ pub(crate) struct Check {
     /// Print the results as JSON to stdout.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write one page that shows each scenario with what went over the wire.
+    /// Write one page that shows each scenario with the frames on the wire.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// The most time for each step, in milliseconds.
+    /// The longest time for each step, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(crate) step_timeout: u64,
-    /// A peer that runs already, connected to anew for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
+    /// A running peer, with a new connection for each scenario: pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://,
     /// http:// or https://.
     #[arg(value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<Endpoint>,
-    /// The peer: a program and its arguments, started anew for each scenario, without a shell.
+    /// The peer: a program and its arguments, started again for each scenario, without a shell.
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "endpoint")]
     pub(crate) command: Vec<String>,
 }
@@ -115,7 +115,7 @@ pub(crate) struct Carriage {
 }
 
 impl Check {
-    /// What stands beside the endpoint.
+    /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
         let Carriage { framing, binding } = &self.carriage;
         Flags {
@@ -133,19 +133,19 @@ pub(crate) struct Fixture {
     /// The dialect to serve.
     #[arg(long, value_name = "D", value_parser = dialect)]
     pub(crate) dialect: &'static str,
-    /// Where to serve: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes a free
-    /// one; but for stdio, the line `listening on ENDPOINT` on stderr tells which.
+    /// Where to serve: stdio, pipe:PATH-OR-NAME, ws://HOST:PORT/PATH, wss://, http:// or https://. Port 0 takes a
+    /// free one. Except for stdio, the line `listening on ENDPOINT` on stderr names the endpoint.
     #[arg(long, value_name = "ENDPOINT")]
     pub(crate) listen: Endpoint,
     #[command(flatten)]
     pub(crate) carriage: Carriage,
-    /// The certificate chain to show, for wss:// and https://.
+    /// The certificate chain of the server, for wss:// and https://.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The private key of that certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Do not declare that cancels are handled, where the dialect has a declaration.
+    /// Do not declare that cancels are handled, if the dialect has such a declaration.
     #[arg(long)]
     pub(crate) no_cancel_capability: bool,
     /// Settings of the fixture, as in the `options` of a vector.
@@ -154,7 +154,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// What stands beside the endpoint.
+    /// The flags that belong to the endpoint.
     pub(crate) fn flags(&self) -> Flags {
         let Carriage { framing, binding } = &self.carriage;
         Flags {
@@ -172,7 +172,7 @@ impl Fixture {
 pub(crate) struct Relay {
     /// The address to connect to.
     pub(crate) address: std::net::SocketAddr,
-    /// What to say there first, so that it knows its caller.
+    /// The word to send first, by which the other side recognizes this connection.
     pub(crate) word: String,
 }
 

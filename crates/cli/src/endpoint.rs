@@ -1,4 +1,4 @@
-//! Where a peer is reached or the fixture is served, as the command line spells it, and what may stand beside it.
+//! Where a peer is reached or the fixture is served: the syntax of endpoints, and the flags that an endpoint allows.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,18 +22,18 @@ pub(crate) enum Endpoint {
     Http(Web),
 }
 
-/// The rest of an endpoint that is a URL.
+/// The part of an endpoint that is a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Web {
     pub(crate) security: Security,
-    /// With its brackets, if it is an IPv6 address.
+    /// Includes the brackets of an IPv6 address.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// With its query.
+    /// Includes its query.
     pub(crate) path: String,
 }
 
-/// Whether TLS is spoken.
+/// Whether the endpoint uses TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Security {
     Plain,
@@ -87,7 +87,7 @@ impl Web {
         Ok(Self { security, host: host.to_owned(), port, path: path.to_owned() })
     }
 
-    /// Without its query.
+    /// The path without its query.
     pub(crate) fn path_alone(&self) -> &str {
         self.path.split_once('?').map_or(self.path.as_str(), |(path, _)| path)
     }
@@ -175,14 +175,14 @@ impl Binding {
     }
 }
 
-/// Which end we are.
+/// The side of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Server,
     Client,
 }
 
-/// The flags that may stand beside an endpoint, as given.
+/// The flags that an endpoint may have, as given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) framing: Option<String>,
@@ -192,7 +192,7 @@ pub(crate) struct Flags {
     pub(crate) tls_ca: Option<PathBuf>,
 }
 
-/// An endpoint with all that is needed to open it.
+/// An endpoint with everything that is needed to open it.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,
@@ -201,15 +201,15 @@ pub(crate) struct Target {
     pub(crate) binding: Binding,
     /// A server's certificate and key.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
-    /// The authority a client trusts; without it the system's.
+    /// The authority that a client trusts. `None`: those of the system.
     pub(crate) authority: Option<PathBuf>,
 }
 
 impl Target {
-    /// The endpoint with these flags.
+    /// Combines the endpoint with these flags.
     ///
     /// # Errors
-    /// A flag does not belong to this endpoint, or one it needs is missing.
+    /// If a flag does not belong to this endpoint, or one that it needs is missing.
     pub(crate) fn new(
         endpoint: Endpoint,
         dialect: &Dialect,
@@ -278,7 +278,7 @@ impl Target {
     }
 }
 
-/// The framing of this name; the command line lets no other through.
+/// The framing with this name. The command line accepts no other name.
 fn framing_named(name: &str) -> Framing {
     match name {
         "content-length" => Framing::ContentLength,

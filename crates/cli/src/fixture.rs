@@ -1,4 +1,4 @@
-//! `rescind fixture`: serve the fixture agent until its client is gone or this process is told to stop.
+//! `rescind fixture`: serves the fixture agent until its client disconnects or a signal stops this process.
 
 use std::path::Path;
 use std::pin::pin;
@@ -47,16 +47,16 @@ async fn serve_stdio(fixture: &Fixture, framing: Framing) -> Result<Exit, Failur
             let _still_running = peer.shutdown(fixture.drain_deadline()).await;
         }
     }
-    // LSP's `exit` closes the connection and says how the process should end.
+    // LSP's `exit` closes the connection and defines the exit status of the process.
     Ok(match peer.exit_code() {
         None | Some(0) => Exit::Held,
         Some(_) => Exit::Broke,
     })
 }
 
-/// Serves every connection with the one fixture, so that its counters are about all of them.
+/// Serves every connection with the same fixture, so that its counters include all of them.
 async fn serve(fixture: &Fixture, mut listener: AnyListener) -> Result<Exit, Failure> {
-    // Before the line: who has read it may send the signal at once.
+    // Created before the line is printed, because its reader may send the signal at once.
     let mut stop = pin!(told_to_stop());
     say::beside(&format!("listening on {}\n", listener.endpoint()));
     listener.as_mut().share_among(fixture.clients());

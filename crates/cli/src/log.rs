@@ -2,7 +2,7 @@
 
 use tracing::Level;
 
-/// Keeps the fixture's one intended panic off stderr; every other panic is told as ever.
+/// Hides the fixture's one intended panic from stderr. Every other panic is reported as usual.
 pub(crate) fn hide_intended_panics() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -15,7 +15,7 @@ pub(crate) fn hide_intended_panics() {
     }));
 }
 
-/// Starts logging: warnings, with `-v` what happens, with `-vv` every step.
+/// Starts logging: errors, with `-v` debug messages, with `-vv` every step.
 pub(crate) fn start(verbose: u8) {
     let level = match verbose {
         0 => Level::ERROR,
@@ -23,6 +23,6 @@ pub(crate) fn start(verbose: u8) {
         2.. => Level::TRACE,
     };
     let subscriber = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).finish();
-    // It can only fail if a subscriber is set already, and nobody set one.
+    // It fails only if a subscriber is already set, and none is.
     drop(tracing::subscriber::set_global_default(subscriber));
 }

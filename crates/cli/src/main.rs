@@ -20,12 +20,12 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 
-/// How a run ended. Scripts rely on the numbers.
+/// How a run ended. Scripts rely on the exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
-    /// All held.
+    /// All scenarios passed.
     Held,
-    /// Something broke.
+    /// A scenario failed.
     Broke,
     /// Wrong usage, or a peer that could not be started or reached.
     Usage,
@@ -41,7 +41,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What stopped a run, as one sentence for stderr.
+/// Why a run stopped, as one sentence for stderr.
 type Failure = String;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
             Command::Relay(args) => relay::run(args).await,
         }
     });
-    // A handler on a blocking thread that will not stop must not keep the program.
+    // A handler on a blocking thread that does not stop must not keep the program running.
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));
     match done {
         Ok(exit) => exit.into(),

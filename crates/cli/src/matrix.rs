@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
 }
 
-/// Prints the table to stdout, or to stderr beside the JSON.
+/// Prints the table to stdout, or to stderr if stdout has the JSON.
 pub(crate) fn print(report: &Report, wires: &[&str], json: bool) -> Result<(), Failure> {
     let terminal = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -61,7 +61,7 @@ pub(crate) fn print(report: &Report, wires: &[&str], json: bool) -> Result<(), F
     }
 }
 
-/// A bar on stderr; nothing where stderr is no terminal.
+/// A progress bar on stderr. Hidden if stderr is not a terminal.
 pub(crate) fn progress(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}") {

@@ -1,4 +1,4 @@
-//! Opens what an endpoint names: a listener, or a connection.
+//! Opens an endpoint as a listener or as a connection.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -17,13 +17,13 @@ use rescind::websocket::{
 
 use crate::endpoint::{Binding, Endpoint, Target, Web};
 
-/// A listener of any wire.
+/// A listener of any transport.
 pub(crate) type AnyListener = Pin<Box<dyn Listener>>;
 
-/// Listens there.
+/// Listens at the endpoint.
 ///
 /// # Errors
-/// Why it cannot, in one sentence.
+/// The reason why it cannot, in one sentence.
 pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
     match &target.endpoint {
         Endpoint::Stdio => Err("stdio is this process's own; nobody else can connect to it".to_owned()),
@@ -51,10 +51,10 @@ pub(crate) async fn listen(target: &Target) -> Result<AnyListener, String> {
     }
 }
 
-/// Connects to it, within this time.
+/// Connects to the endpoint within this time.
 ///
 /// # Errors
-/// Why it cannot, in one sentence.
+/// The reason why it cannot, in one sentence.
 pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, String> {
     let transport: Box<dyn Transport> = match &target.endpoint {
         Endpoint::Stdio => {
@@ -75,14 +75,14 @@ pub(crate) async fn connect(target: &Target, within: Duration) -> Result<Link, S
     transport.open().await.map_err(|error| source(&error))
 }
 
-/// What ACP's draft has in the answer to an upgrade: 128 random bits of the operating system, in hexadecimal. Empty, and so left out,
-/// where it gives none.
+/// The connection id that ACP's draft requires in the answer to an upgrade: 128 random bits of the operating system,
+/// in hexadecimal. Empty, and so omitted, if the system returns none.
 fn connection_id() -> String {
     let mut bits = [0; 16];
     getrandom::fill(&mut bits).map(|()| format!("{:032x}", u128::from_ne_bytes(bits))).unwrap_or_default()
 }
 
-/// ACP's draft has binary frames ignored; elsewhere they are no messages.
+/// In ACP's draft, binary frames are ignored. In other dialects they are invalid messages.
 fn link_options(dialect: &str) -> LinkOptions {
     let options = LinkOptions::new();
     if dialect.starts_with("acp") {
@@ -94,10 +94,10 @@ fn link_options(dialect: &str) -> LinkOptions {
 async fn listen_http(target: &Target, web: &Web) -> Result<AnyListener, String> {
     match target.binding {
         Binding::Streamable if target.dialect == "mcp" => bind(target, web, Streamable::new()).await,
-        // What may be said before the handshake is the protocol's to decide.
+        // The protocol decides which messages are allowed before the handshake.
         Binding::Streamable => bind(target, web, Streamable::new().opened_by_any_message()).await,
         Binding::Stateless => bind(target, web, Stateless::new()).await,
-        // The same path is the WebSocket of a client that asks for the upgrade.
+        // The same path serves WebSocket clients, which ask for the upgrade.
         Binding::Acp => {
             let listener = AcpEndpoint::new(server(target, web, Acp::new())?).bind(&web.address()).await;
             bound(web, listener)
@@ -136,7 +136,7 @@ fn http_client(target: &Target, within: Duration) -> Result<Box<dyn Transport>, 
         client = client.tls_authorities(&read(authority)?).map_err(|error| source(&error))?;
     }
     Ok(match target.binding {
-        // Frames go out in order, as the scenarios write them down.
+        // Frames are sent in order, as the scenarios list them.
         Binding::Streamable => Box::new(StreamableTransport::new(client).in_order()),
         Binding::Stateless => Box::new(StatelessTransport::new(client)),
         Binding::Acp => Box::new(AcpTransport::new(client)),
@@ -147,7 +147,7 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(file).map_err(|error| format!("{} could not be read: {error}", file.display()))
 }
 
-/// What happened, without the words for its kind: the sentence around it says that much.
+/// The source of the error, without the name of its kind, which the surrounding sentence already contains.
 fn source(error: &TransportError) -> String {
     error.source.to_string()
 }

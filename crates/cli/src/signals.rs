@@ -1,9 +1,10 @@
-//! How this process is told to stop.
+//! The signals that stop this process.
 
-/// SIGINT or SIGTERM; on Windows Ctrl-C. From the call on, before it is awaited, they no longer end the process.
+/// Waits for SIGINT or SIGTERM. From the call on, before the future is awaited, these signals no longer end the
+/// process.
 ///
 /// # Cancel safety
-/// Dropping the future loses a signal that came meanwhile; it does not give the signals back to the system.
+/// Dropping the future loses a signal that arrived meanwhile. It does not restore the default action of the signals.
 #[cfg(unix)]
 pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -16,16 +17,16 @@ pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
                     _ = terminate.recv() => {}
                 }
             }
-            // Then they end the process as they do any other.
+            // The signals could not be registered, so they end the process as usual.
             _ => std::future::pending().await,
         }
     }
 }
 
-/// Ctrl-C.
+/// Waits for Ctrl-C.
 ///
 /// # Cancel safety
-/// Dropping the future loses a signal that came meanwhile.
+/// Dropping the future loses a signal that arrived meanwhile.
 #[cfg(windows)]
 pub(crate) fn told_to_stop() -> impl Future<Output = ()> {
     let signal = tokio::signal::windows::ctrl_c();

@@ -1,4 +1,4 @@
-//! The table a person reads: a block a dialect, a row a scenario, a column a wire.
+//! The table for people: a block for each dialect, a row for each scenario, a column for each wire.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use rescind_testkit::{Cell, CellOutcome, Report};
 /// Whether the table may be coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colour {
-    /// It may.
+    /// Colours are used.
     On,
-    /// It goes to a file or a pipe, or `NO_COLOR` is set.
+    /// No colours: it is written to a file or a pipe, or `NO_COLOR` is set.
     Off,
 }
 
-/// The whole report as text, ending with what broke and a summary.
+/// The whole report as text. It ends with the failures and a summary.
 pub(crate) fn render(report: &Report, wires: &[&str], colour: Colour) -> String {
     let mut text = String::new();
     let mut dialects: Vec<&str> = Vec::new();
@@ -110,7 +110,7 @@ fn reasons(text: &mut String, report: &Report, outcome: CellOutcome, heading: &s
     text.push('\n');
 }
 
-/// Which way a line of a trace went, as seen from the runner.
+/// The direction of a line of a trace, as seen from the runner.
 pub(crate) const fn arrow(direction: Direction) -> &'static str {
     match direction {
         Direction::Sent => "->",

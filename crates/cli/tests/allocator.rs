@@ -1,11 +1,12 @@
-//! The fixture sets its allocator as it starts.
+//! The fixture sets its allocator when it starts.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
-/// The value of `GLIBC_TUNABLES` in the environment of a fixture that answers, under the process id it was started with.
+/// The value of `GLIBC_TUNABLES` in the environment of a fixture that answers. The process id is the one with which
+/// it was started.
 fn tunables(set: Option<&str>) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rescind"));
     command.args(["fixture", "--dialect", "acp", "--listen", "stdio"]);
@@ -26,7 +27,7 @@ fn tunables(set: Option<&str>) -> String {
     drop(input);
     assert!(child.wait().unwrap().success());
     let environment = String::from_utf8(environment).unwrap();
-    // glibc reads its settings in place, and may leave a zero for each colon.
+    // glibc parses its settings in place and may replace each colon with a zero byte.
     let (_, value) = environment.split_once("GLIBC_TUNABLES=").unwrap_or_default();
     let settings = value.split(['\0', ':']).take_while(|setting| setting.starts_with("glibc."));
     settings.collect::<Vec<_>>().join(":")

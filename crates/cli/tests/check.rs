@@ -1,4 +1,4 @@
-//! `rescind check` against peers of every kind: what a person and a script are told, and what is left behind.
+//! `rescind check` against peers of every kind: the output for people and scripts, and the processes that remain.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
@@ -20,7 +20,7 @@ fn check(options: &[&str], peer: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The cells that were asked for in JSON.
+/// The cells of a JSON report.
 fn cells(output: &Output) -> Vec<Value> {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     report["cells"].as_array().unwrap().clone()
@@ -37,7 +37,7 @@ fn stderr(output: &Output) -> String {
 const JSON: [&str; 3] = ["--dialect", "acp", "--json"];
 const QUICK: [&str; 5] = ["--dialect", "acp", "--json", "--step-timeout", "300"];
 
-/// A place for the process id of a peer.
+/// A file for the process ids of a peer.
 struct PidFile(PathBuf);
 
 impl PidFile {
@@ -165,7 +165,7 @@ fn a_check_that_is_told_to_stop_takes_its_peer_with_it() {
         .spawn()
         .unwrap();
     let until = Instant::now() + Duration::from_secs(60);
-    // The first start, which shows that it can be started, may be over before the script wrote anything.
+    // The first start only checks that the peer can be started. It may have ended before the script wrote anything.
     while !file.pids().iter().any(|pid| is_running(pid)) {
         assert!(Instant::now() < until, "the peer was never started");
         std::thread::yield_now();
@@ -190,7 +190,7 @@ fn our_own_fixture_holds_what_is_asked_of_it() {
     }
 }
 
-/// Our fixture behind a script that meddles with each line it writes. Its input is its own.
+/// Runs a check of our fixture with a script that changes each line of its output. Its input is not changed.
 fn meddled(meddle: &str) -> Output {
     let fixture = r#""$0" fixture --dialect acp --listen stdio"#;
     check(&JSON, &["sh", "-c", &format!("{fixture} | {meddle}"), env!("CARGO_BIN_EXE_rescind")])
@@ -202,7 +202,7 @@ fn held(output: &Output) -> Vec<String> {
     held.map(|cell| cell["scenario"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A line before each of the fixture's.
+/// Adds a line before each line of the fixture.
 fn before_each(line: &str) -> String {
     format!(r#"while IFS= read -r line; do printf '%s\n%s\n' '{line}' "$line"; done"#)
 }
@@ -215,7 +215,7 @@ fn a_peer_with_words_and_affairs_of_its_own_holds_what_the_fixture_holds() {
     assert!(wanted.len() > 30, "{wanted:?}");
     for (what, meddle) in [
         ("an extra notification", before_each(r#"{"jsonrpc":"2.0","method":"window/log","params":{"x":1}}"#)),
-        // It goes on asking after the end of its input, when nobody can answer it.
+        // It sends requests after the end of its input, when no answer can reach it.
         (
             "a request of its own",
             before_each(r#"{"jsonrpc":"2.0","id":"own","method":"fs/read_text_file","params":{}}"#),
@@ -250,7 +250,7 @@ fn a_peer_that_fails_in_its_own_way_where_ours_panics_holds() {
     assert!(held(&output).iter().any(|scenario| scenario == "panic"), "{}", stderr(&output));
 }
 
-/// What came of one scenario, and why.
+/// The outcome of one scenario, and its reason.
 fn outcome_of(output: &Output, scenario: &str) -> (String, String) {
     let cells = cells(output);
     let cell = cells.iter().find(|cell| cell["scenario"] == scenario).unwrap();
@@ -263,7 +263,7 @@ fn a_deaf_handlers_request_is_answered_once_in_either_way() {
     let scenario = "deaf_handler_answers_once";
     let cancelled = r#"sed -u 's/"result":{"ignored":true}/"error":{"code":-32800,"message":"stopped"}/'"#;
     assert_eq!(outcome_of(&meddled(cancelled), scenario), ("held".to_owned(), String::new()));
-    // The answer of who hears the cancel, and then that of who did the work.
+    // Sends the answer to the cancel, and then the answer of the handler.
     let twice = r#"{ late=; while IFS= read -r line; do printf '%s\n' "$line" ${late:+"$late"}; late=
         case "$line" in *ignored*) late=$line ;; esac; done; }"#;
     let (outcome, why) = outcome_of(&meddled(twice), scenario);
@@ -273,7 +273,7 @@ fn a_deaf_handlers_request_is_answered_once_in_either_way() {
 #[test]
 fn in_abp_the_result_may_come_before_the_acknowledgement() {
     let fixture = r#""$0" fixture --dialect abp --listen stdio"#;
-    // Each acknowledgement waits for the line behind it, and for ever where there is none.
+    // Each acknowledgement is delayed until the next line, or forever if there is none.
     let swapped = r"sed -u '/cancel-result/{N;s/\(.*\)\n\(.*\)/\2\n\1/}'";
     let options = ["--dialect", "abp", "--json", "--step-timeout", "500"];
     let script = format!("{fixture} | {swapped}");
@@ -350,14 +350,14 @@ fn a_result_that_cannot_be_written_is_told_in_one_sentence() {
 fn a_peer_that_refuses_to_open_a_session_has_opened_none() {
     let refusal =
         r#"{"jsonrpc":"2.0","id":"runner-1","error":{"code":-32000,"message":"Authentication required"}}"#;
-    // However slow this machine is, it is asked to the end.
+    // On a slow machine all scenarios are still played.
     let patient = ["--dialect", "acp", "--json", "--step-timeout", "600000"];
     let output = check(&patient, &["sh", "-c", &format!("read l; echo '{refusal}'; exec sleep 1000")]);
     assert_eq!(output.status.code(), Some(1));
     let cells = cells(&output);
     let broke = outcomes(&cells, "broke");
     assert!(outcomes(&cells, "held").is_empty());
-    // A few scenarios open the session in a way of their own.
+    // Some scenarios have their own handshake.
     let of_the_opening: Vec<_> = broke.iter().filter(|why| why.starts_with("step 0: ")).collect();
     assert!(of_the_opening.len() > 30, "{broke:?}");
     for why in of_the_opening {

@@ -1,4 +1,4 @@
-//! The binary as scripts use it: what it prints where, and how it exits.
+//! The program as scripts use it: its output and its exit codes.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -204,7 +204,7 @@ fn the_lsp_fixture_ends_at_exit_and_fails_without_a_shutdown() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // Open until the process is gone: the end of input would end it too.
+        // Kept open until the process has ended: the end of input would end it too.
         let mut stdin = child.stdin.take().unwrap();
         let mut say = |body: &str| write!(stdin, "Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         say(r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{}}}"#);

@@ -1,4 +1,4 @@
-//! The fixture as a server, and checks of a peer that runs: `pipe:` and `ws://`, with and without TLS.
+//! The fixture as a server, and checks of a running peer: `pipe:` and `ws://`, with and without TLS.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::common::{Fixture, output, pipe, text};
 
-/// Checks a peer that runs, and gives the report.
+/// Checks a running peer and returns the report.
 fn check(dialect: &str, endpoint: &str, more: &[&str]) -> Value {
     let arguments = [&["check", "--dialect", dialect, "--json"], more, &[endpoint]].concat();
     let done = output(&arguments);
@@ -80,7 +80,7 @@ fn a_websocket_of_acp_has_a_connection_id_in_its_upgrade_and_another_has_none() 
     assert_ne!(ids[0], ids[1]);
 }
 
-/// Nobody can tell by looking at an id, so the source has to say it.
+/// The origin of an id cannot be seen in the id, so this test reads the source.
 #[test]
 fn the_id_of_a_connection_comes_from_the_generator_of_the_operating_system() {
     let source = include_str!("../src/open.rs");
@@ -123,7 +123,7 @@ fn https_trusts_the_systems_authorities_where_none_is_named() {
     let fixture =
         Fixture::listen("mcp", "https://127.0.0.1:0/mcp", &["--tls-cert", &certificate, "--tls-key", &key]);
     let endpoint = fixture.endpoint.replace("127.0.0.1", "localhost");
-    // The variable says where the system's authorities stand.
+    // The variable contains the path of the system's authorities.
     let check = |authorities: &str| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_rescind"));
         command.args(["check", "--dialect", "mcp", &endpoint]).stdin(std::process::Stdio::null());
@@ -167,7 +167,7 @@ fn a_server_without_http_2_is_told_so_where_the_dialect_needs_it() {
             if is_over.load(Ordering::SeqCst) {
                 return;
             }
-            // Some connections only show that it can be reached, and are gone already.
+            // Some connections only check that the server can be reached, and are already closed.
             let _written = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
             let _ended = stream.read_to_end(&mut Vec::new());
         }
@@ -179,7 +179,7 @@ fn a_server_without_http_2_is_told_so_where_the_dialect_needs_it() {
     server.join().unwrap();
 }
 
-/// The first sentence a check says of a server that answers each request with this and closes.
+/// The first failure that a check reports of a server that answers each request with this response and closes.
 fn first_broken(dialect: &str, response: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -192,7 +192,7 @@ fn first_broken(dialect: &str, response: &'static str) -> String {
                 break;
             }
             answering.push(std::thread::spawn(move || {
-                // Some connections only show that it can be reached. What is not read would reset the others.
+                // Some connections only check that the server can be reached. Unread data would reset the others.
                 if read_request(&mut stream) {
                     let _written = stream.write_all(response.as_bytes());
                 }
@@ -214,7 +214,7 @@ fn first_broken(dialect: &str, response: &'static str) -> String {
     broken["why"].as_str().unwrap().to_owned()
 }
 
-/// `false`: there was none.
+/// Returns `false` if there was no request.
 fn read_request(stream: &mut TcpStream) -> bool {
     let (mut read, mut byte) = (Vec::new(), [0]);
     while !read.ends_with(b"\r\n\r\n") {
@@ -267,7 +267,7 @@ fn a_stateless_server_that_takes_a_request_without_an_answer_is_told_so() {
     assert!(said.starts_with("step 0: ") && said.ends_with(why), "{said}");
 }
 
-/// CLI.md: exit code 2 for a peer that could not be reached, and one sentence that says why.
+/// docs/cli.md: exit code 2 for a peer that cannot be reached, and one sentence with the reason.
 fn assert_out_of_reach(done: &Output, why: &str) {
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(2), "{said}{}", text(&done.stdout));
@@ -318,7 +318,7 @@ fn a_fixture_told_to_stop_cancels_what_runs_on_every_connection() {
     }
 }
 
-/// Posts one message over HTTP/1.1; returns the connection and the head of the response.
+/// Posts one message over HTTP/1.1. Returns the connection and the head of the response.
 fn post(endpoint: &str, headers: &str, body: &str) -> (TcpStream, String) {
     let (host, path) = endpoint.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -337,7 +337,7 @@ fn post(endpoint: &str, headers: &str, body: &str) -> (TcpStream, String) {
     (stream, String::from_utf8(head).unwrap())
 }
 
-/// Tells a fixture to stop while this request runs, and returns what is answered to it.
+/// Stops a fixture with a signal while this request runs, and returns the answer.
 fn answered_at_the_end(fixture: Fixture, headers: &str, body: &str) -> String {
     let (mut stream, head) = post(&fixture.endpoint, headers, body);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
@@ -421,12 +421,12 @@ fn wrong_usage_of_endpoints_exits_2_and_says_what_to_do() {
     }
 }
 
-/// A directory for a test's files, gone when this is.
+/// A directory for a test's files, deleted on drop.
 struct Files(PathBuf);
 
 impl Files {
     fn new() -> Self {
-        // The tests of a process run at once, and each clears its own away.
+        // The tests of a process run at the same time, and each deletes its own directory.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(format!("rescind-cli-files-{process}-{number}"));

@@ -1,4 +1,4 @@
-//! `--html`: what is in the page, and that it stands where it was asked for.
+//! `--html`: the content of the page, and that it is written to the given file.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_rescind")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// A file that is gone when this is.
+/// A file that is deleted on drop.
 struct Page(PathBuf);
 
 impl Page {
@@ -22,7 +22,7 @@ impl Page {
         self.0.to_str().unwrap()
     }
 
-    /// The data its script draws from.
+    /// The data that its script reads.
     fn data(&self) -> Value {
         let page = std::fs::read_to_string(&self.0).unwrap();
         assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));

@@ -1,4 +1,4 @@
-//! What the fixture says, where a protocol's own documents leave no choice.
+//! The fixture's messages, where a protocol's documents allow only one form.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// What a fixture over stdio writes to these lines before their end.
+/// What a fixture over stdio writes in answer to these lines.
 fn said(dialect: &str, lines: &[&str]) -> Vec<String> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_rescind"))
         .args(["fixture", "--dialect", dialect, "--listen", "stdio"])
@@ -29,7 +29,7 @@ fn read(line: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// The one line that answers one line.
+/// The single answer to one line.
 fn answer(dialect: &str, line: &str) -> Value {
     let said = said(dialect, &[line]);
     assert_eq!(said.len(), 1, "{said:?}");

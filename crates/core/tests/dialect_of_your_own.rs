@@ -1,5 +1,5 @@
-//! A dialect with an envelope of its own, made from outside: the Debug Adapter Protocol, where a cancel is a request
-//! that gets a response.
+//! A dialect with its own envelope, defined outside the crate: the Debug Adapter Protocol, in which a cancel is a
+//! request with a response.
 
 use std::borrow::Cow;
 

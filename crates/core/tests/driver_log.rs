@@ -1,4 +1,4 @@
-//! A subscriber is a user's code like any other: it may call back into the connection whose event it is told (D2).
+//! A subscriber is application code: it may call back into the connection that emits the event (D2).
 #![cfg(feature = "tokio")]
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
@@ -13,11 +13,11 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 thread_local! {
-    /// What the subscriber does itself is not told to it again.
+    /// Prevents the subscriber from receiving events that it causes.
     static TELLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Asks the connection on each event and each span, and calls over it.
+/// Reads the connection on each event and each span, and makes a call over it.
 #[derive(Clone, Default)]
 struct CallsBack {
     peers: Arc<Mutex<Vec<Peer>>>,

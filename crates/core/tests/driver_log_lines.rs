@@ -1,4 +1,4 @@
-//! What a peer says stands in the log on one short line, escaped, in events and in the spans around them.
+//! A peer's text is one short, escaped line in the log, in events and in the spans around them.
 #![cfg(feature = "tokio")]
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
@@ -12,7 +12,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Writes lines as a log on a terminal does: an event's fields behind those of the spans it is in.
+/// Writes lines as a terminal log does: an event's fields after those of its spans.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Seen>>);
 
@@ -27,7 +27,7 @@ struct Fields<'a>(&'a mut String);
 
 impl Visit for Fields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        // A log writes texts as they are.
+        // A log writes strings unchanged.
         write!(self.0, " {}={value}", field.name()).unwrap();
     }
 
@@ -75,7 +75,8 @@ impl Subscriber for Lines {
     }
 }
 
-/// A request under this method is served, cancelled for this reason, and another is served by nobody.
+/// Sends a request with this method and cancels it with this reason. A second request names a method without a
+/// handler.
 async fn cancelled(method: &str, reason: &str) {
     let (client, server) = memory_pair();
     let router = Router::new().method(method, |ctx: CallContext, _: Value| async move {

@@ -1,4 +1,4 @@
-//! Handlers as tower services, and a peer as one.
+//! Handlers as tower services, and a peer as a tower service.
 #![cfg(feature = "tokio")]
 #![cfg(feature = "tower")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -13,7 +13,7 @@ use rescind_core::{CallRequest, Peer, Router, ServiceRequest, memory_pair};
 use serde_json::{Value, json};
 use tower_service::Service;
 
-/// Answers with the params, once it has been asked whether it is ready.
+/// Answers with the params. Requires a call of `poll_ready` first.
 #[derive(Clone, Default)]
 struct Echo {
     ready: bool,

@@ -1,4 +1,4 @@
-//! The spans an operator sees.
+//! The spans that an operator sees.
 #![cfg(feature = "tokio")]
 #![expect(clippy::unwrap_used, reason = "the subscriber is part of the test")]
 
@@ -21,7 +21,7 @@ struct Seen {
     /// The name of each span, by its id.
     names: Vec<&'static str>,
     fields: BTreeMap<(&'static str, String), String>,
-    /// What was told, and under which span.
+    /// The events, each with its span.
     told: Vec<(String, Option<&'static str>)>,
     open: usize,
 }
@@ -40,7 +40,7 @@ impl Spans {
         Fields { spans: self, name }
     }
 
-    /// An event was told once, under this span.
+    /// Checks that an event was emitted once, in this span.
     fn assert_told(&self, event: &str, span: Option<&'static str>) {
         let told = self.0.lock().unwrap().told.clone();
         let under: Vec<_> = told.iter().filter(|(told, _)| told == event).map(|(_, under)| *under).collect();
@@ -71,7 +71,7 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// An event: its message, and its fields behind it.
+/// An event: its message, followed by its fields.
 #[derive(Default)]
 struct Text {
     message: String,
@@ -124,7 +124,7 @@ impl Subscriber for Spans {
 
     fn exit(&self, _: &Id) {}
 
-    /// No span here is cloned, so that each is closed once.
+    /// No span is cloned here, so each is closed once.
     fn try_close(&self, _: Id) -> bool {
         self.0.lock().unwrap().open -= 1;
         true

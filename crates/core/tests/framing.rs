@@ -1,4 +1,4 @@
-//! The decoders against any cutting of any input.
+//! The decoders against arbitrary input, split at arbitrary places.
 
 use bytes::BytesMut;
 use proptest::collection::vec;
@@ -31,7 +31,7 @@ fn framings() -> impl Strategy<Value = Framing> {
     prop_oneof![Just(Framing::Newline), Just(Framing::ContentLength)]
 }
 
-/// Bytes that look like framing more often than chance would have it.
+/// Bytes that look like framing more often than random bytes.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         vec(any::<u8>(), 0..40),

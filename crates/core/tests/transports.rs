@@ -1,5 +1,5 @@
-//! What the wires of the core hold to that the suite for every wire does not ask: their limits to the byte, their names, and who is woken
-//! when an end is dropped.
+//! The rules of the core's transports that the conformance tests do not check: their exact limits in bytes, their
+//! names, and the tasks that are woken when an end is dropped.
 
 #![cfg(feature = "tokio")]
 
@@ -20,9 +20,9 @@ use rescind_core::{
 };
 use tokio::io::AsyncWriteExt;
 
-/// The default limit of every wire of the core.
+/// The default limit of every transport of the core.
 const MIB_16: usize = 16 << 20;
-/// Of a wire whose limit is set.
+/// The limit of a transport with this setting.
 const LIMIT: usize = 1000;
 
 fn note(bytes: usize) -> Outbound {
@@ -75,7 +75,7 @@ impl Stream for Given {
     }
 }
 
-/// Takes all there is, and counts the frames and how often it was flushed.
+/// Accepts everything, and counts the frames and the flushes.
 #[derive(Clone, Default)]
 struct Taken {
     frames: Arc<AtomicUsize>,
@@ -166,7 +166,7 @@ async fn a_sink_that_takes_everything_is_flushed_before_it_holds_64_kib() {
         ready(&mut link).await.unwrap();
         link.tx.as_mut().start_send(note(1024)).unwrap();
         assert_eq!(taken.frames.load(Ordering::Relaxed), sent);
-        // Data goes on until more than 32 KiB are held.
+        // Data is sent until more than 32 KiB are held.
         assert_eq!(taken.flushes.load(Ordering::Relaxed), (sent - 1) / 33, "after {sent} KiB");
     }
 }
@@ -234,7 +234,7 @@ async fn nothing_connects_to_a_listener_that_is_gone_or_full() {
     }
     assert_eq!(open(transport.clone()).await.unwrap_err().kind, TransportErrorKind::Open);
     drop(listener);
-    // Those that nobody accepted have lost their peer.
+    // The links that were not accepted have lost their peer.
     for mut lost in waiting {
         assert!(event(&mut lost).await.is_none());
     }

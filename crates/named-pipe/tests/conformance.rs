@@ -1,4 +1,4 @@
-//! The wire against the contract, with both framings.
+//! Checks the transport against the contract, with both framings.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 

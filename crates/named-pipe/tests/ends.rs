@@ -1,4 +1,4 @@
-//! How a connection ends: by half, or because the peer is gone.
+//! How a connection ends: in one direction, or because the peer is gone.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 

@@ -1,4 +1,5 @@
-//! Whose a path is: stale sockets, living listeners, modes, and what is left when a listener is dropped.
+//! The ownership of a path: stale sockets, running listeners, modes, and the files that remain when a listener is
+//! dropped.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -23,7 +24,7 @@ async fn open(transport: NamedPipeTransport) -> Result<Link, TransportError> {
     Box::new(transport).open().await
 }
 
-/// What goes in at one end comes out at the other.
+/// Checks that a frame sent at one end arrives at the other.
 async fn passes(from: &mut Link, to: &mut Link, text: &str) {
     let head = FrameInfo { kind: FrameKind::Notification, id: None, method: None };
     let body = Bytes::from(text.to_owned());
@@ -85,7 +86,7 @@ async fn a_connection_outlives_its_listener() {
 #[tokio::test]
 async fn a_server_that_restarts_takes_over_the_socket_it_left_behind() {
     let place = TempPath::new();
-    // What a killed process leaves: a socket nobody listens on, and a lock nobody holds.
+    // A killed process leaves a socket without a listener and a lock file without a lock.
     drop(UnixListener::bind(place.file()).unwrap());
     fs::write(place.as_ref().join("agent.sock.lock"), "").unwrap();
     let stale = fs::symlink_metadata(place.file()).unwrap().ino();
@@ -224,7 +225,7 @@ async fn a_pipe_that_is_not_there_is_named() {
 #[tokio::test]
 async fn a_thousand_connections_are_open_at_once() {
     const MANY: usize = 1_000;
-    // Both ends of each are here.
+    // Both ends of each connection are in this process.
     rescind_testkit::allow_open_files(2 * MANY as u64 + 100).unwrap();
     let place = TempPath::new();
     let mut listener = NamedPipeListener::bind(&place.address()).await.unwrap();
@@ -249,7 +250,7 @@ async fn a_thousand_connections_are_open_at_once() {
 #[tokio::test]
 async fn a_client_waits_for_room_in_a_full_queue() {
     let place = TempPath::new();
-    // A queue of one, as another program may ask for.
+    // A queue of one, which another program may request.
     let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None);
     let socket = socket.unwrap();
     rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(place.file()).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! Another user at the other end, as there can be where a system ignores a socket's own mode: a process of this test's own, which
-//! only root can start. Elsewhere these tests say that they were skipped.
+//! Another user at the other end, which is possible on systems that ignore the mode of a socket. The other user is a
+//! process that this test starts, which needs root. Otherwise these tests print that they are skipped.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -20,13 +20,13 @@ use rescind_named_pipe::{NamedPipeListener, NamedPipeTransport};
 
 use crate::common::{TempPath, accept};
 
-/// Nobody, on most systems.
+/// The user `nobody` on most systems.
 const STRANGER: u32 = 65_534;
-/// What the stranger does, and the socket it does it with, in the environment of its process.
+/// The environment variables of the process with its role and its socket.
 const ROLE: &str = "RESCIND_TEST_STRANGER";
 const SOCKET: &str = "RESCIND_TEST_SOCKET";
 
-/// What the tests below start as somebody else; by itself it does nothing.
+/// The program that the tests below start as another user. Without the variables it does nothing.
 #[test]
 fn the_stranger() {
     let (Some(role), Some(socket)) = (std::env::var_os(ROLE), std::env::var_os(SOCKET)) else { return };
@@ -37,22 +37,22 @@ fn the_stranger() {
         println!("\nready");
         listener.accept().unwrap().0
     };
-    // Until it is hung up on. That this is by a reset is as good.
+    // Waits for the hang-up. A reset counts as one.
     let _ = stream.read(&mut [0]);
 }
 
-/// Whether a process can be started as somebody else.
+/// Whether a process can be started as another user.
 fn is_root(test: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        // Not by a macro, which the harness keeps to itself when a test passes.
+        // Not with a macro, whose output the test harness hides when a test passes.
         let words = format!("SKIPPED: {test}: only root can start a process of another user\n");
         std::io::stderr().write_all(words.as_bytes()).unwrap();
     }
     is_root
 }
 
-/// A copy of this program that anyone may run: where it was built may be closed to others.
+/// A copy of this program that every user may run. The build directory may be closed to other users.
 fn program(place: &Path) -> PathBuf {
     let program = place.join("stranger");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -60,8 +60,8 @@ fn program(place: &Path) -> PathBuf {
     program
 }
 
-/// One at a time: a process that another test forks while the program is written would hold it open, and a program that is open
-/// for writing cannot be started ("Text file busy").
+/// Starts one process at a time: a process that another test forks during the copy would hold the file open, and a
+/// program that is open for writing cannot be started ("Text file busy").
 fn start(role: &str, socket: &Path, place: &Path) -> Child {
     static STARTING: Mutex<()> = Mutex::new(());
     let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Real children: how they are told to end, and what is told of how they ended.
+//! Real child processes: how they are terminated, and how their end is reported.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "what the tests share is part of them")]
 
@@ -12,7 +12,7 @@ use rescind_core::{
 };
 use rescind_stdio::{ChildError, ChildHandle, Command};
 
-/// Shell is for tests only.
+/// Only tests use a shell.
 fn shell(script: &str) -> Command {
     Command::new("sh").arg("-c").arg(script).child_kill_grace(Duration::from_millis(100))
 }
@@ -52,12 +52,12 @@ fn child_error(event: Option<Result<TransportEvent, TransportError>>) -> ChildEr
     error.source.downcast_ref::<ChildError>().expect("it is the child's").clone()
 }
 
-/// Neither running nor a zombie.
+/// Whether the process is neither running nor a zombie.
 fn is_gone(pid: &str) -> bool {
     rustix::process::test_kill_process(rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap()).is_err()
 }
 
-/// A killed orphan is reaped by another process, in that one's time.
+/// A killed orphan is reaped by another process, at a time that this test does not control.
 async fn until_gone(pid: String) {
     in_time(async {
         while !is_gone(&pid) && !is_zombie(&pid) {

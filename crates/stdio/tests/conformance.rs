@@ -1,4 +1,5 @@
-//! The stdio wire against the contract: over pipes, which the reactor serves, and over sockets, which threads do.
+//! Checks the stdio transport against the contract: over pipes, which use the reactor, and over sockets, which use
+//! threads.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -12,7 +13,7 @@ use rescind_testkit::conformance::{Harness, RawBytes};
 
 const MAX_FRAME: usize = 400 * 1024;
 
-/// One way through the operating system.
+/// One direction through the operating system.
 type Way = fn() -> (OwnedFd, OwnedFd);
 
 fn pipe() -> (OwnedFd, OwnedFd) {

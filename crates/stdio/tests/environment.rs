@@ -1,4 +1,4 @@
-//! What a child is given of our environment.
+//! The environment variables that a child inherits.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use rescind_core::{Transport, TransportEvent};
 use rescind_stdio::Command;
 
-/// The first line a child says.
+/// The first line of a child.
 async fn says(command: Command) -> String {
     let mut link = Box::new(command).open().await.unwrap();
     match poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await {

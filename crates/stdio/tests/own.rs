@@ -1,4 +1,4 @@
-//! This process's own stdin and stdout: the test starts itself again as the one that serves.
+//! This process's own stdin and stdout: the test starts itself again as the server.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -26,7 +26,7 @@ async fn echo(mut link: Link) {
     poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await.unwrap();
 }
 
-/// What the test below starts; by itself it does nothing.
+/// The server that the test below starts. Without the variable it does nothing.
 #[test]
 fn serves_when_it_is_started_to() {
     if std::env::var_os(SERVES).is_none() {
@@ -96,7 +96,7 @@ fn input_that_ended_before_it_was_opened_ends() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_flags_of_a_shared_pipe_stay_as_they_are() {
-    // Closed in the child: its input must end with our end.
+    // Closed in the child, so that its input ends with our end.
     let (input, far) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let mut far = std::fs::File::from(far);
     let shared = input.try_clone().unwrap();

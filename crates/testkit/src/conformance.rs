@@ -1,6 +1,6 @@
-//! The contract of a transport, as tests for anyone's: [`conformance!`](crate::conformance!) runs them all.
+//! The contract of a transport, as tests for any transport: [`conformance!`](crate::conformance!) runs them all.
 //!
-//! No test waits for time to pass; each has [`HANG`] as the bound after which a wait counts as a hang.
+//! No test waits for time to pass. A wait that takes longer than [`HANG`] counts as a hang.
 
 #![expect(clippy::expect_used, reason = "these are tests: a broken contract is a panic")]
 
@@ -20,11 +20,11 @@ pub use harness::{HANG, Harness, RawBytes};
 pub use lanes::{a_cancel_overtakes_four_thousand_queued_frames, a_request_taken_back_never_appears};
 pub use polls::{a_slow_reader_loses_nothing, dropped_polls_lose_nothing, frames_arrive_whole_and_in_order};
 
-/// Makes a `#[tokio::test]` of each rule of the contract, for the wire a [`Harness`] connects.
+/// Makes a `#[tokio::test]` for each rule of the contract, for the transport that a [`Harness`] connects.
 ///
-/// A rule that a transport cannot keep is left out by its name and with the reason: no test is made of it, and the reason stays in
-/// the source. Put the macro into a module of its own. The crate that uses it needs tokio with
-/// `macros` and `rt`.
+/// A rule that a transport cannot meet is left out by its name, with a reason: the macro makes no test of it, and the
+/// reason is in the source. Put the macro into a separate module. The crate that uses it needs tokio with `macros`
+/// and `rt`.
 ///
 /// ```
 /// use rescind_core::{Link, memory_pair};
@@ -53,7 +53,7 @@ macro_rules! conformance {
         $crate::conformance!($harness, without {});
     };
     ($harness:expr, without { $($rule:ident: $why:literal),* $(,)? }) => {
-        // A name that is no rule's does not compile.
+        // A name that is not a rule does not compile.
         $(
             #[expect(unused_imports, reason = "only that there is such a rule")]
             use $crate::conformance::$rule as _;

@@ -1,11 +1,11 @@
-//! A dialect as a vector's options want it.
+//! The changes that a vector's options make to a dialect.
 
 use rescind_core::dialect::{AnswerAfterCancel, CancelFrom, Dialect};
 
 use crate::options::{AnswerAfterCancelOption, CancelFromOption, Options};
 
 impl Options {
-    /// The dialect with the rules these options change; the same one if they change none.
+    /// Returns the dialect with the rules that these options change, or the same dialect if they change none.
     #[must_use]
     pub fn tune(&self, dialect: &Dialect) -> Dialect {
         if self.cancel_from.is_none() && self.answer_after_cancel.is_none() {

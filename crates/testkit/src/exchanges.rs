@@ -1,9 +1,9 @@
-//! A wire of exchanges within this process: what HTTP does to frames, without HTTP.
+//! A transport of exchanges within this process: it treats frames as HTTP does, without HTTP.
 //!
-//! Each message of the client is a post, an exchange of its own. The server answers on it, or ends it without a word;
-//! what belongs to no post goes by the session's own stream. Posts can be held back and delivered in another order,
-//! and the answer's stream of a post can be lost and taken up again. Every end of a post is written down, so that a
-//! test can hold that each is ended once.
+//! Each message of the client is a post, which is one exchange. The server answers on it or ends it without a
+//! message. A frame that belongs to no post goes on the session's stream. Posts can be held back and delivered in
+//! another order. The answer stream of a post can be lost and resumed. Every end of a post is recorded, so that a
+//! test can check that each post ends once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -17,19 +17,20 @@ use rescind_core::{
     Receiver, RejectReason, Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
-/// So many events wait for a side before its peer may write no more bulk; control has as many again.
+/// The most events that wait for a side before its peer may write no more data frames. Control frames have the same
+/// limit again.
 const ROOM: usize = 1024;
 
-/// What the ids of a wire are unique in.
+/// The scope in which ids are unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdScope {
     /// The session, as on streamable HTTP.
     Session,
-    /// One exchange, as on stateless HTTP. There is no stream but the posts' own.
+    /// One exchange, as on stateless HTTP. The only streams are those of the posts.
     Exchange,
 }
 
-/// The client's end, the server's end, and a look at what happens between them.
+/// Returns the client's end, the server's end, and a handle that watches what happens between them.
 #[must_use]
 pub fn exchange_pair(scope: IdScope) -> (Link, Link, ExchangeWatch) {
     let wire = Arc::new(Wire { scope, state: Mutex::default() });
@@ -52,52 +53,52 @@ pub fn exchange_pair(scope: IdScope) -> (Link, Link, ExchangeWatch) {
 /// How a post ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostEnd {
-    /// By a frame that was its last.
+    /// With this last frame.
     Frame(FrameKind),
-    /// Without one.
+    /// Without a frame.
     Without(ExchangeEnd),
 }
 
-/// What became of one post.
+/// The record of one post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PostRecord {
-    /// What its head said it was.
+    /// The kind of frame in its head.
     pub kind: FrameKind,
-    /// The server said that its handler runs.
+    /// Whether the server reported that its handler runs.
     pub begun: bool,
-    /// What the server said its answer refuses it for.
+    /// The reason for which the server's answer refuses it.
     pub fault: Option<RejectReason>,
-    /// The client gave it up, or its stream was lost.
+    /// Whether the client closed it or its stream was lost.
     pub closed: bool,
-    /// How often and how the server ended it. Once is right.
+    /// How the server ended it, once for each end. Exactly one is correct.
     pub ends: Vec<PostEnd>,
 }
 
-/// Looks at an exchange wire, and meddles with it.
+/// Watches an exchange transport and disturbs it.
 #[derive(Clone)]
 pub struct ExchangeWatch(Arc<Wire>);
 
 impl ExchangeWatch {
-    /// Every post so far, in the order in which they were sent.
+    /// Every post, in the order in which they were sent.
     #[must_use]
     pub fn posts(&self) -> Vec<PostRecord> {
         self.0.state().posts.values().map(|post| post.record.clone()).collect()
     }
 
-    /// One of its ends is closed.
+    /// Whether one of its ends is closed.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let state = self.0.state();
         state.client_gone || state.server_gone
     }
 
-    /// From now on posts wait to be delivered.
+    /// Holds back posts from now on.
     pub fn hold(&self) {
         self.0.state().held.get_or_insert_default();
     }
 
-    /// Delivers what was held back, the youngest post first, and holds nothing back any more.
+    /// Delivers the posts that were held back, the latest first, and stops holding back.
     pub fn release_reversed(&self) {
         self.0.change(|state| {
             for event in state.held.take().unwrap_or_default().into_iter().rev() {
@@ -106,8 +107,8 @@ impl ExchangeWatch {
         });
     }
 
-    /// Loses the answer's stream of the post with this place among [`posts`](Self::posts), from 0. What the server
-    /// writes on it from now on is kept.
+    /// Loses the answer stream of the post with this index in [`posts`](Self::posts), from 0. What the server writes
+    /// on it from now on is kept.
     pub fn lose(&self, place: usize) {
         self.0.change(|state| {
             let Some((number, post)) = state.posts.iter_mut().nth(place) else { return };
@@ -117,7 +118,7 @@ impl ExchangeWatch {
         });
     }
 
-    /// Takes a lost stream up again: what was kept of it is delivered.
+    /// Resumes a lost stream: what was kept of it is delivered.
     pub fn resume(&self, place: usize) {
         self.0.change(|state| {
             let Some((number, post)) = state.posts.iter_mut().nth(place) else { return };
@@ -151,7 +152,7 @@ struct State {
     posts: BTreeMap<u64, Post>,
     to_server: VecDeque<TransportEvent>,
     to_client: VecDeque<TransportEvent>,
-    /// Posts that wait to be delivered, while they are held back.
+    /// The posts that wait to be delivered, while posts are held back.
     held: Option<Vec<TransportEvent>>,
     client_gone: bool,
     server_gone: bool,
@@ -159,11 +160,11 @@ struct State {
 }
 
 struct Post {
-    /// What the client calls it.
+    /// The client's id for it.
     exchange: ExchangeId,
     record: PostRecord,
     lost: bool,
-    /// What the server wrote while the stream was lost.
+    /// The frames that the server wrote while the stream was lost.
     kept: VecDeque<TransportEvent>,
 }
 
@@ -172,7 +173,7 @@ impl Wire {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state; then everyone looks again.
+    /// Changes the state and then wakes all waiters.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (changed, wakers) = {
             let mut state = self.state();
@@ -197,7 +198,7 @@ impl State {
         }
     }
 
-    /// A frame of the server on its post, or, if that has ended, on the session's own stream.
+    /// Sends a frame of the server on its post or, if that has ended, on the session's stream.
     fn answer(&mut self, out: Outbound, scope: IdScope) {
         let open = self.posts.get_mut(&out.exchange.0).filter(|post| post.record.ends.is_empty());
         let Some(post) = open else {
@@ -244,7 +245,7 @@ impl State {
             Some(held) => held.push(closed),
             None => self.to_server.push_back(closed),
         }
-        // Nothing more is told of it.
+        // No further event of it is delivered.
         self.to_client.retain(
             |event| !matches!(event, TransportEvent::Message(inbound) if inbound.exchange == exchange),
         );
@@ -257,11 +258,11 @@ fn message(body: Bytes, exchange: ExchangeId) -> TransportEvent {
     TransportEvent::Message(inbound)
 }
 
-/// One half of one side.
+/// The reading or writing half of one side.
 struct End {
     wire: Arc<Wire>,
     side: Side,
-    /// Dropping the writing half closes the connection.
+    /// Whether dropping this half closes the connection. True for the writing half.
     ends_wire: bool,
 }
 

@@ -1,12 +1,13 @@
-//! How many files a test's process may have open.
+//! The limit of open files of a test process.
 
 use std::io;
 
-/// Lets this process open `many` files, as its system allows it to ask for: commonly it begins with 1,024, and a thousand
-/// connections have two thousand ends in a test. On systems other than Unix there is no such limit, and nothing is done.
+/// Raises the limit of open files of this process to `many`, as far as the system permits. The usual limit is 1,024,
+/// and a test of a thousand connections has two thousand ends. On systems other than Unix there is no such limit, and
+/// the function does nothing.
 ///
 /// # Errors
-/// More than the system lets this user ask for; the words say how many that is.
+/// If `many` is above the hard limit of this user. The error contains that limit.
 #[cfg(unix)]
 pub fn allow_open_files(many: u64) -> io::Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -23,7 +24,7 @@ pub fn allow_open_files(many: u64) -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
-/// Lets this process open `many` files: here there is no limit to raise.
+/// Does nothing: this system has no limit of open files to raise.
 ///
 /// # Errors
 /// None.

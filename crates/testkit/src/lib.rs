@@ -1,5 +1,5 @@
 //! The conformance kit of Rescind: scenarios as data, and the runner that plays them against the bare machine, any
-//! wire, or a foreign peer.
+//! transport, or a foreign peer.
 
 mod action;
 mod bare;
@@ -19,7 +19,7 @@ pub mod runner;
 mod sessions;
 mod step;
 mod vector;
-// For the engines of verification; no part of the stable API.
+// For the engines of verification. Not part of the stable API.
 #[doc(hidden)]
 pub mod wire_format;
 #[cfg(feature = "wires")]

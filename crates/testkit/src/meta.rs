@@ -1,20 +1,20 @@
-//! What the two eras of MCP declare: each request of 2026-07-28 what it is, a handshake of 2025-11-25 what can be a task. The
-//! agent and the model of it have it from here.
+//! What the two eras of MCP declare: each request of 2026-07-28 declares its version, and the handshake of 2025-11-25
+//! declares what can be a task. The agent and its model both use this module.
 
 use rescind_core::{ErrorCode, ErrorObject};
 use serde_json::{Value, json};
 
-/// The revision of MCP that has no handshake.
+/// The revision of MCP without a handshake.
 pub(crate) const STATELESS: &str = "2026-07-28";
 
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const UNSUPPORTED_VERSION: ErrorCode = ErrorCode(-32_022);
 
-/// Looks for the revision and the client's capabilities in `_meta`, which each request must carry.
+/// Checks that `_meta` has the revision and the client's capabilities, which each request must carry.
 ///
 /// # Errors
-/// What a request is answered with that lacks one of them, or names a revision that is not served.
+/// The answer to a request that lacks one of them or names a revision that is not served.
 pub(crate) fn check(params: &Value) -> Result<(), ErrorObject> {
     let meta = |name: &str| params.get("_meta").and_then(|meta| meta.get(name));
     let Some(version) = meta(VERSION).and_then(Value::as_str) else {

@@ -1,38 +1,39 @@
-//! What a vector tells the fixture beforehand; also the file behind `rescind fixture --options`.
+//! The options that a vector gives the fixture before it starts. They are also the format of the file for
+//! `rescind fixture --options`.
 
 use std::time::Duration;
 
 use rescind_core::{CauseKind, Limits};
 use serde::{Deserialize, Serialize};
 
-/// Settings of the fixture. Everything left out is the default.
+/// Settings of the fixture. An omitted setting has its default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Who may cancel.
+    /// Which side may cancel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_from: Option<CancelFromOption>,
-    /// What becomes of a value that comes after the cancel.
+    /// Whether a value that is ready after the cancel is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_after_cancel: Option<AnswerAfterCancelOption>,
     /// Whether the subject declares that it handles cancels, where its dialect has a declaration. Default: it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declare_cancel: Option<bool>,
-    /// Whether the fixture declares that `test/sleep` can be a task, where its dialect has a declaration (MCP 2025-11-25): then
-    /// the cancel of its id does not reach it. Default: it does not.
+    /// Whether the fixture declares that `test/sleep` can be a task, if its dialect has such a declaration (MCP
+    /// 2025-11-25). The cancel of the id then does not reach it. Default: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declare_tasks: Option<bool>,
-    /// Bounds and times.
+    /// Limits and times.
     #[serde(skip_serializing_if = "LimitOptions::is_default")]
     pub limits: LimitOptions,
-    /// The fixture cancels a handler of its own.
+    /// Makes the fixture cancel its own handlers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_cancel: Option<LocalCancel>,
 }
 
 impl Options {
-    /// Nothing is set.
+    /// Whether nothing is set.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -64,30 +65,30 @@ pub enum CancelFromOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerAfterCancelOption {
-    /// As the dialect says.
+    /// As the dialect defines.
     Dialect,
     /// It is sent.
     ResultIfFinished,
 }
 
-/// The limits a vector can change; times in milliseconds. The names are those of [`Limits`].
+/// The limits that a vector can change, times in milliseconds. The names are those of [`Limits`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct LimitOptions {
-    /// Handlers running at once.
+    /// The most handlers that run at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<usize>,
-    /// Requests waiting for a permit.
+    /// The most requests that wait for a permit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued: Option<usize>,
-    /// How long they wait.
+    /// How long requests wait for a permit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_time_ms: Option<u64>,
-    /// From the signal to the abort.
+    /// The time from the signal to the abort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_grace_ms: Option<u64>,
-    /// From the end of input to the cancel of what still runs.
+    /// The time from the end of input to the cancel of running handlers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_close_grace_ms: Option<u64>,
     /// How long a shutdown waits for handlers.
@@ -96,16 +97,16 @@ pub struct LimitOptions {
     /// How long a cancelled call waits for its answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_wait_ms: Option<u64>,
-    /// Settled ids remembered.
+    /// How many settled ids are remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remembered: Option<usize>,
-    /// How long they are remembered.
+    /// How long settled ids are remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remembered_time_ms: Option<u64>,
-    /// Early cancels kept.
+    /// How many early cancels are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<usize>,
-    /// How long they are kept.
+    /// How long early cancels are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked_time_ms: Option<u64>,
 }
@@ -115,7 +116,7 @@ impl LimitOptions {
         *self == Self::default()
     }
 
-    /// These over the defaults.
+    /// These limits, with the defaults for those that are not set.
     #[must_use]
     pub fn over_defaults(&self) -> Limits {
         fn set<T>(place: &mut T, value: Option<T>) {
@@ -140,17 +141,17 @@ impl LimitOptions {
     }
 }
 
-/// The fixture cancels its own handlers of one method.
+/// Makes the fixture cancel its own handlers of one method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct LocalCancel {
     /// The method.
     pub method: String,
-    /// How long after the handler's start; 0: at once.
+    /// The time from the handler's start to the cancel; 0: immediately.
     #[serde(default)]
     pub after_ms: u64,
-    /// With which cause.
+    /// The cause of the cancel.
     pub cause: LocalCause,
 }
 
@@ -164,7 +165,7 @@ pub enum LocalCause {
     Shutdown,
     /// A deadline passed.
     Deadline,
-    /// Its own code asked.
+    /// Application code cancelled it.
     Local,
 }
 

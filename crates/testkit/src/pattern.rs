@@ -1,15 +1,15 @@
-//! Patterns: JSON that says what other JSON must look like.
+//! Patterns: JSON that describes other JSON.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-/// What `$bind` captured, by name.
+/// The values that `$bind` captured, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings(BTreeMap<String, Value>);
 
 impl Bindings {
-    /// What was captured under a name.
+    /// Returns the value captured under a name.
     #[must_use]
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
@@ -20,7 +20,7 @@ impl Bindings {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// Replaces `"${x}"` by what was captured under `x`, as the value it was; inside a longer text, as text.
+    /// Replaces `"${x}"` with the value captured under `x`. Inside a longer text it is inserted as text.
     #[must_use]
     pub fn fill(&self, template: &Value) -> Value {
         match template {
@@ -50,10 +50,10 @@ fn whole_name(text: &str) -> Option<&str> {
     text.strip_prefix("${")?.strip_suffix('}')
 }
 
-/// Whether `value` is as `pattern` says. Captures only if it is; otherwise says where they differ first.
+/// Checks whether `value` matches `pattern`. Captures values only if it does.
 ///
 /// # Errors
-/// A sentence for people: where, what was wanted, what came.
+/// Returns a sentence with the first difference: its place, what was expected and what was found.
 pub fn matches(pattern: &Value, value: &Value, bindings: &mut Bindings) -> Result<(), String> {
     let mut captured = bindings.clone();
     matches_at(pattern, Some(value), &mut captured, "")?;

@@ -1,8 +1,8 @@
-//! What a process holds, as its system tells.
+//! The memory and descriptors of a process, as the system reports them.
 
 use std::fs;
 
-/// Whose: this process's, or that of a child by its id.
+/// The path of a file about this process, or about a child process with this id.
 fn told(process: Option<u32>, what: &str) -> String {
     match process {
         None => format!("/proc/self/{what}"),
@@ -10,8 +10,8 @@ fn told(process: Option<u32>, what: &str) -> String {
     }
 }
 
-/// Resident memory in bytes, of this process (`None`) or of the one with that id. `None` where the system tells it not in Linux's
-/// way, or there is no such process.
+/// Resident memory in bytes, of this process (`None`) or of the process with that id. Returns `None` if the system
+/// does not report it as Linux does, or if there is no such process.
 #[must_use]
 pub fn resident_memory(process: Option<u32>) -> Option<u64> {
     let status = fs::read_to_string(told(process, "status")).ok()?;
@@ -20,7 +20,8 @@ pub fn resident_memory(process: Option<u32>) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// How many descriptors are open in this process (`None`) or in the one with that id. `None` as for [`resident_memory`].
+/// The number of open descriptors of this process (`None`) or of the process with that id. Returns `None` as
+/// [`resident_memory`] does.
 #[must_use]
 pub fn open_descriptors(process: Option<u32>) -> Option<u64> {
     Some(fs::read_dir(told(process, "fd")).ok()?.count() as u64)

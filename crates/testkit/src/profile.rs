@@ -1,31 +1,31 @@
-//! Profiles: how a foreign peer is asked what the vectors ask, without changing it.
+//! Profiles: they describe how to run the vectors against a foreign peer without changing it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// How to shake hands with a foreign peer, which of its requests are slow, quick and so on, and where it shows that
-/// work stopped. Read from TOML; see `vectors/README.md`.
+/// The handshake of a foreign peer, which of its requests are slow, quick and so on, and where it shows that work
+/// stopped. Read from TOML; see `vectors/README.md`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Profile {
     /// A name for reports.
     pub name: String,
-    /// How the session is opened. Without steps: as the dialect usually does it.
+    /// How the session is opened. Without steps: as usual in the dialect.
     #[serde(default)]
     pub handshake: ProfileHandshake,
-    /// The peer's requests, by what they are good for.
+    /// The peer's requests, by what they are used for.
     #[serde(default)]
     pub requests: BTreeMap<RequestKind, ProfileRequest>,
-    /// Methods of a protocol's own (`tools/call`, `session/prompt`) that the peer serves as the fixture does.
+    /// Methods of the protocol itself (`tools/call`, `session/prompt`) that the peer serves as the fixture does.
     #[serde(default)]
     pub serves: BTreeSet<String>,
-    /// How to ask what is running.
+    /// The request that returns what is running.
     #[serde(default)]
     pub witness: Option<Witness>,
-    /// Vectors the peer is known to break, and why. They are still played and reported.
+    /// Vectors that the peer is known to break, with the reason. They are still played and reported.
     #[serde(default)]
     pub deviations: BTreeMap<String, String>,
 }
@@ -54,7 +54,7 @@ pub struct HandshakeStep {
     /// The params.
     #[serde(default = "empty")]
     pub params: Value,
-    /// What is waited for; the only word is `answer`, also the default for a request.
+    /// What to wait for. The only value is `answer`, which is also the default for a request.
     #[serde(default)]
     pub expect: Option<ExpectWord>,
     /// What is taken from the answer for later `"${name}"`: name to dotted path.
@@ -62,7 +62,7 @@ pub struct HandshakeStep {
     pub bind: BTreeMap<String, String>,
 }
 
-/// What a handshake step waits for.
+/// The events that a handshake step can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExpectWord {
@@ -70,7 +70,7 @@ pub enum ExpectWord {
     Answer,
 }
 
-/// What a request of the peer is good for; each stands for one method of the fixture.
+/// The purpose of a request of the peer. Each kind means one method of the fixture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -79,11 +79,11 @@ pub enum RequestKind {
     Slow,
     /// Is answered at once (`test/echo`).
     Quick,
-    /// Is answered after a while (`test/sleep`).
+    /// Is answered after a delay (`test/sleep`).
     Sleep,
     /// Answers its cancel with a partial result (`test/partial`).
     Partial,
-    /// Never looks at its cancel (`test/ignore`).
+    /// Ignores its cancel (`test/ignore`).
     Deaf,
     /// The same on a blocking thread (`test/block`).
     Block,
@@ -93,12 +93,12 @@ pub enum RequestKind {
     Nested,
     /// Notifies and then answers (`test/progress`).
     Progress,
-    /// Panics, or fails in its own way (`test/panic`).
+    /// Panics, or fails in another way (`test/panic`).
     Panic,
 }
 
 impl RequestKind {
-    /// The kind a method of the fixture stands for.
+    /// The kind that a method of the fixture has.
     #[must_use]
     pub fn of_method(method: &str) -> Option<Self> {
         Some(match method {
@@ -127,16 +127,16 @@ pub struct ProfileRequest {
     /// Its params.
     #[serde(default = "empty")]
     pub params: Value,
-    /// A subset of its result. Left out: any.
+    /// A subset of its result. Omitted: any.
     #[serde(default)]
     pub result: Option<Value>,
-    /// What may answer it when it was cancelled. Left out: the dialect's own words.
+    /// The answers that are allowed after its cancel. Omitted: the dialect's form.
     #[serde(default)]
     pub cancelled: Vec<CancelledForm>,
-    /// What it asks of us.
+    /// The request that it sends to its client.
     #[serde(default)]
     pub child: Option<ProfileChild>,
-    /// The method of what it notifies.
+    /// The method of its notifications.
     #[serde(default)]
     pub notification: Option<String>,
 }
@@ -151,7 +151,7 @@ pub enum CancelledForm {
     Result(Value),
 }
 
-/// What a nested request asks of its client.
+/// The request that a nested request sends to its client.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -160,7 +160,7 @@ pub struct ProfileChild {
     pub method: String,
 }
 
-/// How to ask what is running.
+/// The request that returns what is running.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -170,15 +170,15 @@ pub struct Witness {
     /// Its params.
     #[serde(default = "empty")]
     pub params: Value,
-    /// Dotted path in its result to how many run.
+    /// Dotted path in its result to the number of running handlers.
     #[serde(default)]
     pub running: Option<String>,
-    /// Dotted path in its result to how many were cancelled.
+    /// Dotted path in its result to the number of cancelled handlers.
     #[serde(default)]
     pub cancelled: Option<String>,
 }
 
-/// A profile that breaks the format.
+/// A profile that does not follow the format.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct BadProfile {
@@ -187,14 +187,14 @@ pub struct BadProfile {
     reason: String,
 }
 
-/// The fixture's own methods, asked as a foreign peer is asked.
+/// The profile of the fixture's methods, played as against a foreign peer.
 const FIXTURE: &str = include_str!("../profiles/fixture.toml");
 
 impl Profile {
     /// Reads a profile from TOML.
     ///
     /// # Errors
-    /// Where the text breaks the format.
+    /// If the text does not follow the format.
     pub fn from_toml(text: &str) -> Result<Self, BadProfile> {
         toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -206,10 +206,11 @@ impl Profile {
         })
     }
 
-    /// The profile of whoever serves the fixture's own methods, in whatever dialect: no byte of it is held to the fixture's.
+    /// The profile of a peer that serves the fixture's methods, in any dialect. Its bytes need not be equal to the
+    /// fixture's.
     ///
     /// # Errors
-    /// None, as a test of this crate holds.
+    /// None. A test of this crate checks this.
     pub fn fixture() -> Result<Self, BadProfile> {
         Self::from_toml(FIXTURE)
     }

@@ -1,73 +1,73 @@
-//! The report of `matrix` and `check`, as JSON and as the CLI's tables read it.
+//! The report of `matrix` and `check`, for JSON and for the tables of the command line.
 
 use serde::Serialize;
 
 use crate::runner::{Outcomes, Played, TraceLine, Verdict};
 use crate::vector::Scenario;
 
-/// A whole run. Its JSON is a contract: version 1.
+/// A whole run. Its JSON format is stable: version 1.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// The version of the format.
     pub version: u32,
-    /// One cell for each scenario and wire.
+    /// One cell for each scenario and transport.
     pub cells: Vec<Cell>,
-    /// How many there are of each outcome.
+    /// The number of cells with each outcome.
     pub summary: Summary,
 }
 
-/// One scenario on one wire.
+/// One scenario on one transport.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Cell {
     /// The dialect.
     pub dialect: String,
-    /// The wire.
+    /// The transport, by its name in the matrix.
     pub wire: String,
     /// The scenario.
     pub scenario: String,
-    /// Whether it held.
+    /// Whether it passed.
     pub outcome: CellOutcome,
-    /// Why not; empty if it held.
+    /// Why it did not pass. Empty if it did.
     pub why: String,
-    /// The source sentence, with the number of the document, then the rows of the coverage table.
+    /// The source sentence with the number of its document, then the rows of the coverage table.
     pub sources: Vec<String>,
-    /// Microseconds from the cancel to what showed that it had worked.
+    /// Microseconds from the cancel to the first visible effect.
     pub cancel_us: Option<u64>,
     /// What was sent and received.
     pub trace: Vec<TraceLine>,
-    /// What came of each request, for comparing wires.
+    /// The result of each request, for comparisons between transports.
     #[serde(skip)]
     pub outcomes: Outcomes,
 }
 
-/// Whether a scenario held.
+/// Whether a scenario passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CellOutcome {
-    /// It did.
+    /// It passed.
     Held,
-    /// It did not.
+    /// It failed.
     Broke,
-    /// It could not be asked.
+    /// It could not be played.
     NotAsked,
 }
 
-/// How many cells there are of each outcome.
+/// The number of cells with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Held.
+    /// Passed.
     pub held: usize,
-    /// Broke.
+    /// Failed.
     pub broke: usize,
-    /// Not asked.
+    /// Not played.
     pub not_asked: usize,
 }
 
 impl Report {
-    /// A report of these cells.
+    /// Creates a report of these cells.
     #[must_use]
     pub fn new(cells: Vec<Cell>) -> Self {
         let count = |outcome| cells.iter().filter(|cell| cell.outcome == outcome).count();
@@ -81,7 +81,7 @@ impl Report {
 }
 
 impl Cell {
-    /// The cell of a vector that was played on a wire.
+    /// The cell of a vector that was played.
     #[must_use]
     pub fn new(scenario: &Scenario, wire: &str, played: Played) -> Self {
         let (outcome, why) = match played.verdict {
@@ -103,7 +103,7 @@ impl Cell {
         }
     }
 
-    /// The cell of a vector that this wire or peer is not asked.
+    /// The cell of a vector that is not played on this transport or against this peer.
     #[must_use]
     pub fn not_asked(scenario: &Scenario, wire: &str, why: impl Into<String>) -> Self {
         let verdict = Verdict::NotAsked { why: why.into() };

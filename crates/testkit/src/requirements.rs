@@ -1,4 +1,4 @@
-//! What a vector asks of its subject, read off its steps.
+//! The requirements of a vector on its subject, derived from its steps.
 
 use std::collections::BTreeSet;
 
@@ -10,33 +10,33 @@ use crate::step::Step;
 use crate::vector::{HandshakeMode, Part, Vector};
 use crate::wire_format::{Shape, Speech};
 
-/// What a vector asks of its subject.
+/// The requirements of a vector on its subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(clippy::struct_excessive_bools, reason = "independent needs, each read by its name")]
 pub struct Asks {
     /// The methods it calls.
     pub methods: BTreeSet<String>,
-    /// Those whose params matter to it: no other request can stand for them.
+    /// The methods whose params matter to it. No other request can replace them.
     pub particular: BTreeSet<String>,
     /// The methods of the requests it waits for.
     pub children: BTreeSet<String>,
-    /// It needs more than one connection to the same fixture.
+    /// Whether it needs more than one connection to the same fixture.
     pub many_lines: bool,
-    /// It ends the subject's input.
+    /// Whether it ends the subject's input.
     pub half_close: bool,
-    /// It looks at counters.
+    /// Whether it reads counters.
     pub witness: bool,
-    /// What comes of its last cancel, or of all it does where it cancels nothing, is seen in frames too.
+    /// Whether the effect of its last cancel is visible in frames too. Without a cancel: of all its steps.
     pub shown_by_frames: bool,
-    /// It sends a cancel.
+    /// Whether it sends a cancel.
     pub sends_cancels: bool,
-    /// It shakes hands in a way of its own.
+    /// Whether it has its own handshake.
     pub own_opening: bool,
 }
 
 impl Vector {
-    /// What this vector asks of its subject, read off its steps.
+    /// Derives the requirements of this vector from its steps.
     #[must_use]
     pub fn asks(&self, dialect: &str) -> Asks {
         let mut asks = Asks::default();
@@ -55,8 +55,8 @@ impl Vector {
         let last_end = self.steps.iter().rposition(|step| step.ends_something(speech));
         let after = last_end.map_or(&*self.steps, |last| self.steps.get(last + 1..).unwrap_or_default());
         asks.shown_by_frames = match speech {
-            // That nothing comes says nothing: it would not come of who never heard either. And what is sent once work has
-            // stopped can be sent only by who sees that it has.
+            // The absence of an answer proves nothing: a peer that never received the cancel may be silent too. And
+            // the runner can send a frame after the work has stopped only if it reads counters that show this.
             Some(speech) if speech.owes_silence() => {
                 after.iter().any(Step::wants_a_frame) && !sends_behind_a_count(after)
             }
@@ -69,7 +69,7 @@ impl Vector {
         asks
     }
 
-    /// Why this vector cannot be asked of a subject with these abilities, reached through this profile.
+    /// Why this vector cannot be played against a subject with these abilities through this profile. `None`: it can.
     #[must_use]
     pub(crate) fn refusal(
         &self,
@@ -82,7 +82,7 @@ impl Vector {
         if self.role == Part::Call && !abilities.calls {
             return why("the subject makes no calls when it is told to");
         }
-        // What it would be told, a foreign peer may declare by itself.
+        // A foreign peer may itself declare what the options would set.
         if !self.options.is_default() && !abilities.options && self.declared.is_none() {
             return why("it needs settings that this peer cannot be given");
         }
@@ -121,7 +121,8 @@ impl Vector {
 }
 
 impl Vector {
-    /// Why this vector is not asked on a wire with these abilities: the protocols themselves demand another course.
+    /// Why this vector is not played on a transport with these abilities: the protocols require different behaviour
+    /// there. `None`: it is played.
     #[must_use]
     pub(crate) fn unlike(&self, abilities: Abilities) -> Option<&'static str> {
         if !abilities.bare && self.handshake != HandshakeMode::Default {
@@ -150,7 +151,7 @@ impl Step {
         }
     }
 
-    /// It cancels, loses or closes something.
+    /// Whether it cancels, loses or closes something.
     fn ends_something(&self, speech: Option<Speech>) -> bool {
         self.cancels(speech) || matches!(self, Self::SendRaw(_) | Self::HalfClose(_) | Self::Disconnect(_))
     }
@@ -216,7 +217,8 @@ fn sends_behind_a_count(steps: &[Step]) -> bool {
     steps.iter().position(counts).is_some_and(|count| steps.iter().skip(count).any(sends))
 }
 
-/// A profile's nested request makes two calls at once, its progress two notifications.
+/// Whether its params matter. The nested request of a profile makes two calls at once, its progress request sends two
+/// notifications.
 fn is_particular(frame: &Value, method: &str) -> bool {
     let params = frame.get("params").or_else(|| frame.pointer("/payload/params"));
     let number = |name: &str| params.and_then(|params| params.get(name)).and_then(Value::as_u64);
@@ -240,10 +242,10 @@ mod tests {
             ("acp", "disconnect_stops_work", false),
             ("lsp", "reuse_after_cancel", true),
             ("abp", "cancel_running", true),
-            // Who drops every cancel says nothing too.
+            // A peer that drops every cancel sends nothing either.
             ("mcp", "cancel_running", false),
             ("mcp", "late_result_withheld", false),
-            // The id is used again once its first request is seen to have ended.
+            // The id is used again after its first request has visibly ended.
             ("mcp", "reuse_after_cancel", false),
             ("mcp", "unknown_method", true),
             ("mcp-2026", "cancel_running", false),

@@ -1,4 +1,4 @@
-//! ACP's sessions: what the agent and the model of it make and know alike.
+//! ACP's sessions, as the agent and its model both make and check them.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rescind_core::ErrorObject;
 use serde_json::Value;
 
-/// The sessions that one connection made. Their names carry the connection, so that no other knows them (I4).
+/// The sessions that one connection made. Their names contain the connection, so that no other connection knows them
+/// (I4).
 #[derive(Debug)]
 pub(crate) struct Sessions {
     prefix: String,
@@ -14,20 +15,20 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// None yet, of the connection with this number.
+    /// Creates an empty list for the connection with this number.
     pub(crate) fn of(connection: impl Display) -> Self {
         Self { prefix: format!("session-{connection}-"), made: AtomicU64::new(0) }
     }
 
-    /// Makes the next one and says its name.
+    /// Makes the next one and returns its name.
     pub(crate) fn add(&self) -> String {
         self.name(self.made.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Looks for the session a prompt is for among those that were made.
+    /// Finds the session of a prompt among those that were made.
     ///
     /// # Errors
-    /// What a prompt for another is answered with.
+    /// The answer to a prompt for another session.
     pub(crate) fn check<'a>(&self, params: &'a Value) -> Result<&'a str, ErrorObject> {
         let session = params.get("sessionId").and_then(Value::as_str).unwrap_or_default();
         let number = session.strip_prefix(&self.prefix).and_then(|number| number.parse().ok());

@@ -8,11 +8,11 @@ use serde_json::Value;
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Step {
-    /// Send one frame. `"${x}"` stands for what `$bind:x` captured.
+    /// Sends one frame. `"${x}"` is replaced with what `$bind:x` captured.
     Send(Value),
-    /// Send this text as one frame, whatever it is.
+    /// Sends this text as one frame, whatever it contains.
     SendRaw(String),
-    /// Send these frames in one write, so that the subject reads them together.
+    /// Sends these frames in one write, so that the subject reads them together.
     SendTogether(Vec<Value>),
     /// The next frame matches this pattern.
     Expect(Value),
@@ -20,21 +20,21 @@ pub enum Step {
     ExpectAnyOrder(Vec<Value>),
     /// A frame matches, after any number of frames that match another pattern.
     ExpectThrough(Through),
-    /// Nothing has come that matches, proved by a barrier.
+    /// No frame has arrived that matches. A barrier proves it.
     ExpectNothing(Unwanted),
     /// The subject closes the connection.
     ExpectClosed(bool),
-    /// A barrier that throws away the frames before it that match.
+    /// A barrier that drops the matching frames before it.
     Skip(Value),
-    /// The fixture's counters come to hold these values.
+    /// Waits until the fixture's counters have these values.
     Work(Work),
-    /// A `test/echo` of the runner's own goes through: what was sent before has been read.
+    /// A `test/echo` of the runner is answered: the subject has read what was sent before.
     Barrier(bool),
-    /// End the input of the subject; its output stays open.
+    /// Ends the input of the subject. Its output stays open.
     HalfClose(bool),
-    /// Close the connection.
+    /// Closes the connection.
     Disconnect(bool),
-    /// Go on with the connection of this name, opened now if it is new. The first one is `"first"`.
+    /// Continues with the connection of this name, and opens it if it is new. The first one is `"first"`.
     On(String),
     /// The subject makes a call.
     Call(CallStep),
@@ -42,7 +42,7 @@ pub enum Step {
     CancelCall(CancelCallStep),
     /// The subject drops a call.
     DropCall(CallName),
-    /// A call of the subject ends like this.
+    /// A call of the subject ends with this outcome.
     ExpectOutcome(OutcomeStep),
     /// The subject shuts down.
     Shutdown(bool),
@@ -53,13 +53,13 @@ pub enum Step {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Through {
-    /// Frames like this may come first.
+    /// Frames that match this pattern may come first.
     pub skipping: Value,
     /// This frame ends the step.
     pub frame: Value,
 }
 
-/// What must not have come. Without members: nothing at all.
+/// Frames that must not have arrived. Without members: any frame.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -72,8 +72,8 @@ pub struct Unwanted {
     pub like: Option<Value>,
 }
 
-/// Counters of `test/stats`; those left out may have any value. Counters count from the end of the handshake, without
-/// the runner's own requests; gauges are as they are.
+/// Counters of `test/stats`. An omitted one may have any value. Counters count from the end of the handshake, without
+/// the runner's own requests. Gauges are not adjusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
@@ -96,10 +96,10 @@ pub struct Work {
     /// Gauge: handlers that still run although their request is settled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draining: Option<u64>,
-    /// Gauge: requests kept at all.
+    /// Gauge: requests that have a slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
-    /// Cancels that named nothing open.
+    /// Cancels that named no open request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown_cancels: Option<u64>,
     /// Answers that came too late.
@@ -107,37 +107,37 @@ pub struct Work {
     pub late_answers: Option<u64>,
 }
 
-/// A call the subject makes.
+/// A call of the subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CallStep {
-    /// What later steps call it.
+    /// Its name in later steps.
     pub name: String,
     /// Its method.
     pub method: String,
     /// Its params.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<Value>,
-    /// After this time it cancels itself.
+    /// The time after which it is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// The id of the request of ours it is a child of.
+    /// The id of the runner's request of which it is a child.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child_of: Option<Value>,
-    /// It outlives its parent.
+    /// Whether it outlives its parent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
-    /// What the caller does after its cancel.
+    /// The behaviour of the caller after its cancel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_cancel: Option<AfterCancelStep>,
-    /// Its token is cancelled before the call begins.
+    /// Whether its token is cancelled before the call starts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub token_cancelled: bool,
 }
 
 impl CallStep {
-    /// A call with params and nothing else said.
+    /// A call with params and no further settings.
     #[must_use]
     pub fn plain(name: &str, method: &str, params: Value) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl CallStep {
     }
 }
 
-/// What a caller does after its cancel.
+/// The behaviour of a caller after its cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterCancelStep {
@@ -179,23 +179,23 @@ pub struct CallName {
 pub struct CancelCallStep {
     /// Its name.
     pub name: String,
-    /// The reason it gives.
+    /// The reason for the cancel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What the canceller says about it.
+    /// The canceller's result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<CancelWord>,
 }
 
-/// What a canceller says.
+/// The results of a canceller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelWord {
     /// A cancel goes to the peer.
     Sent,
-    /// The request never reaches the wire.
+    /// The request is never sent.
     TakenBack,
-    /// The peer cannot be told.
+    /// The peer does not accept cancels.
     NotSupported,
     /// The call had ended.
     AlreadySettled,
@@ -210,10 +210,10 @@ pub struct OutcomeStep {
     pub name: String,
     /// How it ended.
     pub outcome: OutcomeWord,
-    /// For `cancelled`: the peer confirmed it.
+    /// For `cancelled`: whether the peer confirmed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<bool>,
-    /// For `cancelled`: the first cause, in small letters.
+    /// For `cancelled`: the first cause, in lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// For `completed` and `completed_after_cancel`: a pattern of the value.
@@ -222,7 +222,7 @@ pub struct OutcomeStep {
     /// For `failed`: the error's code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i64>,
-    /// For `disconnected`: the request had been written.
+    /// For `disconnected`: whether the request had been written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_have_run: Option<bool>,
     /// Whether the peer acknowledged the cancel, and how.
@@ -234,9 +234,9 @@ pub struct OutcomeStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutcomeWord {
-    /// A value, and no cancel was asked.
+    /// A value, without a cancel.
     Completed,
-    /// A value although a cancel was asked.
+    /// A value in spite of a cancel.
     CompletedAfterCancel,
     /// Cancelled.
     Cancelled,

@@ -1,4 +1,4 @@
-//! A scenario as data: what is sent, what must come, and which sentence of a source it proves.
+//! A scenario as data: what is sent, what must be received, and which sentence of a source it proves.
 
 use std::sync::OnceLock;
 
@@ -13,31 +13,31 @@ use crate::step::Step;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Vector {
-    /// The scenario's name, the same in every dialect it makes sense in; the file's name.
+    /// The scenario's name, which is also the file's name. It is the same in every dialect that has the scenario.
     pub name: String,
-    /// What happens, as a sentence.
+    /// What happens, in one sentence.
     pub title: String,
-    /// The rows of `COVERAGE.md` and the invariants it is evidence for.
+    /// The rows of `COVERAGE.md` and the invariants that it proves.
     pub covers: Vec<String>,
-    /// The sentence it proves, in our words, after its origin: the number of a document, a protocol, or `ours`.
+    /// The sentence that it proves, in our words, after its origin: the number of a document, a protocol, or `ours`.
     pub source: String,
-    /// Who is tested for what.
+    /// The role in which the subject is tested.
     pub role: Part,
-    /// Why two plays may end otherwise, where what happens is a race by nature: its outcomes are not compared between
-    /// wires (I15).
+    /// Why two plays may end differently, for a scenario that is a race by nature. Its outcomes are not compared
+    /// between transports (I15).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub race: Option<String>,
-    /// What the fixture is told beforehand. A foreign peer cannot be told.
+    /// The options of the fixture. A foreign peer has no such options.
     #[serde(default, skip_serializing_if = "Options::is_default")]
     pub options: Options,
-    /// What it asks of the wire it is played over; it is not asked on others.
+    /// What it needs of its transport. It is not played on others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Need>,
-    /// What the documents leave open, where it shows a decision of our own: a foreign peer may have decided otherwise,
-    /// and is not asked.
+    /// A decision of this library where the documents leave a choice. A foreign peer may have decided differently and
+    /// is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ours: Option<String>,
-    /// What a foreign peer must have declared to be asked: a dotted path into its answer to `initialize`.
+    /// What a foreign peer must declare for this vector: a dotted path in its answer to `initialize`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub declared: Option<String>,
     /// How the session is opened.
@@ -47,36 +47,36 @@ pub struct Vector {
     pub steps: Vec<Step>,
 }
 
-/// What the subject is tested as.
+/// The role in which the subject is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
-    /// The subject serves: it is the fixture agent, or a foreign one. The vector plays its client.
+    /// The subject serves: it is the fixture agent or a foreign one. The vector acts as its client.
     Serve,
-    /// The subject calls: it opens the session and makes calls. The vector plays its server.
+    /// The subject calls: it opens the session and makes calls. The vector acts as its server.
     Call,
 }
 
-/// What a vector asks of what it is played over: where protocols themselves demand or allow another course.
+/// What a vector needs of its transport, because the protocols require or allow different behaviour there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Need {
-    /// Frames keep their order, so that a cancel for an unknown id is for nothing and the first of two requests is
+    /// Frames keep their order, so that a cancel for an unknown id has no effect and the first of two requests is
     /// served first.
     Order,
     /// Frames may overtake one another, so that a cancel may wait for its request.
     Disorder,
-    /// Ids mean something beyond their exchange, so that a message can cancel.
+    /// Ids are valid beyond their exchange, so that a message can cancel.
     SessionIds,
-    /// They do not: closing a request's exchange is its cancel.
+    /// Ids are valid only in their exchange: closing a request's exchange is its cancel.
     ExchangeIds,
     /// Batches may be received.
     Batches,
 }
 
 impl Need {
-    /// Why a vector with this need is not asked where it is not met.
+    /// Why a vector with this need is not played with these abilities. `None`: the need is met.
     pub(crate) const fn unmet(self, abilities: Abilities) -> Option<&'static str> {
         match self {
             Self::Order if !abilities.ordered => Some(
@@ -101,12 +101,12 @@ impl Need {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HandshakeMode {
-    /// As the dialect usually does it; the runner knows how.
+    /// As usual in the dialect.
     #[default]
     Default,
-    /// Not at all: the steps begin on a fresh connection.
+    /// No handshake: the steps begin on a new connection.
     None,
-    /// By these steps.
+    /// With these steps.
     Steps(Vec<Step>),
 }
 
@@ -116,7 +116,7 @@ impl HandshakeMode {
     }
 }
 
-/// A vector file that breaks the format.
+/// A vector file that does not follow the format.
 #[derive(Debug, thiserror::Error)]
 #[error("the vector {dialect}/{name} breaks the format: {source}")]
 pub struct BadVector {
@@ -131,7 +131,7 @@ static EMBEDDED: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/vec
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Scenario {
-    /// The dialect, by the name scripts use.
+    /// The dialect's name on the command line.
     pub dialect: &'static str,
     /// The vector.
     pub vector: Vector,
@@ -140,7 +140,7 @@ pub struct Scenario {
 /// The vectors compiled into this crate, by dialect and name.
 ///
 /// # Errors
-/// The first file that breaks the format. A test of this crate holds that none does.
+/// The first file that does not follow the format. A test of this crate checks that there is none.
 pub fn read_embedded() -> Result<Vec<Scenario>, BadVector> {
     let read =
         |&(dialect, name, text): &(&'static str, &str, &str)| {
@@ -155,7 +155,7 @@ pub fn read_embedded() -> Result<Vec<Scenario>, BadVector> {
 #[must_use]
 pub fn scenarios() -> &'static [Scenario] {
     static READ: OnceLock<Vec<Scenario>> = OnceLock::new();
-    // `every_file_is_read` holds that none is left out.
+    // `every_file_is_read` checks that none is left out.
     READ.get_or_init(|| read_embedded().unwrap_or_default())
 }
 

@@ -1,9 +1,9 @@
-//! The few frames the runner makes and reads itself, in each dialect's envelope: its barrier, its witness, the
-//! opening. Written without the library's own codecs, so that a fault of theirs cannot hide itself.
+//! The few frames that the runner makes and reads itself, in each dialect's envelope: its barrier, its witness, the
+//! opening. They are written without the library's codecs, so that an error in a codec cannot hide itself.
 
 use serde_json::{Map, Value, json};
 
-/// How a dialect's frames look, as far as the runner must know.
+/// The form of a dialect's frames, as far as the runner needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speech {
     envelope: Envelope,
@@ -13,7 +13,7 @@ pub struct Speech {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Envelope {
     JsonRpc,
-    /// JSON-RPC whose every request names the protocol's version.
+    /// JSON-RPC in which every request names the protocol's version.
     JsonRpcWithMeta,
     Abp,
 }
@@ -30,7 +30,7 @@ enum OpeningStyle {
     None,
 }
 
-/// What an ABP call is cancelled by; either place names it.
+/// The name by which an ABP call is cancelled, from either of its two places.
 #[must_use]
 pub fn call_name(frame: &Value) -> Option<&Value> {
     if frame.get("type")? != "capabilities/call" {
@@ -39,7 +39,7 @@ pub fn call_name(frame: &Value) -> Option<&Value> {
     frame.pointer("/payload/options/callId").or_else(|| frame.pointer("/payload/callId"))
 }
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     Request {
@@ -52,7 +52,7 @@ pub enum Shape {
     Answer {
         id: Value,
     },
-    /// Names the request it cancels.
+    /// Names the request that it cancels.
     Cancel {
         key: Value,
     },
@@ -75,7 +75,7 @@ impl Speech {
         Some(Self { envelope, opening })
     }
 
-    /// A request. ABP's handshake is a message of its own; all else is a call of a capability.
+    /// A request. ABP's handshake is a separate message. Everything else is a call of a capability.
     #[must_use]
     pub fn request(self, id: &str, method: &str, params: Value) -> Value {
         match self.envelope {
@@ -93,7 +93,7 @@ impl Speech {
         }
     }
 
-    /// Params with what every request of the dialect must carry.
+    /// Params with the members that every request of the dialect must carry.
     #[must_use]
     pub fn params(self, params: Value) -> Value {
         match self.envelope {
@@ -115,7 +115,7 @@ impl Speech {
         }
     }
 
-    /// An answer with a value, to a request with this method.
+    /// An answer with a value to a request with this method.
     #[must_use]
     pub fn answer(self, id: &Value, method: &str, value: &Value) -> Value {
         match self.envelope {
@@ -148,7 +148,7 @@ impl Speech {
         json!({"jsonrpc": "2.0", "method": method, "params": {key: id}})
     }
 
-    /// "Nobody serves that", said to a foreign peer that asks something of the runner.
+    /// The refusal of a request that a foreign peer sends to the runner: no such method.
     #[must_use]
     pub fn refusal(self, id: &Value) -> Value {
         match self.envelope {
@@ -162,7 +162,7 @@ impl Speech {
         }
     }
 
-    /// Whether an answer to the opening says no.
+    /// Whether an answer to the opening is a refusal.
     #[must_use]
     pub fn is_refusal(self, answer: &Value) -> bool {
         let error = match self.envelope {
@@ -173,22 +173,22 @@ impl Speech {
         error.is_some_and(|error| !error.is_null()) || says_no
     }
 
-    /// Whether a request that its peer cancelled is owed silence in place of an answer.
+    /// Whether a request that its peer cancelled must not be answered.
     #[must_use]
     pub const fn owes_silence(self) -> bool {
         matches!(self.opening, OpeningStyle::Mcp | OpeningStyle::None)
     }
 
-    /// What a request that every peer must answer is answered with.
+    /// The answer to a request that every peer must answer.
     #[must_use]
     pub fn answer_to_any(self, method: &str) -> Option<Value> {
         (self.opening == OpeningStyle::Mcp && method == "ping").then(|| json!({}))
     }
 
-    /// Whether an answer to `initialize` leaves out a declaration without which no cancel may be sent.
+    /// Whether an answer to `initialize` lacks a declaration without which no cancel may be sent.
     #[must_use]
     pub fn declares_no_cancels(self, answer: &Value) -> bool {
-        // In either of its two names, in the order of their places (000-14 to 000-16, 000-63).
+        // Either of its two names, in the order of their places (000-14 to 000-16, 000-63).
         let places = [
             "/result/agentCapabilities/cancellation/request",
             "/result/agentCapabilities/cancellation/supportsRequestCancellation",
@@ -220,7 +220,7 @@ impl Speech {
         Some(("initialize", params))
     }
 
-    /// What a server answers to [`opening`](Self::opening).
+    /// A server's answer to [`opening`](Self::opening).
     #[must_use]
     pub fn opening_result(self) -> Value {
         let server = json!({"name": "rescind-testkit", "version": env!("CARGO_PKG_VERSION")});
@@ -254,7 +254,7 @@ impl Speech {
         }
     }
 
-    /// What a frame is.
+    /// The kind of a frame.
     #[must_use]
     pub fn shape(self, frame: &Value) -> Shape {
         let text = |name: &str| frame.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -288,7 +288,7 @@ impl Speech {
         }
     }
 
-    /// The value an answer carries.
+    /// The value in an answer.
     #[must_use]
     pub fn value(self, answer: &Value) -> Option<&Value> {
         match self.envelope {

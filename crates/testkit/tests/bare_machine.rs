@@ -6,7 +6,7 @@ use rescind_core::dialect::Dialect;
 use rescind_testkit::runner::Verdict;
 use rescind_testkit::{BareMachine, Scenario, scenarios, scenarios_of};
 
-/// What went wrong, with everything that was sent and received.
+/// A description of the failure, with everything that was sent and received.
 fn broken(scenario: &Scenario) -> Option<String> {
     let dialect = Dialect::by_name(scenario.dialect).expect("every folder is named after a dialect");
     let played = BareMachine::play(&dialect, scenario);
@@ -22,7 +22,7 @@ fn broken(scenario: &Scenario) -> Option<String> {
                 trace.join("\n")
             ))
         }
-        // What a vector says itself that it needs of a wire is no hole.
+        // A need that the vector itself states is not a gap.
         Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => None,
         Verdict::NotAsked { why } => {
             Some(format!("{}/{}: not asked: {why}", scenario.dialect, scenario.vector.name))

@@ -1,4 +1,4 @@
-//! The wires of the core against the contract.
+//! Checks the core's transports against the contract.
 
 #![expect(clippy::unwrap_used, reason = "the harness is part of the tests")]
 
@@ -36,7 +36,7 @@ impl Harness for ListenedMemory {
     }
 }
 
-/// A duplex of so many bytes.
+/// A duplex with a buffer of this many bytes.
 #[derive(Debug)]
 struct Duplex(Framing, usize);
 
@@ -79,7 +79,7 @@ impl RawBytes for RawDuplex {
     }
 }
 
-/// A codec of somebody else, as a stream and a sink.
+/// A codec of another crate, as a stream and a sink.
 #[derive(Debug)]
 struct Codec;
 

@@ -1,4 +1,5 @@
-//! Holds COVERAGE.md and the evidence together: every row has its vector or test, and none names a row that is not.
+//! Compares COVERAGE.md with the evidence: every row has its vector or test, and every citation names an existing
+//! row.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
@@ -10,7 +11,7 @@ use rescind_testkit::scenarios;
 
 const WAITING: &str = include_str!("../vectors/waiting.toml");
 const TABLE: &str = include_str!("../COVERAGE.md");
-/// What a line of a Rust test begins with to cite rows and invariants, separated by commas.
+/// The prefix of a line in a Rust test that cites rows and invariants, separated by commas.
 const MARK: &str = concat!("// cov", "ers:");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ enum Status {
     None,
 }
 
-/// Reads the four-column rows only: the notes repeat ids.
+/// Reads the four-column rows only, because the notes repeat ids.
 fn rows() -> BTreeMap<String, Status> {
     let row = |line: &str| {
         let cells: Vec<_> = line.trim().trim_matches('|').split(" | ").map(str::trim).collect();

@@ -1,4 +1,4 @@
-//! The driver over a wire of exchanges, whose posts overtake one another and whose streams are lost and taken up.
+//! The driver over a transport of exchanges, whose posts overtake one another and whose streams are lost and resumed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,11 +12,11 @@ use rescind_testkit::exchanges::{ExchangeWatch, IdScope, PostEnd, PostRecord, ex
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// What the handlers of a test say.
+/// The messages of the handlers of a test.
 type Told = mpsc::UnboundedReceiver<String>;
 
-/// A client, a server that serves `echo`, `wait`, `tick` and `ask`, the wire, and what the server's handlers say.
-/// Shakes hands where nothing is served before; so many posts that took.
+/// A client, a server that serves `echo`, `wait`, `tick` and `ask`, the transport, and the messages of the server's
+/// handlers. Does the handshake if the dialect requires one, and returns how many posts that took.
 async fn opened(client: &Peer, dialect: &Dialect) -> usize {
     if dialect.rules().lifecycle.is_none() {
         return 0;
@@ -81,7 +81,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     panic!("{what}");
 }
 
-/// The posts, once each has been ended.
+/// The posts, after each has ended.
 async fn ended(watch: &ExchangeWatch) -> Vec<PostRecord> {
     until("a post is never ended", || watch.posts().iter().all(|post| !post.ends.is_empty())).await;
     watch.posts()
@@ -253,7 +253,8 @@ async fn a_child_and_its_cancel_go_where_the_parent_came_from() {
     let outcome = call.outcome().await;
     assert!(matches!(outcome, Outcome::Cancelled(_)), "{outcome:?}");
     let posts = ended(&watch).await;
-    // The call, its cancel, and the answer to the child: on a post of its own, as the child came on the call's.
+    // The call, its cancel, and the answer to the child. The answer has a separate post, because the child arrived on
+    // the post of the call.
     let kinds: Vec<_> = posts.iter().map(|post| post.kind).collect();
     assert_eq!(kinds, [FrameKind::Request, FrameKind::Cancel, FrameKind::Answer]);
     assert!(posts.iter().all(|post| post.ends.len() == 1), "{posts:?}");

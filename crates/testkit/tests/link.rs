@@ -1,4 +1,4 @@
-//! The runner over a real wire, against a small peer written by hand.
+//! The runner over a real transport, against a small peer written by hand.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -16,7 +16,7 @@ fn scenario(name: &str) -> &'static Scenario {
     scenarios_of("acp").find(|scenario| scenario.vector.name == name).unwrap()
 }
 
-/// Answers every request at once, with `{"value": ..}` or an empty object; `limit` frames, then it goes away.
+/// Answers every request at once, with `{"value": ..}` or an empty object. Disconnects after `limit` frames.
 async fn answer_all(mut link: Link, limit: usize) {
     for _ in 0..limit {
         let event = poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await;

@@ -1,4 +1,4 @@
-//! The profiles that come with the crate.
+//! The profiles of this crate.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 

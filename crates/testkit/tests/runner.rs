@@ -1,4 +1,4 @@
-//! The runner against peers that misbehave: each is reported with what was seen, and none is waited for.
+//! The runner against peers that misbehave: each is reported with what was seen, and none makes the runner hang.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rescind_testkit::runner::{Abilities, Line, Played, Seen, Settings, Subject, Trouble, Verdict, play};
 use rescind_testkit::{Profile, Scenario, scenarios_of};
 
-/// Says these things, one for each frame it gets, whatever the frame.
+/// Sends one list of events for each frame that it receives, regardless of the frame.
 struct Scripted {
     replies: VecDeque<Vec<Seen>>,
     waiting: VecDeque<Seen>,
     now: Instant,
     abilities: Abilities,
-    /// How many frames came after the end of its input.
+    /// The number of frames after the end of its input.
     too_late: usize,
     half_closed: bool,
 }
@@ -266,7 +266,7 @@ async fn what_a_peer_asks_after_the_end_of_its_input_gets_no_answer() {
     let mut subject = Scripted::new([opened(), vec![], vec![asked_late, last, Seen::Closed(None)]]);
     subject.abilities.half_close = true;
     subject.abilities.options = false;
-    // Of a peer it does not know it does not ask this: whether it answers then is its own choice.
+    // A foreign peer is not asked this, because its answer in this case is its own choice.
     let mut scenario = scenario("half_close_answers").clone();
     scenario.vector.ours = None;
     let played = asked(&scenario, &mut subject).await;
@@ -374,7 +374,7 @@ impl Subject for Foreign<'_> {
     }
 }
 
-/// The request of the opening went out on an exchange that ended like this.
+/// The exchange of the opening request ended without an answer.
 fn unanswered(why: Option<&str>) -> Seen {
     Seen::Unanswered { id: "runner-1".into(), why: why.map(str::to_owned) }
 }

@@ -1,8 +1,10 @@
-//! Holds the `source` of every vector to the forms of the vectors' README: each begins with where its sentence comes from.
+//! Checks that the `source` of every vector has a form that the vectors' README lists: each begins with the origin of
+//! its sentence.
 
 use rescind_testkit::{Scenario, scenarios};
 
-/// Protocols beyond the five documents. Of MCP each revision that a dialect speaks, and the one that took batches out.
+/// Protocols beyond the five documents. For MCP: each revision that a dialect speaks, and the revision that removed
+/// batches.
 const PROTOCOLS: [&str; 8] = [
     "ACP's schema",
     "JSON-RPC 2.0",
@@ -14,7 +16,7 @@ const PROTOCOLS: [&str; 8] = [
     "MCP 2026-07-28",
 ];
 
-/// The headings of the design pages that our own decisions stand under; `table` is the one at the head of DIALECTS.
+/// The headings of the design pages that contain our own decisions. `table` is the one at the head of DIALECTS.
 const DECISIONS: [(&str, &[&str]); 2] = [
     (
         "SEMANTICS",
@@ -42,7 +44,7 @@ enum Origin<'a> {
     Ours,
 }
 
-/// Where a sentence comes from; nothing where its head is of no known form or no sentence follows.
+/// The origin of a sentence. `None` if its head has no known form or no sentence follows.
 fn origin(source: &str) -> Option<Origin<'_>> {
     let (head, sentence) = source.split_once(": ")?;
     if sentence.trim().is_empty() {
@@ -61,7 +63,7 @@ fn origin(source: &str) -> Option<Origin<'_>> {
     all.then_some(Origin::Documents(numbers))
 }
 
-/// What is wrong with a `source` whose vector covers these rows.
+/// What is wrong with the `source` of a vector that covers these rows.
 fn fault(source: &str, covers: &[String]) -> Option<String> {
     let Some(origin) = origin(source) else { return Some(format!("no known origin: {source}")) };
     let Origin::Documents(numbers) = origin else { return None };

@@ -1,4 +1,4 @@
-//! Vectors are worth nothing if they hold whatever happens: here the machine is meddled with, and they must break.
+//! A vector that always passes proves nothing. These tests disturb the machine, and the vectors must fail.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -10,16 +10,16 @@ use rescind_testkit::runner::{Abilities, Line, Seen, Settings, Subject, Trouble,
 use rescind_testkit::{BareMachine, CallStep, CancelWord, Part, Scenario, scenarios};
 use serde_json::Value;
 
-/// What is done to the frames between runner and machine.
+/// How the frames between runner and machine are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meddling {
     /// Cancels never arrive.
     CancelsLost,
-    /// Every frame of the machine comes twice.
+    /// Every frame of the machine arrives twice.
     AnswersDoubled,
-    /// Whatever is answered as cancelled is answered as failed.
+    /// Every cancelled answer becomes a failed one.
     WrongCode,
-    /// A cancel stops the request before it too.
+    /// A cancel also cancels the request before it.
     EverythingCancelled,
 }
 

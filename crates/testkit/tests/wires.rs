@@ -1,5 +1,5 @@
-//! Every vector with the real driver at both ends of its task: the fixture serves, a `Peer` calls. Over the memory
-//! wire and over byte streams in both framings.
+//! Every vector with the real driver in both roles: the fixture serves, a `Peer` calls. Over memory and over byte
+//! streams in both framings.
 //!
 //! `VECTOR=name cargo test -p rescind-testkit --test wires` plays only the vectors of that name.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
@@ -22,9 +22,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// So many vectors are played at once: enough to fill the waits, too few to make one another late.
+/// How many vectors are played at once: enough to use the waiting time, too few to delay one another.
 const AT_ONCE: usize = 16;
-/// Small, so that most frames are cut somewhere.
+/// A small buffer, so that most frames are split.
 const PIPE: usize = 64;
 
 /// Two ends of one connection.
@@ -97,7 +97,7 @@ async fn all_hold_by_exchange(scope: IdScope, carries: fn(&str) -> bool) {
 
 type Watches = Arc<Mutex<Vec<ExchangeWatch>>>;
 
-/// A post that was not ended once. What still runs when a play ends is open.
+/// A post that did not end exactly once. A request that still runs when a play ends is open.
 fn misended(watch: &ExchangeWatch, running: u64) -> Option<String> {
     if watch.is_over() {
         return None;
@@ -125,9 +125,9 @@ fn piped(framing: Framing) -> (Link, Link) {
     (link(near, &near_gone, &far_gone), link(far, &far_gone, &near_gone))
 }
 
-/// A pipe that tells a peer that is gone from one that has only ended its output, as sockets do.
+/// A pipe that distinguishes a peer that is gone from one that has only ended its output, as sockets do.
 struct Pipe {
-    /// Dropped before the stream, so that its peer knows when it sees the end.
+    /// Dropped before the stream, so that its peer knows the reason when it sees the end.
     _own: DropGuard,
     peer_gone: CancellationToken,
     stream: DuplexStream,
@@ -164,7 +164,7 @@ impl AsyncWrite for Pipe {
     }
 }
 
-/// Every vector holds; what came of the requests of each.
+/// Checks that every vector passes, and returns the outcomes of each.
 async fn all_hold(pair: Pair) -> Vec<(&'static Scenario, Outcomes)> {
     let only = std::env::var("VECTOR").ok();
     let permits = Arc::new(Semaphore::new(AT_ONCE));
@@ -186,7 +186,7 @@ async fn all_hold(pair: Pair) -> Vec<(&'static Scenario, Outcomes)> {
     played.into_iter().map(|(scenario, played)| (scenario, played.outcomes)).collect()
 }
 
-/// `look` is told how many requests the fixture serves at the end, while the connections are still open.
+/// `look` receives the number of requests that the fixture serves at the end, while the connections are still open.
 async fn play_over(
     scenario: &'static Scenario,
     pair: impl Fn() -> (Link, Link) + Send + 'static,
@@ -223,7 +223,7 @@ fn serving(fixture: Fixture, pair: impl Fn() -> (Link, Link) + Send + 'static) -
         Box::pin(async move { served })
     };
     let subject = LinkSubject::new(Box::new(connect)).with_many_lines().with_options();
-    // A wire of exchanges cannot end its input alone.
+    // A transport of exchanges cannot end only its input.
     if ordered { subject.with_half_close() } else { subject }
 }
 
@@ -235,12 +235,12 @@ fn only_once(link: Link) -> Connect {
     })
 }
 
-/// What went wrong, with everything that was sent and received.
+/// A description of the failure, with everything that was sent and received.
 fn told(scenario: &Scenario, played: &Played) -> Option<String> {
     let what = match &played.verdict {
         Verdict::Held => return None,
         Verdict::Broke { why, step } => format!("step {step}: {why}"),
-        // What a vector says itself that it needs of a wire is no hole.
+        // A need that the vector itself states is not a gap.
         Verdict::NotAsked { .. } if !scenario.vector.needs.is_empty() => return None,
         Verdict::NotAsked { why } => format!("not asked: {why}"),
     };

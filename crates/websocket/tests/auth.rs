@@ -1,5 +1,5 @@
-//! The auth hook of a WebSocket server, on a socket of our own and on a route of axum: what it sees, what it may answer, and what
-//! ends when a credential expires.
+//! The auth hook of a WebSocket server, on its own socket and on a route of axum: its input, its possible results,
+//! and what ends when a credential expires.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 mod common;
@@ -23,7 +23,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 const METADATA: &str = "https://agent.example/.well-known/oauth-protected-resource";
 
-/// Asks for a WebSocket by hand; the head and the body of a refusal, in lower case.
+/// Requests an upgrade by hand. Returns the head and the body of a refusal, in lower case.
 async fn asked(address: &str, headers: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let request = format!(
@@ -38,7 +38,7 @@ async fn asked(address: &str, headers: &str) -> String {
     String::from_utf8(head).unwrap().to_ascii_lowercase()
 }
 
-/// A server that is polled until the test ends, on a socket of its own and, with the feature, on a route of axum.
+/// Servers that are polled until the test ends: one on its own socket and, with the feature, one on a route of axum.
 async fn served(options: UpgradeOptions) -> Vec<(String, Box<dyn std::any::Any>)> {
     let listener = listen(options.clone()).await;
     let address = listener.address().to_string();
@@ -121,7 +121,7 @@ async fn the_hook_sees_the_request_and_its_address() {
         assert_eq!((asked.method(), asked.path(), asked.query()), ("GET", "/agent", Some("mode=test")));
         assert_eq!(asked.headers("x-token").collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(asked.header("upgrade"), Some("websocket"));
-        // Routes of somebody else's server know the address only if that server tells it.
+        // In a route of another server the address is known only if that server provides it.
         let address = asked.address().map(|address| address.is_loopback());
         assert_eq!(address, (nth == 0).then_some(true));
         assert!(asked.certificates().is_empty());
@@ -154,7 +154,7 @@ fn short(_: AuthRequest) -> std::future::Ready<Result<Credential, AuthRefusal>> 
     std::future::ready(Ok(credential.expires_in(Duration::from_millis(200))))
 }
 
-/// What a client sees that is none of ours.
+/// The view of a client that is not of this library.
 #[tokio::test]
 async fn a_connection_whose_credential_expires_is_closed_with_1008() {
     for (address, _serving) in served(UpgradeOptions::new().auth(short)).await {
@@ -168,7 +168,7 @@ async fn a_connection_whose_credential_expires_is_closed_with_1008() {
             }
             other => panic!("{other:?}"),
         }
-        // The close frame arrived whole: the end is not a reset.
+        // The close frame arrived whole, so the end is not a reset.
         assert!(matches!(in_time("the end", client.next()).await, None | Some(Err(Error::ConnectionClosed))));
     }
 }
@@ -200,7 +200,7 @@ async fn a_link_ends_at_the_deadline_of_its_credential() {
     let hour = Duration::from_secs(3600);
     let options = UpgradeOptions::new()
         .auth(async |_| Ok(Credential::of(Principal("ada".into())).expires_in(Duration::from_secs(3600))));
-    // On a clock that jumps, no ping is answered in time.
+    // With a clock that jumps, no ping is answered in time.
     let options = options.link(LinkOptions::new().no_pings());
     let mut listener = listen(options).await;
     let url = listener.endpoint().0;
@@ -216,12 +216,12 @@ async fn a_link_ends_at_the_deadline_of_its_credential() {
     assert!(event(&mut server).await.is_none());
 }
 
-/// One credential of the HTTP server, one of the hook: the earlier one counts.
+/// One credential of the HTTP server, one of the hook: the earlier expiry counts.
 #[tokio::test]
 async fn an_http_servers_credential_ends_the_connection_too() {
     let (upgrades, listener): (Upgrades, _) = rescind_websocket::mount(UpgradeOptions::new());
     let _serving = serving(listener);
-    // The listener ends with the last of them.
+    // The listener ends when the last of them is dropped.
     let _kept = upgrades.clone();
     let tcp = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();

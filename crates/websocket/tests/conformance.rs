@@ -1,6 +1,8 @@
-//! The WebSocket wire against the contract: over real sockets, over a narrow pipe, over TLS and through a route.
+//! Checks the WebSocket transport against the contract: over real sockets, over a narrow pipe, over TLS and through a
+//! route.
 //!
-//! Three rules ask for what a WebSocket has not: it cannot go on behind a message it refuses, and cannot be closed one way.
+//! Three rules need features that a WebSocket does not have: it cannot continue after a message that it refuses, and
+//! it cannot be closed in one direction.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 mod common;
@@ -15,7 +17,7 @@ fn options() -> LinkOptions {
     LinkOptions::new().max_frame(400 * 1024)
 }
 
-/// Either side of a connection may be the client: `true` gives the server's end first.
+/// Either side of a connection may be the client. `true`: the server's end comes first.
 #[derive(Debug)]
 struct Tcp(bool);
 

@@ -1,4 +1,4 @@
-//! What messages of every kind become, against tungstenite's own client and server.
+//! How messages of every kind are received, against tungstenite's client and server.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 mod common;
@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 
 type Client = WebSocketStream<TcpStream>;
 
-/// A link of our server and tungstenite's client.
+/// A link of our server, and tungstenite's client.
 async fn served(options: LinkOptions) -> (Link, Client) {
     let mut listener = listen(UpgradeOptions::new().link(options)).await;
     let url = listener.endpoint().0;
@@ -33,7 +33,7 @@ fn listener_address(url: &str) -> String {
     url.trim_start_matches("ws://").trim_end_matches('/').to_owned()
 }
 
-/// The close code tungstenite reads, after skipping what else was sent.
+/// The close code that tungstenite reads. Earlier messages are skipped.
 async fn close_code(client: &mut Client) -> u16 {
     loop {
         match in_time("the close frame", client.next()).await {
@@ -45,7 +45,7 @@ async fn close_code(client: &mut Client) -> u16 {
     }
 }
 
-/// The refusal, then the end of input; then the close frame with this code.
+/// Expects the refusal, then the end of input, then the close frame with this code.
 async fn refused(mut link: Link, mut client: Client, why: BadFrame, code: u16) {
     match event(&mut link).await {
         Some(Ok(TransportEvent::Rejected { why: told, .. })) => assert_eq!(told, why),
@@ -81,7 +81,7 @@ async fn our_client_speaks_with_a_server_of_somebody_else() {
     let server = async {
         let (socket, _) = tcp.accept().await.unwrap();
         let mut server = tokio_tungstenite::accept_async(socket).await.unwrap();
-        // Right behind the handshake's answer: it must not be lost.
+        // Sent directly after the handshake's answer. It must not be lost.
         server.feed(Message::text("\"first\"")).await.unwrap();
         server.flush().await.unwrap();
         assert_eq!(server.next().await.unwrap().unwrap(), Message::text("\"ours\""));
@@ -117,7 +117,7 @@ async fn fragments_are_one_frame_and_pings_may_come_between() {
     client.feed(part(b"", Data::Continue, false)).await.unwrap();
     client.send(part(b"3]", Data::Continue, true)).await.unwrap();
     assert_eq!(body(&mut link).await, "[1,2,3]");
-    // A character may be cut in two.
+    // A character may be split in two.
     client.feed(part(b"\"\xc3", Data::Text, false)).await.unwrap();
     client.send(part(b"\xa9\"", Data::Continue, true)).await.unwrap();
     assert_eq!(body(&mut link).await, "\"\u{e9}\"");
@@ -167,7 +167,7 @@ async fn fragments_over_the_limit_together_are_refused_too() {
 #[tokio::test]
 async fn a_client_that_still_writes_its_oversize_message_reads_why_it_was_refused() {
     let (link, client) = served(LinkOptions::new().max_frame(1000)).await;
-    // 8 MiB are more than the sockets hold: unread, they would make the system throw our last words away.
+    // 8 MiB are more than the sockets buffer. If they were not read, the system would discard the close frame.
     let (mut write, mut read) = client.split();
     let writing = tokio::spawn(async move {
         let _ = write.send(Message::text("x".repeat(8 << 20))).await;
@@ -254,7 +254,7 @@ async fn the_peers_close_code_says_whether_it_ended_well() {
             }
             other => panic!("expected the end, got {other:?}"),
         }
-        // Its close frame was answered, though nobody closed this side.
+        // Its close frame was answered, although this side was not closed.
         assert_eq!(close_code(&mut client).await, code);
         assert!(link.tx.as_mut().start_send(common::frame(rescind_core::Lane::Data, "{}")).is_err());
     }

@@ -1,4 +1,4 @@
-//! Who is let in: each refusal with its status, on a socket of our own and on a route of axum.
+//! The admission of clients: each refusal with its status, on its own socket and on a route of axum.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 mod common;
@@ -15,7 +15,7 @@ use rescind_websocket::{UpgradeOptions, WebSocketListener, connect, upgrade};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A good request, in the order of its lines.
+/// A valid request, in the order of its lines.
 const GOOD: [(&str, &str); 5] = [
     ("Host", "127.0.0.1"),
     ("Connection", "keep-alive, Upgrade"),
@@ -24,7 +24,7 @@ const GOOD: [(&str, &str); 5] = [
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 
-/// The request with these lines put in, in place of those of the same name; an empty value takes one out.
+/// The request with these lines in place of those of the same name. An empty value removes a line.
 fn request(line: &str, other: &[(&str, &str)]) -> String {
     let kept = GOOD.iter().filter(|(name, _)| other.iter().all(|(changed, _)| changed != name));
     let lines = kept.chain(other.iter().filter(|(_, value)| !value.is_empty()));
@@ -33,7 +33,7 @@ fn request(line: &str, other: &[(&str, &str)]) -> String {
     lines.join("\r\n") + "\r\n\r\n"
 }
 
-/// What is answered up to the end of the head.
+/// The answer up to the end of its head.
 async fn head_of(socket: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -77,7 +77,7 @@ fn strict() -> UpgradeOptions {
 
 type Change<'a> = (&'a str, &'a str);
 
-/// Request line, changed headers, status, what the answer's head must hold.
+/// Request line, changed headers, status, a part of the answer's head.
 const TABLE: &[(&str, &[Change<'_>], u16, &str)] = &[
     ("GET /agent", &[], 101, "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
     ("GET /agent?token=1", &[], 101, "upgrade: websocket"),
@@ -143,7 +143,7 @@ async fn a_route_of_axum_asks_the_same() {
             accept(&mut listener).await.unwrap();
         }
     }
-    // The application's other routes are its own.
+    // The application's other routes are not affected.
     assert_eq!(status(&asked(&address, request("GET /", &[("Host", "evil.example")])).await), 200);
 }
 
@@ -172,8 +172,8 @@ async fn an_upgrade_over_http_1_0_is_refused_under_a_route_of_axum() {
     assert_eq!(status(&head), 426, "{head}");
 }
 
-/// What comes over the socket is what the docs list, no more and no less: their table is held against `TABLE` and the two
-/// statuses that have tests of their own below.
+/// The docs list exactly the statuses that a socket receives: their table is compared with `TABLE` and with the two
+/// statuses that have separate tests below.
 #[test]
 fn the_docs_list_every_refusal() {
     let docs = include_str!("../src/refusals.md");
@@ -269,7 +269,7 @@ async fn a_slow_handshake_holds_up_no_other() {
     let (client, server) = tokio::join!(Box::new(connect(&url)).open(), accept(&mut listener));
     client.unwrap();
     server.unwrap();
-    // One of the slow ones goes on, and is let in.
+    // One of the slow clients continues and is accepted.
     let rest = request("", &[("Host", "")]).replacen(" HTTP/1.1\r\n", "0.1\r\n", 1);
     let mut first = slow.remove(0);
     first.write_all(rest.as_bytes()).await.unwrap();
@@ -299,7 +299,7 @@ async fn a_server_that_does_not_answer_is_given_up() {
 
 #[tokio::test]
 async fn over_the_limit_of_handshakes_a_request_gets_503() {
-    // One address may have half of them.
+    // One address may use half of them.
     let mut listener = listen(UpgradeOptions::new().handshakes(4)).await;
     let address = listener.address().to_string();
     let slow = [TcpStream::connect(&address).await.unwrap(), TcpStream::connect(&address).await.unwrap()];
@@ -328,7 +328,8 @@ async fn a_head_without_end_is_refused() {
     refused.unwrap_err();
 }
 
-/// A server bound to more than loopback also takes addresses, but no names: none can be led to it unseen.
+/// A server that is bound to more than loopback also accepts IP addresses, but no names: no page can be directed to
+/// it without notice (DNS rebinding).
 #[tokio::test]
 async fn a_server_for_other_machines_takes_addresses() {
     let mut listener = WebSocketListener::builder().bind("0.0.0.0:0").await.unwrap();
@@ -412,7 +413,7 @@ async fn wss_trusts_only_whom_it_is_told_to() {
     let error = client.unwrap_err();
     assert!(error.to_string().contains("TLS with 127.0.0.1"), "{error}");
     server.unwrap_err();
-    // Somebody without TLS does no harm.
+    // A client without TLS has no effect on others.
     let mut plain = TcpStream::connect(listener.address()).await.unwrap();
     plain.write_all(request("GET /", &[]).as_bytes()).await.unwrap();
     accept(&mut listener).await.unwrap_err();
@@ -427,7 +428,7 @@ async fn wss_trusts_only_whom_it_is_told_to() {
     assert!(swapped.is_err(), "a key of another certificate is no key");
 }
 
-/// A page's own client: what a browser sends, its `Origin` included.
+/// The client of a page: the request of a browser, including its `Origin`.
 #[tokio::test]
 async fn tungstenites_client_with_an_origin_is_let_in_by_list() {
     use tokio_tungstenite::tungstenite::client::IntoClientRequest;

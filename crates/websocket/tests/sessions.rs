@@ -1,4 +1,4 @@
-//! Whole conversations: cancels, answers and ends over WebSocket.
+//! Complete sessions: cancels, answers and ends over WebSocket.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
 mod common;
@@ -29,7 +29,7 @@ async fn say(client: &mut Client, message: Value) {
     client.send(Message::text(message.to_string())).await.unwrap();
 }
 
-/// The next text message; pings are passed over.
+/// The next text message. Pings are skipped.
 async fn hear(client: &mut Client) -> Value {
     loop {
         match in_time("a message", client.next()).await {
@@ -107,7 +107,7 @@ async fn a_client_that_goes_away_cancels_what_it_asked_for() {
     serving.abort();
 }
 
-/// 004: one envelope a text message, and of its wires this is the one we carry.
+/// 004: each text message has one envelope. Of the transports in that document, this library carries this one.
 // covers: 004-18, 004-20
 #[tokio::test]
 async fn abp_is_one_envelope_a_text_message() {
@@ -130,7 +130,8 @@ async fn abp_is_one_envelope_a_text_message() {
     in_time("the end", peer.closed()).await.unwrap();
 }
 
-/// ACP's draft of its HTTP and WebSocket binding: binary frames are ignored. Here: and the session goes on.
+/// ACP's draft of its HTTP and WebSocket binding: binary frames are ignored. This test also checks that the session
+/// continues.
 //
 #[tokio::test]
 async fn acp_ignores_binary_messages_and_goes_on() {
@@ -166,7 +167,8 @@ async fn a_frame_that_is_no_json_gets_its_error_and_the_session_goes_on() {
     assert_eq!(hear(&mut client).await["id"], 1);
 }
 
-/// What was accepted before a message that ends reading is still answered, and only then the connection closes.
+/// Requests that were accepted before a message that ends reading are still answered. The connection closes after
+/// that.
 #[tokio::test]
 async fn an_oversize_message_costs_no_answer_that_was_owed() {
     let (peer, mut client) = fixture("acp", LinkOptions::new().max_frame(4096)).await;
@@ -222,7 +224,7 @@ async fn a_cancel_is_heard_behind_four_thousand_answers_nobody_reads() {
         .await;
     assert_eq!(in_time("the handler's end", told.recv()).await, Some(CauseKind::Peer));
     println!("a cancel behind 4,000 unread answers: {:?}", asked.elapsed());
-    // And everything asked for is there once it is read.
+    // All answers arrive when they are read.
     let mut answered = std::collections::BTreeSet::new();
     while answered.len() < 4001 {
         answered.insert(hear(&mut client).await["id"].as_i64().unwrap());

@@ -1,4 +1,5 @@
-//! Clients told apart by their addresses: one of them holds connections for nothing, and others are let in.
+//! Clients that differ by their addresses: one of them holds connections without using them, and others are still
+//! accepted.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -45,7 +46,7 @@ async fn serve() -> (String, ServerCounts, JoinHandle<()>) {
     (url, counts, tokio::spawn(async move { server.run().await.unwrap() }))
 }
 
-/// Its code and reason, once the server closes it. Until then pings are answered.
+/// Waits until the server closes it, and returns the code and the reason. Until then pings are answered.
 async fn closed(client: &mut Client) -> (u16, String) {
     in_time("the close", async {
         loop {
@@ -89,7 +90,7 @@ async fn idle_connections_that_answer_pings_make_room_for_others() {
     for _ in 0..5 * MOST {
         idle.push(client(&url, MALLORY).await);
     }
-    // The oldest, closed as an idle one is.
+    // The oldest one is closed in the same way as an idle one.
     assert_eq!(closed(&mut idle[0]).await.0, 1001);
     let answering: Vec<_> = idle
         .into_iter()
@@ -142,7 +143,7 @@ async fn slow_handshakes_of_one_address_leave_half_to_others() {
     let (ada, link) = tokio::join!(client(&url, ADA), accept(&mut listener));
     link.unwrap();
     drop(ada);
-    // Over twice its share it is cut off, within that it is told.
+    // Above twice its share a connection is cut off without a response. Below that it gets one.
     let mut told = Vec::new();
     let last = slow.last_mut().unwrap();
     let _ = last.write_all(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").await;

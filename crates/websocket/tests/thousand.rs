@@ -1,4 +1,4 @@
-//! A thousand idle connections, alone in their process so that its memory is theirs.
+//! A thousand idle connections, in a separate process, so that its memory is theirs.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 
@@ -9,7 +9,7 @@ use rescind_core::{Link, Listener, Transport};
 use rescind_websocket::{UpgradeOptions, connect};
 
 const CONNECTIONS: usize = 1000;
-/// What one end of an idle connection may hold, in bytes.
+/// The limit in bytes for one end of an idle connection.
 const BUDGET: usize = 48 * 1024;
 
 /// Resident memory, in bytes.
@@ -26,7 +26,7 @@ async fn exchange(client: &mut Link, server: &mut Link, number: usize) {
 
 #[tokio::test]
 async fn a_thousand_idle_connections_keep_to_their_memory() {
-    // Both ends of each are here.
+    // Both ends of each connection are in this process.
     rescind_testkit::allow_open_files(2 * CONNECTIONS as u64 + 100).unwrap();
     let mut listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
@@ -37,7 +37,7 @@ async fn a_thousand_idle_connections_keep_to_their_memory() {
         let (mut client, mut server) = (client.unwrap(), server.unwrap());
         exchange(&mut client, &mut server, number).await;
         links.push((client, server));
-        // The first ones bring along what the process needs once.
+        // The first connections also allocate what the process needs once.
         if number == 9 {
             before = resident();
         }

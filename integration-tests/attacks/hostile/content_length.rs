@@ -1,4 +1,4 @@
-//! Heads of Content-Length framing, over byte streams.
+//! Header blocks of Content-Length framing, over byte streams.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(super) fn inputs() -> Inputs {
     inputs
 }
 
-/// Each on a connection of its own; over stdio, to a process of its own.
+/// Each on a separate connection; over stdio, in a separate process.
 pub(super) fn play_all(wire: Wire, inputs: &Inputs) {
     const FRAMING: [&str; 2] = ["--framing", "content-length"];
     run(async {
@@ -65,7 +65,7 @@ pub(super) fn play_all(wire: Wire, inputs: &Inputs) {
             for input in inputs {
                 let mut target = Target::speaking(wire, wire.dialect(), &FRAMING);
                 one(&mut target, input).await;
-                // At the end of its input it ends by itself, and says that all is well.
+                // The process ends with its input, with a success status.
                 poll_until("it ends with its input", async || target.has_ended_well()).await;
                 target.end();
             }

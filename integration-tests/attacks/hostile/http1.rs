@@ -1,4 +1,4 @@
-//! Requests of HTTP/1.1 that are malformed, or ask for what there is not.
+//! HTTP/1.1 requests that are malformed or name something that does not exist.
 
 use super::Inputs;
 use super::json::echo;
@@ -67,7 +67,7 @@ fn lines(body: &str, length: &str) -> Inputs {
     lines.iter().map(|line| raw(line, &[HOST, TYPE, ACCEPT, length], body)).collect()
 }
 
-/// How long the body is.
+/// Errors in the length of the body.
 fn lengths(body: &str, length: &str) -> Inputs {
     let lengths = [
         "Content-Length: -1",
@@ -163,7 +163,7 @@ fn sessions(wire: Wire, body: &str, length: &str) -> Inputs {
     inputs
 }
 
-/// HTTP/2 that is none, and TLS where none is spoken.
+/// Invalid HTTP/2, and TLS to a server without TLS.
 fn others() -> Inputs {
     let settings = b"\0\0\0\x04\0\0\0\0\0\0\0\x05\x01\x05\0\0\0\x01\xff\xff\xff\xff\xff";
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -175,7 +175,7 @@ fn others() -> Inputs {
     ]
 }
 
-/// Handshakes of WebSocket with one thing wrong each.
+/// WebSocket handshakes with one error each.
 pub(super) fn handshakes() -> Inputs {
     let right = upgrade("127.0.0.1");
     let wrong = [

@@ -1,8 +1,8 @@
-//! Messages that are no JSON, or JSON that is no message. Characters are in `text.rs`.
+//! Messages that are not JSON, or JSON that is not a message. Errors in characters are in `text.rs`.
 
 use super::{Inputs, SEED, text};
 
-/// What each request carries, so that those of MCP 2026-07-28 pass up to what is wrong with them.
+/// The members that each request carries, so that those of MCP 2026-07-28 are processed up to their error.
 const META: &str = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 const VALUES: [&str; 9] = ["null", "true", "1", "1.5", r#""x""#, "[]", "{}", "[1]", r#"{"a":1}"#];
 
@@ -21,7 +21,7 @@ pub(super) fn classes() -> [(&'static str, Inputs); 10] {
     ]
 }
 
-/// An echo with this id and value, as they are written here.
+/// An echo with this id and value, written unchanged.
 pub(super) fn echo(id: &str, value: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"test/echo","params":{{"value":{value},{META}}}}}"#)
 }
@@ -30,7 +30,7 @@ fn bytes(texts: impl IntoIterator<Item = String>) -> Inputs {
     texts.into_iter().map(String::into_bytes).collect()
 }
 
-/// Pseudo-random numbers, the same each time.
+/// Pseudorandom numbers, the same each time.
 pub(super) struct Numbers(u64);
 
 impl Numbers {

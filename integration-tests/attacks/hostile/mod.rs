@@ -1,6 +1,8 @@
-//! Input that is malformed at each level: messages over every transport, the framing of byte streams, frames of WebSocket, requests of HTTP.
+//! Malformed input at each level: messages over every transport, the framing of byte streams, frames of WebSocket,
+//! requests of HTTP.
 //!
-//! After each class an honest client is served, nothing runs, the process has the descriptors it had, and no panic on its stderr.
+//! After each class an honest client is served, no handler runs, the process has as many descriptors as before, and
+//! its stderr has no panic.
 
 mod content_length;
 mod http1;
@@ -22,13 +24,13 @@ use crate::stream::{Stream, request, tcp};
 use crate::target::{Target, Wire};
 use crate::{in_time, play, poll_until};
 
-/// What seeds the list of inputs: the same list each time.
+/// The seed of the list of inputs, which is the same each time.
 const SEED: u64 = 17;
 /// How many inputs of a class a debug build plays.
 const SAMPLE: usize = 4;
-/// Whoever reads what came back to malformed input waits no longer for more.
+/// How long a reader waits for more after malformed input.
 const SILENCE: Duration = Duration::from_millis(20);
-/// Connections at once, each with one input.
+/// Concurrent connections, each with one input.
 const AT_ONCE: usize = 16;
 
 type Inputs = Vec<Vec<u8>>;
@@ -66,7 +68,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// All in release, else some of them from the first to the last.
+/// All inputs in release, otherwise some of them from the first to the last.
 fn sample(inputs: Inputs) -> Inputs {
     if !cfg!(debug_assertions) {
         return inputs;
@@ -75,7 +77,8 @@ fn sample(inputs: Inputs) -> Inputs {
     inputs.into_iter().step_by(step).collect()
 }
 
-/// Messages over a transport that carries frames, each followed by an echo that is answered unless the connection was closed.
+/// Messages over a transport of frames. Each is followed by an echo, which is answered unless the connection was
+/// closed.
 fn frames(wire: Wire, inputs: &Inputs) {
     run(async {
         let mut field = Field::open(wire, &[]).await;
@@ -107,7 +110,7 @@ fn frames(wire: Wire, inputs: &Inputs) {
             }
         }
         if wire == Wire::Stdio {
-            // The honest client comes over the same streams.
+            // The honest client uses the same streams.
             honest_over(stream.as_mut().unwrap()).await;
         }
         drop(stream);
@@ -115,7 +118,7 @@ fn frames(wire: Wire, inputs: &Inputs) {
     });
 }
 
-/// Messages as bodies of POSTs, in a session where there is one. Each has a response.
+/// Messages as bodies of POSTs, in a session if there are sessions. Each has a response.
 fn posts(wire: Wire, inputs: &Inputs) {
     run(async {
         let field = Field::open(wire, &[]).await;
@@ -131,7 +134,7 @@ fn posts(wire: Wire, inputs: &Inputs) {
     });
 }
 
-/// Bytes on a socket of their own each, of which some are answered.
+/// Bytes on a separate socket each. Some of them are answered.
 fn sockets(wire: Wire, inputs: &Inputs) {
     run(async {
         let field = Field::open(wire, &[]).await;
@@ -148,18 +151,18 @@ fn sockets(wire: Wire, inputs: &Inputs) {
     });
 }
 
-/// `play`, whose failures are panics.
+/// Runs `play`. Its failures become panics.
 fn run(test: impl Future<Output = ()>) {
     play(test).unwrap_or_else(|failed| panic!("{:?}", failed.message()));
 }
 
-/// The beginning of an input, to be found in the list.
+/// The beginning of an input, by which it can be found in the list.
 fn shown(input: &[u8]) -> String {
     let start: Vec<u8> = input.iter().copied().take(160).collect();
     format!("{:?} ({} bytes)", String::from_utf8_lossy(&start), input.len())
 }
 
-/// The fixture, and what it was like before.
+/// The fixture, and its state before the attack.
 struct Field {
     target: Target,
     honest: Option<Honest>,
@@ -184,7 +187,7 @@ impl Field {
         stream
     }
 
-    /// Everything is as it was.
+    /// Checks that everything is as before.
     async fn close(mut self) {
         if let Some(honest) = &self.honest {
             self.target.assert_runs();
@@ -198,7 +201,7 @@ impl Field {
     }
 }
 
-/// The honest client of stdio, in the streams of the other: an echo, a cancel, and nothing that runs.
+/// The honest client of stdio, on the streams of the attacker: an echo, a cancel, and no handler that still runs.
 async fn honest_over(stream: &mut Stream) {
     let echoed = ask(stream, 1001, "test/echo", json!({"value": 5})).await;
     assert_eq!(echoed["result"]["value"], 5);

@@ -1,9 +1,9 @@
-//! Bytes and characters that texts must not have, or rarely do.
+//! Bytes and characters that are invalid or rare in text.
 
 use super::Inputs;
 use super::json::echo;
 
-/// Where a text can be in a message; `TEXT` stands for it.
+/// The places of text in a message. `TEXT` is replaced.
 const PLACES: [&str; 5] = [
     r#"{"jsonrpc":"2.0","id":1,"method":"test/echo","params":{"value":"TEXT"}}"#,
     r#"{"jsonrpc":"2.0","id":"TEXT","method":"test/echo","params":{}}"#,

@@ -1,4 +1,4 @@
-//! Frames that RFC 6455 forbids, or that end nowhere.
+//! Frames that RFC 6455 forbids, and frames without an end.
 
 use tokio::io::AsyncReadExt as _;
 use tokio::time::timeout;
@@ -36,7 +36,7 @@ pub(super) fn inputs() -> Inputs {
     for opcode in [TEXT, BINARY, CLOSE, PING] {
         inputs.push(vec![LAST | opcode, 2, b'{', b'}']);
     }
-    // Lengths: over the limit, over 63 bits, longer than needed, and more than there is.
+    // Lengths: over the limit, over 63 bits, longer than needed, and longer than the data.
     for length in [0_u64, 1, 125, 126, 65_535, 16 << 20, (16 << 20) + 1, 1 << 40, u64::MAX >> 1, u64::MAX] {
         for opcode in [TEXT, BINARY, CLOSE, PING, PONG] {
             let length = length.to_be_bytes();
@@ -46,14 +46,14 @@ pub(super) fn inputs() -> Inputs {
     for opcode in [CLOSE, PING, PONG] {
         inputs.push(frame(LAST | opcode, &[b'x'; 126]));
     }
-    // Close frames: a code that is cut, forbidden codes, reasons that are not UTF-8.
+    // Close frames: an incomplete code, forbidden codes, reasons that are not UTF-8.
     inputs.push(frame(LAST | CLOSE, b"\x03"));
     for code in [0_u16, 999, 1004, 1005, 1006, 1015, 2999, 5000, 65_535] {
         inputs.push(frame(LAST | CLOSE, &code.to_be_bytes()));
     }
     inputs.push(frame(LAST | CLOSE, b"\x03\xe8\xff\xff"));
     inputs.push([frame(LAST | CLOSE, b""), frame(LAST | TEXT, &message)].concat());
-    // Not UTF-8, also across fragments.
+    // Text that is not UTF-8, also across fragments.
     for bad in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"{\"a\":\"\x80\"}"] {
         inputs.push(frame(LAST | TEXT, bad));
         inputs.push([frame(TEXT, &bad[..1]), frame(LAST, &bad[1..])].concat());
@@ -71,7 +71,7 @@ pub(super) fn inputs() -> Inputs {
     inputs
 }
 
-/// Each after a handshake of its own.
+/// Each input after a separate handshake.
 pub(super) fn play_all(wire: Wire, inputs: &Inputs) {
     run(async {
         let mut field = Field::open(wire, &[]).await;

@@ -1,4 +1,4 @@
-//! Bodies and frames that never end, that belong to no session, or to sessions with long names.
+//! Bodies and frames that never end, that have no session, or that have sessions with long names.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::target::{Target, Wire};
 
 const SOCKETS: usize = 30;
 const STREAMS: usize = 60;
-/// What is claimed beyond what is sent.
+/// How many more bytes are announced than sent.
 const MISSING: usize = 1000;
-/// Who takes nothing more by then takes nothing more.
+/// A stream that accepts nothing for this time accepts no more.
 const STUCK: Duration = Duration::from_secs(4);
 
 pub(super) async fn unfinished_frames(field: &mut Field) {
@@ -40,7 +40,8 @@ pub(super) async fn unfinished_frames(field: &mut Field) {
     });
     join_all(written.map(|written| timeout(STUCK, written))).await;
     if field.target.wire == Wire::NamedPipe {
-        // Without addresses each connection is a client of its own: all of them together leave no room for another's new request.
+        // Without addresses each connection counts as a client. All of them together leave no room for another
+        // client's new request.
         field.others_can_cancel().await;
     } else {
         field.others_are_served().await;
@@ -90,7 +91,7 @@ fn head(target: &Target, session: &[(&str, String)], length: usize) -> String {
     head + "\r\n"
 }
 
-/// The status of the response, as soon as it is there.
+/// The status of the response, as soon as it arrives.
 async fn status(stream: &mut TcpStream) -> u16 {
     let mut line = [0; 12];
     in_time("a status", stream.read_exact(&mut line)).await.unwrap();
@@ -104,7 +105,7 @@ pub(super) async fn without_a_session(field: &mut Field) {
         let mut stream = tcp(&field.target).await;
         stream.write_all(head(&field.target, &[], echo.len()).as_bytes()).await.unwrap();
         assert_eq!(status(&mut stream).await, 413, "before a byte of the body is there");
-        // The rest of it finds nobody who reads.
+        // The rest of the body is not read.
         let sent = timeout(STUCK / 2, stream.write_all(echo.as_bytes())).await;
         assert!(!matches!(sent, Ok(Ok(()))), "a body that was refused is read to its end");
         sockets.push(stream);
@@ -126,13 +127,14 @@ pub(super) async fn long_session_names(field: &mut Field) {
             let name = format!("{name}-{}", "s".repeat(LENGTH));
             let prompt = request(1, "session/prompt", &json!({"sessionId": name, "prompt": []}));
             let mut session = client.session.clone();
-            // In the header and in the body, or in the body alone. Such a header makes the head too large.
+            // The name is in the header and in the body, or only in the body. In the header it makes the head too
+            // large.
             let in_header = number % 2 == 0;
             if in_header {
                 session.push(("Acp-Session-Id", name));
             }
             let post = head(&field.target, &session, prompt.len()) + &prompt;
-            // A refusal before the body was read ends the connection.
+            // A refusal before the body is read ends the connection.
             let mut stream = tcp(&field.target).await;
             drop(stream.write_all(post.as_bytes()).await);
             let refused = if in_header { 431 } else { 400 };

@@ -1,4 +1,4 @@
-//! What one client makes the process hold: its peak, and what is left 10 s after that client has gone.
+//! How much memory one client can make the process use: its peak, and what is left 10 s after the client has gone.
 
 mod bodies;
 mod requests;
@@ -14,13 +14,13 @@ use crate::honest::Honest;
 use crate::play;
 use crate::target::{Target, Wire};
 
-/// The most that the process may hold, in MiB.
+/// The highest allowed memory of the process, in MiB.
 const PEAK: u64 = 384;
-/// What it may hold so long after the attacker has left.
+/// The highest allowed memory after the attacker has left, in MiB.
 const AFTER: u64 = 64;
 const SOON: Duration = Duration::from_secs(10);
 
-/// 15 MiB: a body or frame that is within the limit for frames.
+/// 15 MiB: a body or frame within the limit for frames.
 const LARGE: usize = 15 << 20;
 
 type Attack = fn(Wire) -> Trial;
@@ -42,7 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         (&Wire::ALL, |wire| row("large_queue", wire, requests::large_queue)),
         (&[Wire::Acp], |wire| row("long_session_names", wire, bodies::long_session_names)),
-        // ACP has no tokens of progress: over the streams it is MCP that is attacked.
+        // ACP has no progress tokens: over the streams the attack uses MCP.
         (&STREAMS, |wire| row_of("long_tokens", wire, "mcp", requests::long_tokens)),
         (&[Wire::Streamable, Wire::Stateless], |wire| row("long_tokens", wire, requests::long_tokens)),
         (&Wire::ALL, |wire| row("large_values", wire, requests::large_values)),
@@ -71,15 +71,15 @@ where
     })
 }
 
-/// The fixture, and an honest client of it.
+/// The fixture, and its honest client.
 struct Field {
     target: Target,
-    /// None over stdio, which has one client.
+    /// `None` over stdio, which has one client.
     honest: Option<Honest>,
-    /// A request of the honest client that runs since before the attack.
+    /// A request of the honest client that has run since before the attack.
     running: Option<Call<Value>>,
     was_served: bool,
-    /// Connections of the attacker.
+    /// The connections of the attacker.
     held: Vec<Box<dyn std::any::Any>>,
 }
 
@@ -94,12 +94,12 @@ impl Field {
         Self { target, honest, running, was_served: false, held: Vec::new() }
     }
 
-    /// Keeps what the attacker has open until it leaves.
+    /// Keeps a connection of the attacker open until it leaves.
     fn hold(&mut self, open: impl std::any::Any) {
         self.held.push(Box::new(open));
     }
 
-    /// In the middle of the attack the honest client cancels what it began before.
+    /// During the attack the honest client cancels the request that it started before.
     async fn others_can_cancel(&mut self) {
         self.was_served = true;
         if let (Some(honest), Some(call)) = (&self.honest, self.running.take()) {
@@ -107,7 +107,7 @@ impl Field {
         }
     }
 
-    /// The same, and it can begin new requests.
+    /// The same, and it can start new requests.
     async fn others_are_served(&mut self) {
         self.others_can_cancel().await;
         if let Some(honest) = &self.honest {
@@ -115,7 +115,7 @@ impl Field {
         }
     }
 
-    /// The attacker leaves. Over stdio the process goes with it, and holds nothing then.
+    /// The attacker leaves. Over stdio the process ends with it and then has no memory.
     async fn close(mut self, attack: &str) {
         assert!(self.was_served, "a row asks whether others are served");
         let peak = self.target.peak();

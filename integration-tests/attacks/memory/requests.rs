@@ -1,4 +1,4 @@
-//! Whole requests that are large.
+//! Large complete requests.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ pub(super) async fn large_queue(field: &mut Field) {
     for id in 1..=REQUESTS {
         asker.ask(id, "test/wait", json!({"filler": "FILLER"}), &filler).await;
     }
-    // What was accepted hangs. All else is refused.
+    // The accepted requests hang. All others are refused.
     poll_until("each request runs or is refused", async || {
         let refused = asker.heard().refused() as u64;
         if let Some(honest) = &field.honest {
-            // Its own runs too.
+            // The honest client's request runs too.
             return honest.stats().await["running"].as_u64().unwrap() + refused == REQUESTS + 1;
         }
         pause(Duration::from_millis(500)).await;
@@ -51,7 +51,7 @@ pub(super) async fn large_values(field: &mut Field) {
     }
     all_are_settled(&asker).await;
     field.others_are_served().await;
-    // Some were refused perhaps, and each said why.
+    // Some may have been refused. Each refusal has a reason.
     let refused = asker.heard().refused();
     assert!((refused as u64) < REQUESTS, "none was accepted");
     field.hold(asker);

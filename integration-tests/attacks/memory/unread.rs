@@ -1,4 +1,4 @@
-//! Echoes whose answers nobody reads.
+//! Echoes whose answers are not read.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::target::Wire;
 
 const ECHOES: u64 = 900;
 const SIZE: usize = 900_000;
-/// Who takes nothing for so long lets the attacker wait: the attack is over.
+/// A process that reads nothing for this time has stopped reading, and the attack is over.
 const STUCK: Duration = Duration::from_secs(2);
 
 pub(super) async fn over_a_stream(field: &mut Field) {
@@ -24,7 +24,7 @@ pub(super) async fn over_a_stream(field: &mut Field) {
         let echo = request(id, "test/echo", &json!({"value": value}));
         match timeout(STUCK, stream.writer.send(&[echo.into()])).await {
             Ok(Ok(())) => {}
-            // It reads no more, or has closed the connection.
+            // It has stopped reading or closed the connection.
             Ok(Err(_)) | Err(_) => break,
         }
     }
@@ -55,7 +55,7 @@ pub(super) async fn over_http(field: &mut Field) {
         });
         match posted.await {
             Ok(Ok(posted)) => field.hold(posted),
-            // No further stream is to be had, or the connection is closed.
+            // No further stream can be opened, or the connection is closed.
             Ok(Err(_)) | Err(_) => break,
         }
     }

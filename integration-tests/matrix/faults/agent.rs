@@ -1,4 +1,4 @@
-//! The agent at either end: what it can be asked, and what it saw.
+//! The agent at either end: its methods, and its observations.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::valve::Valve;
 use crate::wires::{Door, Setting, Wire, accept};
 use crate::{in_time, until};
 
-/// What handlers saw, in their order, and the gate some of them wait at.
+/// The observations of handlers, in their order, and the gate at which some of them wait.
 #[derive(Clone)]
 pub(crate) struct Seen {
     lines: watch::Sender<Vec<String>>,
@@ -25,7 +25,7 @@ pub(crate) struct Seen {
     alive: Arc<AtomicUsize>,
 }
 
-/// A handler that is there: its future, or its thread.
+/// A handler that exists: its future, or its thread.
 struct Alive {
     seen: Seen,
     name: String,
@@ -49,11 +49,12 @@ impl Seen {
         self.lines.borrow().clone()
     }
 
-    /// Waits until a handler said this.
+    /// Waits until a handler has recorded this.
     pub(crate) async fn until(&self, line: &str) {
         let mut lines = self.lines.subscribe();
         let found = lines.wait_for(|lines| lines.iter().any(|known| known == line));
-        // Who was not signalled was not (L1), or its connection is not known to be lost (L3); whose handler does not begin is not answered.
+        // A missing signal violates L1, or L3 if the connection's loss was not detected. A handler that does not
+        // start violates I1.
         let number = match line.split_once(" signalled: ") {
             Some((_, "disconnected")) => "L3",
             Some(_) => "L1",
@@ -62,17 +63,17 @@ impl Seen {
         in_time(&format!("{number}: {line}"), found).await.unwrap();
     }
 
-    /// The ids under which handlers were asked, in their order.
+    /// The ids of the requests that have handlers, in their order.
     pub(crate) fn ids(&self) -> Vec<RequestId> {
         self.ids.borrow().clone()
     }
 
-    /// How many handlers exist, whatever the machine believes.
+    /// How many handlers exist, regardless of the machine's counters.
     pub(crate) fn alive(&self) -> usize {
         self.alive.load(Ordering::SeqCst)
     }
 
-    /// Lets those through who wait at the gate, now and later.
+    /// Opens the gate for those who wait at it, now and later.
     pub(crate) fn open_gate(&self) {
         self.gate.send_replace(true);
     }
@@ -103,7 +104,8 @@ impl Drop for Alive {
     }
 }
 
-/// A string of so many bytes as it is written: made once, since a debug build takes tens of milliseconds to escape what is long.
+/// A string with this many bytes in its JSON form. It is made once, because a debug build takes tens of milliseconds
+/// to escape a long one.
 fn text_of(bytes: usize) -> Box<RawValue> {
     static MADE: Mutex<BTreeMap<usize, Box<RawValue>>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +113,7 @@ fn text_of(bytes: usize) -> Box<RawValue> {
     made.entry(bytes).or_insert_with(text).clone()
 }
 
-/// What an agent serves.
+/// The methods of an agent.
 pub(crate) fn router(seen: &Seen) -> Router {
     let (wait, clean, deaf, shield, block, told) =
         (seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone(), seen.clone());
@@ -122,12 +124,12 @@ pub(crate) fn router(seen: &Seen) -> Router {
             let bytes = params["bytes"].as_u64().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
             Ok(text_of(bytes))
         })
-        // What handlers saw so far.
+        // The observations so far.
         .method("seen", move |_: CallContext, _: Value| {
             let lines = told.lines();
             async move { Ok(lines) }
         })
-        // Asks its caller to wait.
+        // Calls `wait` on its caller.
         .method("ask", |ctx: CallContext, params: Value| async move {
             let answer: Value = ctx.call("wait", &params).await?;
             Ok(answer)
@@ -151,7 +153,7 @@ pub(crate) fn router(seen: &Seen) -> Router {
                 ctx.stopped::<Value>(cause)
             }
         })
-        // Does not look at its cancel.
+        // Ignores its cancel.
         .method("deaf", move |ctx: CallContext, params: Value| {
             let alive = deaf.enter(&ctx, &params);
             async move {
@@ -208,13 +210,13 @@ impl End {
         self.peer.try_notify("notifications/initialized", &json!({})).expect("room");
     }
 
-    /// Both ways are open: a whole answer comes back.
+    /// Checks both directions with a complete answer.
     pub(crate) async fn echoes(&self) {
         let answer = in_time("I13: an echo", self.peer.call::<_, Value>("echo", &json!({"n": 1}))).await;
         assert_eq!(answer.expect("an echo"), json!({"n": 1}));
     }
 
-    /// Nothing of any request, handler or call is left.
+    /// Waits until nothing of any request, handler or call is left.
     pub(crate) async fn is_clean(&self, which: &str) {
         let clean = |stats: Stats| {
             (stats.slots, stats.running, stats.queued, stats.draining, stats.calls) == (0, 0, 0, 0, 0)
@@ -226,7 +228,7 @@ impl End {
     }
 }
 
-/// Both ends of one connection, and what keeps it.
+/// Both ends of one connection, and its listener.
 pub(crate) struct Ends {
     pub(crate) client: End,
     pub(crate) server: End,
@@ -235,7 +237,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// A connection that has shaken hands, the same limits on either side.
+    /// A connection after its handshake, with the same limits on both sides.
     pub(crate) async fn open(wire: Wire, limits: &Limits) -> Self {
         Self::open_with(wire, Setting::default(), limits).await
     }
@@ -248,13 +250,13 @@ impl Ends {
 }
 
 impl Ends {
-    /// Both ends go at once.
+    /// Closes both ends at once.
     pub(crate) async fn close(self) {
         close(&self.client, &self.server).await;
     }
 }
 
-/// Both ends go at once.
+/// Closes both ends at once.
 pub(crate) async fn close(client: &End, server: &End) {
     for end in [client, server] {
         end.valve.cut();
@@ -262,7 +264,8 @@ pub(crate) async fn close(client: &End, server: &End) {
     }
 }
 
-/// One more connection through a door. Over HTTP it is accepted with its first message, hence both at once.
+/// One more connection through a door. Over HTTP it is accepted with its first message, so both ends are opened
+/// together.
 pub(crate) async fn open_at(door: &mut Door, limits: &Limits) -> (End, End) {
     let Door { listener, transport, .. } = door;
     let opening = async {
@@ -292,7 +295,7 @@ pub(crate) async fn ended(call: Call<Value>) -> String {
     }
 }
 
-/// Limits under which what must end by itself ends soon.
+/// Short limits, so that timeouts end soon.
 pub(crate) fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.detach_grace = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! What is no message, on each wire: the same error everywhere, for that frame alone, and the session goes on.
+//! Frames that are not messages, on each wire: each gets the same error everywhere, and the session continues.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::raw::Raw;
 use crate::wires::{Door, Setting, WIRES, Wire, accept};
 use crate::{alone, trial};
 
-/// The largest frame here, in bytes; room for the deepest one.
+/// The largest frame here, in bytes. The deepest one fits.
 const LIMIT: usize = 256 * 1024;
 const SLOW: usize = 200;
 
@@ -42,7 +42,7 @@ fn is_bare(wire: Wire) -> bool {
     matches!(wire.name, "memory" | "websocket" | "named-pipe" | "http-streamable")
 }
 
-/// A bare client that has shaken hands, and the agent it speaks to.
+/// A raw client after its handshake, and its agent.
 async fn open(wire: Wire, door: &mut Door) -> (Raw, End) {
     let Door { listener, transport, place, .. } = door;
     let asking = async {
@@ -85,7 +85,7 @@ fn deep(depth: usize) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":5,"method":"echo","params":{{"value":{open}{close}}}}}"#)
 }
 
-/// What is wrong, and the error for it: the same on every wire, whatever its framing.
+/// Invalid frames and their errors, which are the same on every wire with any framing.
 fn frames() -> Vec<(Vec<u8>, i64)> {
     let broken = [
         "{",
@@ -109,7 +109,7 @@ async fn refused(wire: Wire) {
     let (mut raw, end) = open(wire, &mut door).await;
     let mut frames = frames();
     if wire.name != "websocket" {
-        // No text message of a WebSocket can hold these; see `covered.rs`.
+        // A text message of a WebSocket cannot contain these; see `covered.rs`.
         frames.push((b"\xff\xfe\x00".to_vec(), -32_700));
         frames.push((b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xc3\x28\"}".to_vec(), -32_700));
     }
@@ -129,7 +129,7 @@ async fn oversize(wire: Wire) {
     let mut door = wire.listen(Setting { max_frame: LIMIT, ..Setting::default() }).await;
     let (mut raw, end) = open(wire, &mut door).await;
     if wire.name == "http-streamable" {
-        // The session goes on; a connection whose body nobody reads to its end does not.
+        // The session continues. A connection whose body is not read completely does not.
         let session = raw.session();
         raw.say(&vec![b'x'; LIMIT + 1]).await;
         is_refused(&mut raw, -32_600, 413, "a body over the limit").await;
@@ -145,7 +145,7 @@ async fn oversize(wire: Wire) {
     end.valve.cut();
 }
 
-/// Each writes one byte in turn; nobody waits for anybody, and the answers are all there.
+/// Each client writes one byte in turn. No client waits for another one, and every answer arrives.
 async fn byte_by_byte(wire: Wire) {
     let mut door =
         wire.listen(Setting { max_frame: LIMIT, idle: Duration::from_secs(300), ..Setting::default() }).await;
@@ -178,7 +178,8 @@ async fn byte_by_byte(wire: Wire) {
     }
 }
 
-/// A line that does not end is dropped as it comes (I11); when it ends its error is told and the next is heard.
+/// A line without an end is dropped while it arrives (I11). When it ends, its error is sent and the next line is
+/// read.
 async fn endless(wire: Wire) {
     let mut door = wire.listen(Setting { max_frame: LIMIT, ..Setting::default() }).await;
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Ten thousand cancels on one connection: it stays as it was, and so does every other request on it.
+//! Ten thousand cancels on one connection: the connection and every other request on it are not affected.
 
 use libtest_mimic::Trial;
 use rescind::dialect::{MCP_2026, Role};
@@ -13,8 +13,8 @@ use crate::{in_time, trial, until};
 
 const ROUNDS: usize = 20;
 const CALLS: usize = 500;
-/// Our client resets 33 streams a second once a burst of 200 is used up, so that ten thousand take five minutes: they are the
-/// nightly run's, which is a release build.
+/// Our client resets 33 streams a second after a burst of 200, so ten thousand take five minutes. The nightly run,
+/// which is a release build, plays all of them.
 const STATELESS_ROUNDS: usize = if cfg!(debug_assertions) { 2 } else { ROUNDS };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -58,8 +58,8 @@ async fn cancels(wire: Wire) {
     ends.close().await;
 }
 
-/// None is withdrawn before it is sent: each has a handler that runs, and hears of its cancel. A burst of streams that end early is
-/// what a server of HTTP/2 closes a connection for.
+/// No call is taken back before it is sent: each has a running handler, which gets the cancel. A server of HTTP/2
+/// closes a connection because of a burst of streams that end early.
 async fn signalled(wire: Wire) {
     let setting = Setting { way: Way::Cuttable, ..Setting::default() };
     let ends = Ends::open_with(wire, setting, &limits()).await;
@@ -68,7 +68,7 @@ async fn signalled(wire: Wire) {
     agent.seen.until("wait 0 began").await;
     let before = agent.peer.stats().started;
     let line = ends.door.line.as_ref().unwrap();
-    // What was opened and given up while the session began is over.
+    // The connections that were opened and closed at the start of the session have ended.
     until("one connection is left", || line.connections().0 - line.connections().1 == 1).await;
     let opened = line.connections();
     for _ in 0..ROUNDS {
@@ -98,7 +98,7 @@ async fn signalled(wire: Wire) {
     ends.close().await;
 }
 
-/// Where leaving an exchange is the cancel, a burst of them is a burst of resets: no GOAWAY comes of it.
+/// If closing an exchange is the cancel, a burst of cancels is a burst of resets. It must not cause a GOAWAY.
 async fn stateless() {
     let listener = HttpServer::new(Stateless::new()).bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;

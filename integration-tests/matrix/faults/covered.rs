@@ -1,6 +1,6 @@
-//! What the crates' own tests prove of a fault on their wire, so that it is not repeated here.
+//! The faults that the crates' own tests cover on their wire, so that they are not repeated here.
 //!
-//! The table in `main.rs` sums it up. `COVERED` names each test; that it is there is a test here.
+//! The table in `main.rs` is a summary. `COVERED` names each test. A test here checks that it exists.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use crate::rows::{ROWS, Tests};
 use crate::there::{Built, is_function};
 
-/// File, from the root of the repository, and the tests in it: functions, or trials by their names.
+/// A file, from the root of the repository, and its tests: functions, or trials by their names.
 const COVERED: [Tests; 17] = [
     (
         "crates/websocket/src/link/tests.rs",
@@ -124,10 +124,11 @@ const COVERED: [Tests; 17] = [
     ),
 ];
 
-/// Whose trials these are.
+/// The folder of these trials.
 const HERE: &str = "integration-tests/matrix/faults/";
 
-/// `others` are all of this program's but these. The trials of it that hold a threat are looked for here too.
+/// `others`: all trials of this program except these. The trials that the threat table names in this program are
+/// looked up here too.
 pub(crate) fn trials(others: &[Trial]) -> Vec<Trial> {
     let built = Arc::new(Built::of(others));
     let there = |(file, tests): Tests, what: &str| {

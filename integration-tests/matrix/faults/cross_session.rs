@@ -1,4 +1,4 @@
-//! Sessions whose requests have the same ids: a cancel hits its own session's and no other (I4).
+//! Sessions whose requests have the same ids: a cancel affects its own session and no other (I4).
 
 use libtest_mimic::Trial;
 use serde_json::json;
@@ -34,7 +34,7 @@ async fn alone_hit(wire: Wire) {
         server.seen.until("wait 2 began").await;
         calls.push(pair);
     }
-    // What has no request of its own cancels every id the others use, as a number and as a text.
+    // A session without requests cancels every id that the others use, as a number and as text.
     let ids = others[0].1.seen.ids();
     for (_, server) in others {
         let mut theirs = server.seen.ids();
@@ -49,7 +49,8 @@ async fn alone_hit(wire: Wire) {
             stranger.0.peer.try_notify("$/cancel_request", &json!({"requestId": id})).unwrap();
         }
     }
-    // They name nothing in its own session: dropped, or kept for a request to come where the wire has no order (I8).
+    // They name nothing in their session: they are dropped, or kept for a later request if the wire has no order
+    // (I8).
     let named_nothing = || {
         let stats = stranger.1.peer.stats();
         stats.unknown_cancels + stats.parked_cancels + stats.ignored_cancels
@@ -61,7 +62,7 @@ async fn alone_hit(wire: Wire) {
     for (_, server) in others {
         assert_eq!(server.seen.alive(), 2, "I4: nobody's request was cancelled: {:?}", server.seen.lines());
     }
-    // Every other session cancels its first.
+    // Every other session cancels its first request.
     let mut kept = Vec::new();
     for (at, (first, second)) in calls.into_iter().enumerate() {
         if at % 2 == 0 {

@@ -1,9 +1,9 @@
-//! A connection is lost in each state of a request: asked by either side, lost by either side. What the caller sees,
-//! what the handler sees and what is left is the same on every wire.
+//! A connection is lost in each state of a request: the request of either side, the loss by either side. The caller's
+//! outcome, the handler's observations and what is left are the same on every wire.
 //!
-//! A wire whose sessions outlive connections notices a client that vanished later, and no other way (L3): its graces
-//! are short here. Over HTTP a client that is dropped still takes leave, with a DELETE; so the way between the two is cut before one goes,
-//! and neither hears a word of the other.
+//! If sessions outlive connections, a wire detects a vanished client later, but in the same way (L3). Its graces are
+//! short here. Over HTTP a dropped client still sends a DELETE. Therefore the path between the two is cut first, and
+//! neither gets a message of the other.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::agent::{End, Ends, ended, limits};
 use crate::wires::{Kind, Setting, WIRES, Way, Wire};
 use crate::{in_time, trial, until};
 
-/// Where a request is when its connection is lost.
+/// The state of a request when its connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The caller has it and the wire has not.
+    /// The caller has sent it, and the transport has not accepted it.
     Staged,
-    /// It waits for a permit, behind another.
+    /// It waits for a permit, after another request.
     Queued,
     /// Its handler runs.
     Running,
-    /// Its handler runs and does not look at its cancel.
+    /// Its handler runs and ignores its cancel.
     Deaf,
-    /// Its caller cancelled it, and the wire does not have the cancel yet.
+    /// Its caller cancelled it, and the transport has not accepted the cancel.
     CancelStaged,
-    /// It was cancelled and its handler cleans up.
+    /// It is cancelled and its handler cleans up.
     InGrace,
-    /// It was answered as cancelled and its handler cannot be stopped.
+    /// It is answered as cancelled and its handler cannot be stopped.
     Draining,
     /// Its handler is in a critical section.
     Shielded,
@@ -68,7 +68,7 @@ impl Side {
     }
 }
 
-/// What must be seen, whatever the wire.
+/// The required observations, on every wire.
 pub(crate) struct Expected {
     pub(crate) callers: &'static [&'static str],
     handlers: &'static [&'static str],
@@ -81,7 +81,7 @@ impl State {
             Self::Queued => limits.max_running_handlers = 1,
             Self::Deaf | Self::Draining => limits.cancel_grace = Duration::from_millis(50),
             Self::InGrace | Self::Shielded => limits.cancel_grace = Duration::from_secs(300),
-            // All of its answers are to wait: with less memory the last requests would be refused.
+            // All of its answers must wait: with less memory the last requests would be refused.
             Self::AnswerStaged => limits.max_memory_bytes = 2 * MUCH * (2 << 20),
             Self::Staged | Self::Running | Self::CancelStaged => {}
         }
@@ -179,7 +179,7 @@ impl State {
     }
 }
 
-/// More answers, of 2 MiB each, than sockets and outbox hold.
+/// More answers, of 2 MiB each, than the sockets and the outbox hold.
 pub(crate) const MUCH: usize = 24;
 
 async fn began(asker: &End, agent: &End, method: &str) -> Vec<Call<Value>> {
@@ -206,8 +206,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Whether who serves is told of the loss while its handler runs on. The end of a pipe is that of what is read, and may be a
-/// half-close; that nobody reads any more is noticed by the next write, and these handlers have nothing to say until their end.
+/// Whether the serving side detects the loss while its handler runs. The end of a pipe ends the input and may be a
+/// half-close. That the reader is gone is detected with the next write, and these handlers write nothing before their
+/// end.
 fn is_told(wire: Wire, state: State, asker_left: bool) -> bool {
     wire.name != "pipes" || !asker_left || !matches!(state, State::InGrace | State::Shielded)
 }
@@ -220,14 +221,14 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
     let mut calls = in_time("the state", state.reach(asker, agent)).await;
     let mut callers = Vec::new();
     if state == State::Draining {
-        // What was confirmed before the loss is not lost with it.
+        // An outcome that was confirmed before the loss is kept.
         callers.push(ended(calls.remove(0)).await);
     }
     if let Some(line) = line {
         in_time("the cut", line.cut()).await;
     }
     leaves.of(&ends).0.valve.cut();
-    // Who reads nothing hears of nothing.
+    // A side that does not read detects nothing.
     asker.valve.read_again();
     for call in calls {
         callers.push(ended(call).await);
@@ -263,7 +264,8 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
         );
     }
     if state == State::AnswerStaged {
-        // Over HTTP some requests wait for a POST of theirs when the way is cut. What began was sent.
+        // Over HTTP some requests wait for their POST when the path is cut. Requests with a started handler were
+        // sent.
         let hello = u64::from(asks == Side::Client);
         let begun = usize::try_from(left.started - hello).unwrap();
         let unsent = if wire.kind == Kind::Conversation { MUCH - begun } else { 0 };
@@ -275,15 +277,15 @@ async fn lost(wire: Wire, state: State, asks: Side, leaves: Side) {
     assert_eq!(agent.seen.lines(), expected.handlers, "I15: what the handlers saw");
 }
 
-/// Over streamable HTTP a session lasts as long as it serves, also when nobody can read the answer: here until the handler, which
-/// may go on in these states, comes to its end.
+/// Over streamable HTTP a session lasts as long as it serves, even if its answer cannot be read. Here that is until
+/// the end of the handler, which may continue in these states.
 fn keeps_its_session(wire: Wire, state: State, asks: Side, leaves: Side) -> bool {
     let may_go_on = matches!(state, State::InGrace | State::Shielded);
     wire.name.ends_with("-streamable") && may_go_on && (asks, leaves) == (Side::Client, Side::Client)
 }
 
-/// How many answers a wire holds is its own affair: those a caller that is still there finds on it are its; the rest
-/// are lost, of which so many at most were never sent, and nothing else becomes of any.
+/// The number of answers that a wire buffers is not defined. A caller that still exists receives the buffered ones.
+/// The others are lost, and at most `most_unsent` of these were never sent. There is no other outcome.
 pub(crate) fn is_answered_or_lost(callers: &[String], asker_left: bool, most_unsent: usize) {
     let count = |wanted: &str| callers.iter().filter(|end| *end == wanted).count();
     let (lost, unsent) = (count("disconnected, may have run"), count("disconnected, was not sent"));

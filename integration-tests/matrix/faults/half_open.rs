@@ -1,4 +1,4 @@
-//! A peer that is there and does nothing: it neither reads nor writes, and does not go.
+//! A peer that exists and does nothing: it neither reads nor writes, and does not disconnect.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn frozen_while_it_serves(wire: Wire) -> (Ends, rescind::Call<serde_json::
     (ends, call)
 }
 
-/// What it had asked for is told to be over, and that nobody knows what became of it.
+/// Its call ends as cancelled and unconfirmed.
 async fn cancelled(wire: Wire) {
     let (ends, call) = frozen_while_it_serves(wire).await;
     call.canceller().cancel("stop");
@@ -53,7 +53,7 @@ async fn cancelled(wire: Wire) {
     ends.server.is_clean("who was asked").await;
 }
 
-/// Nobody waits for it: neither who drops a call nor who ends.
+/// Neither a dropped call nor a shutdown waits for it.
 async fn shut_down(wire: Wire) {
     let (ends, call) = frozen_while_it_serves(wire).await;
     drop(call);
@@ -67,7 +67,8 @@ async fn shut_down(wire: Wire) {
     ends.server.is_clean("who was asked").await;
 }
 
-/// The client freezes, and the server pings: its side of the connection ends within a few pings, with the reason.
+/// The client freezes, and the server sends pings: its side of the connection ends within a few pings, with the
+/// reason.
 async fn unanswered_pings(wire: Wire, asks: Side) {
     const PING: Duration = Duration::from_millis(50);
     let setting = Setting { ping: PING, ..Setting::default() };
@@ -90,7 +91,7 @@ async fn unanswered_pings(wire: Wire, asks: Side) {
     ends.server.is_clean("the server").await;
 }
 
-/// An error with all that is behind it.
+/// An error with all of its sources.
 fn told(error: &dyn std::error::Error) -> String {
     let behind = error.source().map_or_else(String::new, |source| format!(": {}", told(source)));
     format!("{error}{behind}")

@@ -1,5 +1,5 @@
-//! A way over TCP that a test can cut: both ends get a reset and neither gets a word, as when a machine is lost. What is tried
-//! afterwards reaches nobody.
+//! A TCP path that a test can cut: both ends get a reset and no other message, as when a machine is lost. Later
+//! connections fail.
 
 use std::io;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Connections that came, and that are over.
+/// The connections that were accepted, and those that have ended.
 #[derive(Default)]
 struct Counts {
     came: AtomicUsize,
     over: AtomicUsize,
 }
 
-/// A place that forwards bytes to a server, as many connections as come, until it is cut or dropped.
+/// An address that forwards bytes to a server, on any number of connections, until it is cut or dropped.
 pub(crate) struct Line {
-    /// Where clients go.
+    /// The address for clients.
     pub(crate) place: String,
     counts: Arc<Counts>,
     stop: oneshot::Sender<()>,
@@ -36,12 +36,12 @@ impl Line {
         Self { place, counts, stop, forwards: tokio::spawn(forwards) }
     }
 
-    /// How many connections came so far, and how many of them are over.
+    /// How many connections were accepted so far, and how many of them have ended.
     pub(crate) fn connections(&self) -> (usize, usize) {
         (self.counts.came.load(Ordering::Relaxed), self.counts.over.load(Ordering::Relaxed))
     }
 
-    /// Nothing goes through when this returns, not even what had been on its way.
+    /// Cuts the path. When this returns, nothing is forwarded any more, not even bytes that were on their way.
     pub(crate) async fn cut(self) {
         drop(self.stop);
         self.forwards.await.unwrap();
@@ -64,7 +64,7 @@ async fn accept(
                 counts.came.fetch_add(1, Ordering::Relaxed);
                 let (server, counts) = (server.clone(), Arc::clone(&counts));
                 forwarded.spawn(async move {
-                    // Which end went, and how, the other learns by the end of its own.
+                    // Each end learns of the other's end by its own.
                     let _ = forward(near, &server).await;
                     counts.over.fetch_add(1, Ordering::Relaxed);
                 });
@@ -86,7 +86,7 @@ async fn forward(near: TcpStream, server: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Both halves of a connection: reset, unless each had come to its own end.
+/// Both halves of a connection. They are reset, unless each has ended normally.
 struct Ends {
     near: TcpStream,
     far: TcpStream,

@@ -1,7 +1,7 @@
-//! The faults that belong to wires, each on every wire where it makes sense, as a test of its own: `fault::case::wire`.
+//! The faults of wires, each on every wire for which it makes sense, as a separate test: `fault::case::wire`.
 //!
-//! `wires.rs` is the table of wires; a fault is a file. What a crate's own tests prove of a fault on their wire is not
-//! repeated here. These do, by name in `covered.rs`, which checks that they are there:
+//! `wires.rs` is the table of wires. Each fault has a file. Faults that a crate's own tests cover on their wire are
+//! not repeated here. `covered.rs` lists these tests by name and checks that they exist:
 //!
 //! | fault | wire | where |
 //! |---|---|---|
@@ -12,13 +12,14 @@
 //! | early cancel before its request over two POSTs, pipelining | HTTP streamable | `streams.rs` |
 //! | a burst over HTTP/2 | HTTP streamable | `streams.rs`, `burst.rs` |
 //! | identity | HTTP | `refusals.rs`, `status.rs`, `streams.rs` |
-//! | leaving is the cancel | HTTP stateless | `leaving.rs` |
+//! | closing is the cancel | HTTP stateless | `leaving.rs` |
 //! | restart with a stale socket file, two listeners on one path, 1,000 links | named pipe | `ownership.rs` |
 //! | 1,000 idle links within their memory | WebSocket | `thousand.rs` |
 //! | a child that dies, stops or hangs | stdio | `child.rs` |
 //! | bad input at every level, in both framings | bytes | `bad_input.rs` |
 //!
-//! `cargo test -p rescind-integration-tests --test faults slow_reader` runs those whose name has that.
+//! `cargo test -p rescind-integration-tests --test faults slow_reader` runs the tests with `slow_reader` in their
+//! name.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! Many connections at once, each counted in a process of its own.
+//! Many connections at once, each count in a separate process.
 
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -8,9 +8,9 @@ use crate::wires::{Setting, WIRES, Wire};
 use crate::{alone, until};
 
 const CONNECTIONS: usize = 1000;
-/// The most descriptors a connection takes here, both ends and every POST on its own: HTTP/1.1.
+/// The most descriptors of a connection here, for both ends and with a separate connection for every POST: HTTP/1.1.
 const DESCRIPTORS: usize = 8;
-/// What a connection may hold with its two drivers and a handler that runs, in bytes, both ends.
+/// The most memory of a connection with its two drivers and a running handler, in bytes, for both ends.
 const BUDGET: usize = 192 * 1024;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -22,17 +22,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     thousand.collect()
 }
 
-/// Whether this system tells a process what it holds.
+/// Whether this system reports the memory of a process.
 const IS_TOLD: bool = cfg!(target_os = "linux");
 
-/// Where nothing can be counted it is said, as a count of nothing would hold any limit.
+/// Prints that nothing can be counted, because a count of zero would satisfy any limit.
 pub(crate) fn say_if_untold(what: &str) {
     if !IS_TOLD {
         eprintln!("counted: NOTHING of {what}: this system does not tell what a process holds");
     }
 }
 
-/// This process's resident memory, in bytes; 0 where the system does not tell.
+/// This process's resident memory, in bytes. 0 if the system does not report it.
 pub(crate) fn resident() -> usize {
     if !IS_TOLD {
         return 0;
@@ -41,7 +41,7 @@ pub(crate) fn resident() -> usize {
     usize::try_from(held).expect("no process holds more than it can address")
 }
 
-/// The descriptors this process has open; 0 where the system does not tell.
+/// The open descriptors of this process. 0 if the system does not report them.
 fn descriptors() -> usize {
     if !IS_TOLD {
         return 0;
@@ -52,7 +52,7 @@ fn descriptors() -> usize {
 
 async fn thousand(wire: Wire) {
     say_if_untold(wire.name);
-    // Fewer would be another test: it fails where it may not have as many.
+    // Fewer connections would be a different test: it fails if it may not open this many files.
     rescind_testkit::allow_open_files((CONNECTIONS * DESCRIPTORS) as u64).unwrap();
     let count = CONNECTIONS;
     let limits = limits();
@@ -68,7 +68,7 @@ async fn thousand(wire: Wire) {
             calls.push(client.peer.call::<_, Value>("wait", &json!({"n": number})).start().unwrap());
             server.seen.until(&format!("wait {number} began")).await;
             pairs.push((client, server));
-            // The first ones bring along what the process needs once.
+            // The first connections also allocate what the process needs once.
             if number == 20 {
                 resident = self::resident();
             }

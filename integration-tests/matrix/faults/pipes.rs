@@ -1,4 +1,4 @@
-//! Two pipes as a wire, as between a process and its child, with both ends in this one.
+//! Two pipes as a wire, as between a process and its child, with both ends in this process.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,7 +9,7 @@ use rescind::transport::{BoxFuture, Link, Listener, Transport, TransportError, T
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
-/// A listener and what connects to it.
+/// A listener and the transport that connects to it.
 pub(crate) fn pipes() -> (PipesListener, Pipes) {
     let (connecting, accepted) = mpsc::unbounded_channel();
     (PipesListener(accepted), Pipes(connecting))
@@ -30,7 +30,7 @@ impl Listener for PipesListener {
     }
 }
 
-/// Each connection is a pair of pipes of its own.
+/// Each connection is a separate pair of pipes.
 #[derive(Clone)]
 pub(crate) struct Pipes(mpsc::UnboundedSender<Link>);
 

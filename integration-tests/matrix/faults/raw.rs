@@ -1,4 +1,4 @@
-//! A client of another make: it writes what it likes.
+//! A client without the library that writes arbitrary data.
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use rescind::transport::{ExchangeId, FrameInfo, FrameKind, Lane, Link, Outbound, Transport, TransportEvent};
@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use crate::in_time;
 use crate::wires::Wire;
 
-/// What a named pipe is on this system.
+/// The type of a named pipe on this system.
 #[cfg(unix)]
 type Local = tokio::net::UnixStream;
 #[cfg(not(unix))]
@@ -26,7 +26,7 @@ async fn local(place: &str) -> std::io::Result<Local> {
 
 #[cfg(not(unix))]
 async fn local(place: &str) -> std::io::Result<Local> {
-    /// Every instance of the pipe is taken; the listener makes another.
+    /// Every instance of the pipe is in use. The listener makes another one.
     const BUSY: i32 = 231;
     loop {
         match tokio::net::windows::named_pipe::ClientOptions::new().open(place) {
@@ -36,7 +36,7 @@ async fn local(place: &str) -> std::io::Result<Local> {
     }
 }
 
-/// One connection; in HTTP one session.
+/// One connection. In HTTP one session.
 pub(crate) enum Raw {
     Frames(Box<Link>),
     Text(Box<WebSocketStream<TcpStream>>),
@@ -44,7 +44,7 @@ pub(crate) enum Raw {
     Posts { stream: BufReader<TcpStream>, host: String, session: Option<String> },
 }
 
-/// What came back, and in HTTP under which status.
+/// A received message, in HTTP with its status.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) status: Option<u16>,
@@ -52,7 +52,7 @@ pub(crate) struct Said {
 }
 
 impl Raw {
-    /// `None`: a client of this wire cannot be this bare.
+    /// Returns `None` if the wire does not support such a client.
     pub(crate) async fn connect(wire: Wire, place: &str, transport: Box<dyn Transport>) -> Option<Self> {
         let place = place.to_owned();
         Some(match wire.name {
@@ -88,14 +88,14 @@ impl Raw {
         }
     }
 
-    /// Goes on in another connection's session.
+    /// Continues in the session of another connection.
     pub(crate) fn take_up(&mut self, of: Option<String>) {
         if let Self::Posts { session, .. } = self {
             *session = of;
         }
     }
 
-    /// The bytes that carry this body.
+    /// The framed bytes of this body.
     pub(crate) fn framed(&self, body: &[u8]) -> Vec<u8> {
         match self {
             Self::Frames(_) => body.to_vec(),
@@ -120,7 +120,7 @@ impl Raw {
         }
     }
 
-    /// Writes bytes as they are; frames have none.
+    /// Writes bytes unchanged. A wire of frames has no bytes.
     pub(crate) async fn write(&mut self, bytes: &[u8]) {
         let written = match self {
             Self::Frames(_) => panic!("the memory wire has no bytes"),
@@ -179,7 +179,7 @@ impl Raw {
         Said { status, message }
     }
 
-    /// Says good bye.
+    /// Closes the connection in good order.
     pub(crate) async fn close(self) {
         match self {
             Self::Text(mut stream) => drop(stream.close().await),
@@ -214,7 +214,7 @@ async fn response(stream: &mut BufReader<TcpStream>, session: &mut Option<String
     }
 }
 
-/// The one message of an event stream: what an answer that is not ready at once comes in.
+/// The single message of an event stream, which carries an answer that is not ready at once.
 async fn event(stream: &mut BufReader<TcpStream>) -> Vec<u8> {
     let mut text = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! A peer that asks much and reads nothing.
+//! A peer that sends many requests and does not read.
 
 use libtest_mimic::Trial;
 use rescind::{Call, Limits};
@@ -11,7 +11,7 @@ use crate::{HANG, in_time, trial, until};
 /// Results that wait for the reader, each of `BYTES`.
 const RESULTS: usize = 4000;
 const BYTES: usize = 4 * 1024;
-/// Bytes an outbox may hold here: far fewer than the results have, and than a wire holds for its reader.
+/// The limit of an outbox here, in bytes: far less than the results, and than a wire buffers for its reader.
 const OUTBOX: usize = 1 << 20;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     for wire in WIRES {
         let name = format!("slow_reader::a_cancel_is_heard_behind_four_thousand_results::{}", wire.name);
         trials.push(trial(name, move || heard(wire)));
-        // In HTTP each request is an exchange of its own and a client has 1024 of them: the reserve is not spent.
+        // In HTTP each request is an exchange, and a client has 1024 of them: the reserve is not used up.
         if wire.kind == Kind::Connection {
             let name = format!("slow_reader::who_sends_and_never_reads_is_told_so::{}", wire.name);
             trials.push(trial(name, move || told(wire)));
@@ -38,9 +38,10 @@ fn is_bounded(end: &End, limits: &Limits) {
     assert!(load.outbox_bytes <= limits.max_outbox_bytes, "I11: {load:?}");
 }
 
-/// The handler is signalled although nothing of what waits is read before, and nothing is lost once it is.
+/// The handler gets its cancel although none of the waiting answers is read before, and nothing is lost when they are
+/// read.
 async fn heard(wire: Wire) {
-    // How long reading takes afterwards is another matter.
+    // The duration of the later reads is not part of the test.
     let mut limits = limits();
     limits.cancel_response_timeout = HANG;
     limits.max_outbox_bytes = OUTBOX;
@@ -62,7 +63,7 @@ async fn heard(wire: Wire) {
         );
         RESULTS
     } else {
-        // A client of HTTP has 1024 requests in flight; the others wait on its side. Each has a response of its own.
+        // A client of HTTP has 1024 requests in flight. The others wait on its side. Each has a separate response.
         let in_flight = 1000;
         until("the results wait", || agent.peer.stats().finished - before >= in_flight as u64).await;
         in_flight
@@ -83,7 +84,7 @@ async fn heard(wire: Wire) {
     ends.close().await;
 }
 
-/// Once the reserve for refusals is spent the connection ends, and says why.
+/// When the reserve for refusals is used up, the connection ends with the reason.
 async fn told(wire: Wire) {
     let limits = limits();
     let ends = Ends::open(wire, &limits).await;
@@ -91,7 +92,7 @@ async fn told(wire: Wire) {
     let wait = asker.call("wait", 1);
     agent.seen.until("wait 1 began").await;
     asker.valve.stop_reading();
-    // The wire is full first.
+    // First the wire is filled.
     let mut calls: Vec<_> = (0..8).map(|_| much(asker, 2 << 20)).collect();
     let before = agent.peer.stats().started;
     until("results wait", || {

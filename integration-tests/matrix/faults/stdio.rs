@@ -1,5 +1,6 @@
-//! The states of `disconnect.rs` where the agent is a child process: it is killed, or its client goes. What the caller
-//! sees is what it sees on every other wire; what the handlers of a killed process saw nobody can tell.
+//! The states of `disconnect.rs` with a child process as the agent: it is killed, or its client disconnects. The
+//! caller's outcome is the same as on every other wire. The observations of a killed process's handlers are not
+//! known.
 
 use std::process::ExitCode;
 
@@ -14,10 +15,10 @@ use crate::agent::{End, Seen, ended, limits};
 use crate::disconnect::{MUCH, STATES, State, is_answered_or_lost};
 use crate::{in_time, trial, until};
 
-/// This program is the agent where the environment has this; its value is the state that is to be reached.
+/// This program is the agent if the environment has this variable. Its value is the state to reach.
 pub(crate) const AGENT: &str = "RESCIND_FAULT_AGENT";
 
-/// What the child does: it serves its own stdin and stdout.
+/// The child serves its own stdin and stdout.
 pub(crate) fn serve(state: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -61,7 +62,7 @@ fn kill(child: &ChildHandle) {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 }
 
-/// Waits until a handler of the child said this.
+/// Waits until a handler of the child has recorded this.
 async fn saw(client: &End, line: &str) {
     in_time(line, async {
         while !client
@@ -136,7 +137,7 @@ async fn lost(state: State, killed: bool) {
     let mut calls = in_time("the state", reach(state, &client)).await;
     let mut callers = Vec::new();
     if state == State::Draining {
-        // What was confirmed before the loss is not lost with it.
+        // An outcome that was confirmed before the loss is kept.
         callers.push(ended(calls.remove(0)).await);
     }
     if killed {
@@ -160,7 +161,7 @@ async fn lost(state: State, killed: bool) {
     }
 }
 
-/// What a child asks of us is cancelled when it dies.
+/// A child's requests to this side are cancelled when it dies.
 async fn a_child_that_asks() {
     let (client, child) = start(State::Running).await;
     let call = client.call("ask", 1);

@@ -1,10 +1,10 @@
-//! Whether a test that is named somewhere is one: built, marked, and not ignored.
+//! Checks that a named test exists: built, marked, and not ignored.
 
 use std::collections::BTreeSet;
 
 use libtest_mimic::Trial;
 
-/// The names of trials that are run.
+/// The names of the trials that run.
 pub(crate) struct Built(BTreeSet<String>);
 
 impl Built {
@@ -13,14 +13,13 @@ impl Built {
         Self(run.map(|trial| trial.name().to_owned()).collect())
     }
 
-    /// Whether the name of one begins so. Elsewhere than on Linux some are not made, as a line of the run says.
+    /// Whether the name of a trial begins with this. Outside Linux some trials are not made, which the run prints.
     pub(crate) fn has(&self, name: &str) -> bool {
         !cfg!(target_os = "linux") || self.0.iter().any(|built| built.starts_with(name))
     }
 }
 
-/// Whether there is a function of this name that is marked as a test, by what stands right above it and not further up, and not
-/// ignored.
+/// Whether a function with this name is marked as a test by the attributes directly above it, and is not ignored.
 pub(crate) fn is_function(source: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     source.match_indices(&function).any(|(at, _)| is_marked(source.get(..at).unwrap_or_default()))

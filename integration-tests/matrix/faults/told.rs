@@ -1,7 +1,7 @@
-//! How a failure is told: with an invariant's number, and the command that runs its test alone.
+//! The form of a failure: an invariant's number, and the command that runs the test alone.
 
-/// A wait that never ends. What it is for begins with the number of the invariant that ends it; else it is one of two: a caller is
-/// settled (I13), and what is lost goes (L3).
+/// The message for a wait that never ends. If `what` begins with the number of an invariant, that invariant is
+/// violated. Otherwise it is one of two: a caller is settled (I13), and lost connections end (L3).
 pub(crate) fn hangs(what: &str) -> String {
     let mut letters = what.chars();
     let is_numbered =
@@ -9,11 +9,11 @@ pub(crate) fn hangs(what: &str) -> String {
     if is_numbered { format!("hangs: {what}") } else { format!("hangs: I13 or L3: {what}") }
 }
 
-/// Tells of a test that panics how to run it alone, when it is dropped.
+/// Prints on drop how to run a test alone, if the test panics.
 pub(crate) struct Again {
-    /// What its failure breaks, where that is one for all of it.
+    /// The invariant that a failure violates, if it is the same for the whole test.
     numbers: Option<&'static str>,
-    /// In this program.
+    /// The name of the test in this program.
     name: String,
 }
 

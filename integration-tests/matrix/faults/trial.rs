@@ -1,4 +1,5 @@
-//! A test on its own: a runtime, or a process, of which nothing may be left; and how a wait that hangs is told.
+//! A test on a separate runtime or in a separate process, of which nothing may be left, and the failure of a wait
+//! that hangs.
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,10 +11,10 @@ mod told;
 
 use self::told::{Again, hangs};
 
-/// After so long a wait counts as a hang.
+/// A wait of this length counts as a hang.
 pub(crate) const HANG: Duration = Duration::from_secs(40);
 
-/// A test on a runtime of its own, of which no task may be left.
+/// A test on a separate runtime, of which no task may be left.
 pub(crate) fn trial<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial
 where
     F: Future<Output = ()>,
@@ -32,7 +33,7 @@ where
     })
 }
 
-/// The same in a process of its own, for what counts memory or descriptors, or takes many.
+/// The same in a separate process, for tests that count memory or descriptors, or need many.
 pub(crate) fn alone<F>(name: String, test: impl FnOnce() -> F + Send + 'static) -> Trial
 where
     F: Future<Output = ()>,
@@ -60,12 +61,13 @@ where
 pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
     let since = tokio::time::Instant::now();
     let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    // What nobody was woken for is found ready by the look that the end of the time brings.
+    // A wait that is never woken is polled when its time ends, and may be ready then. So the elapsed time is
+    // checked too.
     assert!(since.elapsed() < HANG, "{}", hangs(what));
     waited.unwrap_or_else(|_| panic!("{}", hangs(what)))
 }
 
-/// Waits for what only a counter tells.
+/// Waits for a condition that only a counter shows.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     in_time(what, async {
         while !is_so() {

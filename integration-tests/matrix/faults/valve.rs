@@ -1,4 +1,4 @@
-//! A wire that a test can hold up, in one direction or both, and cut.
+//! A wire that a test can stop, in one direction or both, and cut.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use rescind::transport::{
     TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
-/// The handle of a wire that can be held up and cut. Everything else goes through as it is.
+/// The handle of a wire that can be stopped and cut. Everything else passes unchanged.
 #[derive(Clone)]
 pub(crate) struct Valve(Arc<Mutex<State>>);
 
@@ -25,7 +25,7 @@ const READING: usize = 0;
 const WRITING: usize = 1;
 
 impl Valve {
-    /// The link behind a valve that is open.
+    /// The link with a valve that is open.
     pub(crate) fn new(link: Link) -> (Self, Link) {
         let state = State { rx: None, tx: None, reads: true, writes: true, wakers: [None, None] };
         let valve = Self(Arc::new(Mutex::new(state)));
@@ -52,7 +52,7 @@ impl Valve {
         }
     }
 
-    /// This end takes nothing off the wire any more.
+    /// This end stops reading from the wire.
     pub(crate) fn stop_reading(&self) {
         self.change(|state| state.reads = false);
     }
@@ -62,13 +62,14 @@ impl Valve {
         self.change(|state| state.reads = true);
     }
 
-    /// This end puts nothing on the wire any more.
+    /// This end stops writing to the wire.
     pub(crate) fn stop_writing(&self) {
         self.change(|state| state.writes = false);
     }
 
-    /// This end is gone at once; its own driver sees an error. It is dropped as it is: where that is not without a word, as over HTTP,
-    /// whose client sends a DELETE, a test that wants none cuts the [`Line`](crate::line::Line) first.
+    /// This end is gone at once, and its driver gets an error. It is dropped without a close. If the drop itself
+    /// sends a message, as over HTTP, whose client sends a DELETE, a test can cut the [`Line`](crate::line::Line)
+    /// first.
     pub(crate) fn cut(&self) {
         let mut halves = None;
         self.change(|state| halves = Some((state.rx.take(), state.tx.take())));

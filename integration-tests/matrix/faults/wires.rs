@@ -1,8 +1,9 @@
-//! The wires the faults are played on: how each listens and is connected to. A wire more is a row more.
+//! The wires on which the faults are played: how each listens and connects. A new wire is a new row.
 //!
-//! Stateless HTTP is no row: its one link serves a whole listener and has no handshake, no session that could be lost and no requests of
-//! its server's, and its protocol is not the one the agents here speak. Of the faults it has the burst (`burst.rs`) and, in the
-//! crate's own tests, who leaves (`covered.rs`). A half-open peer, a slow reader and a thousand connections are not played on it here.
+//! Stateless HTTP has no row: its one link serves a whole listener and has no handshake, no session that could be
+//! lost and no requests of its server, and its protocol is not that of the agents here. It has the fault of bursts
+//! (`burst.rs`) and, in the crate's own tests, that of closed exchanges (`covered.rs`). A half-open peer, a slow
+//! reader and a thousand connections are not played on it here.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,24 +22,24 @@ use crate::line::Line;
 #[cfg(unix)]
 use crate::pipes::pipes;
 
-/// What a test sets of a wire, where the wire has it.
+/// The settings of a wire, if the wire has them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setting {
-    /// The largest frame the server takes, in bytes.
+    /// The largest frame that the server accepts, in bytes.
     pub(crate) max_frame: usize,
-    /// After so long a silence a WebSocket pings, and an event stream says something.
+    /// The time of silence after which a WebSocket sends a ping and an event stream sends a comment.
     pub(crate) ping: Duration,
-    /// A session of HTTP that nobody uses is ended after so long: so it notices that its client is gone.
+    /// The time after which an unused HTTP session ends. This is how it detects that its client is gone.
     pub(crate) idle: Duration,
-    /// How a client of HTTP comes to its server.
+    /// The path of an HTTP client to its server.
     pub(crate) way: Way,
 }
 
-/// Between a client and its server.
+/// The path between a client and its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Straight,
-    /// By a [`Line`].
+    /// Through a [`Line`].
     Cuttable,
 }
 
@@ -61,16 +62,16 @@ pub(crate) struct Wire {
     listen: fn(Setting) -> BoxFuture<'static, Door>,
 }
 
-/// What a loss means on a wire.
+/// The effect of a lost connection on a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A connection that ends is gone.
+    /// The session ends with its connection.
     Connection,
-    /// A session outlives its connections: a client that vanishes is noticed by what it no longer reads.
+    /// A session outlives its connections: a vanished client is detected because it does not read any more.
     Conversation,
 }
 
-/// A pair of pipes in one process is there on Unix alone.
+/// A pair of pipes in one process exists on Unix only.
 const COUNT: usize = if cfg!(unix) { 7 } else { 6 };
 
 pub(crate) const WIRES: [Wire; COUNT] = [
@@ -92,7 +93,7 @@ pub(crate) const WIRES: [Wire; COUNT] = [
     Wire { name: "http-acp", kind: Kind::Conversation, listen: |setting| Box::pin(acp(setting)) },
 ];
 
-/// What a client speaks.
+/// The version of HTTP that a client uses.
 #[derive(Clone, Copy)]
 enum Http {
     One,
@@ -105,15 +106,15 @@ impl Wire {
     }
 }
 
-/// A listener, and the way to it.
+/// A listener and the transport that connects to it.
 pub(crate) struct Door {
     pub(crate) listener: Pin<Box<dyn Listener>>,
     pub(crate) transport: Box<dyn Fn() -> Box<dyn Transport> + Send>,
-    /// Where a client of another make goes: an address, or a path.
+    /// The place for a client without the library: an address, or a path.
     pub(crate) place: String,
-    /// Over HTTP, where it was asked for.
+    /// Over HTTP, if the setting requests it.
     pub(crate) line: Option<Line>,
-    /// What a server of HTTP gave up by itself.
+    /// The counters of an HTTP server.
     pub(crate) counts: Option<HttpCounts>,
 }
 
@@ -166,7 +167,7 @@ async fn named_pipe(setting: Setting) -> Door {
     )
 }
 
-/// `transport` makes a client of the URL it is given.
+/// `transport` makes a client for the given URL.
 async fn http(
     binding: impl ServerBinding,
     path: &str,
@@ -179,7 +180,7 @@ async fn http(
         .keep_alive(setting.ping)
         .session_idle(setting.idle);
     let mut listener = server.bind("127.0.0.1:0").await.unwrap();
-    // All that a test opens comes from one address.
+    // All connections of a test have the same address.
     Pin::new(&mut listener).share_among(&Clients::new(Share::ALL, 64));
     let mut url = listener.endpoint().0;
     let place = url.trim_start_matches("http://").trim_end_matches(path).to_owned();

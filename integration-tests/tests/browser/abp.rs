@@ -1,5 +1,5 @@
-//! A page that speaks ABP over its own WebSocket: as the app our agent calls, and as the agent that calls our app. In both:
-//! call, cancel, acknowledgement, result.
+//! A page that uses ABP over its own WebSocket: as the app that our agent calls, and as the agent that calls our app.
+//! In both roles: call, cancel, acknowledgement, result.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{LIMIT, browse};
 
 const PAGE: &str = include_str!("../../interop/page.html");
 
-/// The page in its browser, our agent's end of its one socket, and what comes over the other.
+/// The page in its browser, our agent's end of one socket, and the messages on the other.
 struct Open {
     browser: Child,
     app: Link,
@@ -49,7 +49,7 @@ async fn accept(mut listener: MountedListener) -> Link {
     accepted.expect("the listener goes on").expect("the page is let in")
 }
 
-/// What the page, as an agent, finds here.
+/// The capabilities that the page, as an agent, can call.
 fn capabilities(report: UnboundedSender<Value>, signal: UnboundedSender<CauseKind>) -> Router {
     Router::new()
         .method("initialize", async |_: CallContext, _: Value| {
@@ -74,7 +74,7 @@ fn capabilities(report: UnboundedSender<Value>, signal: UnboundedSender<CauseKin
         })
 }
 
-/// Our agent calls the page, cancels, reads the acknowledgement and the result.
+/// Our agent calls the page, cancels, and reads the acknowledgement and the result.
 async fn agent_calls_the_page(app: Link) {
     let peer = Peer::builder(ABP).role(Role::Client).attach(app).expect("the connection opens");
     let opened = peer.call::<_, Value>("initialize", &json!({"protocolVersion": "0.1"})).await;

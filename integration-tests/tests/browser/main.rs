@@ -1,7 +1,7 @@
-//! Plain pages in headless Chromium, which speak with ours without any library: `interop/page.html` over WebSocket, and
-//! `interop/other-origin.html` over HTTP, from another origin than the server's.
+//! Plain pages in headless Chromium that communicate with our servers without a library: `interop/page.html` over
+//! WebSocket, and `interop/other-origin.html` over HTTP, from an origin other than the server's.
 //!
-//! They need Node, so `cargo test` says that they are ignored, and `interop/run` runs them.
+//! They need Node, so `cargo test` reports them as ignored, and `interop/run` runs them.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the test is made of is part of it")]
 
 mod abp;
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-/// Chromium is unpacked first; what hangs fails.
+/// Includes the time to unpack Chromium. A test that hangs fails.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Chromium with this page open, until the child's input ends. These host names are loopback to it.
+/// Chromium with this page open, until the child's input ends. It resolves these host names to loopback.
 fn browse(url: &str, hosts: &[&str]) -> Child {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
     assert!(folder.join("node_modules").is_dir(), "run `npm ci` in {}", folder.display());

@@ -1,6 +1,6 @@
-//! A page of another origin that uses our servers over HTTP with the browser's own `fetch`: on each binding the browser asks
-//! first (CORS). The page opens a session, whose id it reads from a header, calls and cancels. A page of an origin that is not
-//! allowed gets nothing.
+//! A page of another origin that uses our servers over HTTP with the browser's `fetch`. On each binding the browser
+//! sends a preflight first (CORS). The page opens a session, whose id it reads from a header, makes a call and
+//! cancels it. A page of an origin that is not allowed gets nothing.
 
 use axum::routing::{get, post};
 use axum::{Router as Routes, response::Html};
@@ -32,7 +32,7 @@ fn methods(signal: UnboundedSender<CauseKind>) -> Router {
         })
 }
 
-/// A server that pages of this origin may use; its address, and why its handlers were cancelled.
+/// A server that pages of this origin may use: its address, and the causes with which its handlers were cancelled.
 async fn serve<B: ServerBinding>(
     binding: B,
     dialect: Dialect,
@@ -46,7 +46,7 @@ async fn serve<B: ServerBinding>(
     (url, signals)
 }
 
-/// Opens the page under this name and gives what it saw.
+/// Opens the page under this host name and returns its report.
 async fn visit(host: &str, port: u16, query: &str, reports: &mut UnboundedReceiver<Value>) -> Value {
     let mut browser = browse(&format!("http://{host}:{port}/?{query}"), &[host]);
     let told = reports.recv().await.expect("the page reports");

@@ -1,11 +1,11 @@
-//! The one table of hosts and origins.
+//! The table of hosts and origins.
 
-/// How the server is set up.
+/// The configuration of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// As it is by default, on an address of loopback.
+    /// The default, on a loopback address.
     Default,
-    /// The same on every address of the machine.
+    /// The default, on every address of the machine.
     Everywhere,
     /// With lists: [`HOSTS`] and [`ORIGINS`].
     Listed,
@@ -24,14 +24,15 @@ pub(crate) const ORIGINS: [&str; 4] = [
     "vscode-webview://panel",
 ];
 
-/// What a request has: its target's authority (`:authority`, or the absolute form of HTTP/1.1), `Host` and `Origin` lines.
+/// The relevant parts of a request: its target's authority (`:authority`, or the absolute form of HTTP/1.1), and its
+/// `Host` and `Origin` lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub policy: Policy,
     pub target: Option<&'static str>,
     pub hosts: &'static [&'static str],
     pub origins: &'static [&'static str],
-    /// The status of the refusal; `None`: it passes.
+    /// The status of the refusal. `None`: the request passes.
     pub refused: Option<u16>,
 }
 
@@ -43,7 +44,7 @@ const fn target(target: &'static str, hosts: &'static [&'static str], refused: O
     Case { policy: Policy::Listed, target: Some(target), hosts, origins: &[], refused }
 }
 
-/// An origin, asked of this host.
+/// An origin, in a request to this host.
 const fn page(
     policy: Policy,
     host: &'static [&'static str],
@@ -61,7 +62,7 @@ const FORBIDDEN: Option<u16> = Some(403);
 const MISDIRECTED: Option<u16> = Some(421);
 
 pub(crate) const CASES: &[Case] = &[
-    // Names of loopback, in any case, with any port; a trailing dot is the same name.
+    // Loopback names, in any case, with any port. A trailing dot is the same name.
     host(Default, &["localhost"], PASSES),
     host(Default, &["LocalHost:80"], PASSES),
     host(Default, &["localhost.:9"], PASSES),
@@ -81,7 +82,7 @@ pub(crate) const CASES: &[Case] = &[
     host(Default, &["0127.0.0.1"], MISDIRECTED),
     host(Default, &["127.1"], MISDIRECTED),
     host(Default, &["localhost.."], MISDIRECTED),
-    // What is no host, or more than one.
+    // Invalid hosts, and more than one host.
     host(Default, &[], BAD),
     host(Default, &[""], BAD),
     host(Default, &["localhost", "localhost"], BAD),
@@ -100,7 +101,7 @@ pub(crate) const CASES: &[Case] = &[
     host(Default, &["[::1%25eth0]"], BAD),
     host(Default, &["local host"], BAD),
     host(Default, &[".localhost"], BAD),
-    // A server on every address answers for addresses, not for names.
+    // A server on every address accepts addresses, but no names.
     host(Everywhere, &["192.0.2.7:9"], PASSES),
     host(Everywhere, &["[2001:db8::2]"], PASSES),
     host(Everywhere, &["[::]:9"], PASSES),
@@ -127,7 +128,7 @@ pub(crate) const CASES: &[Case] = &[
     host(Any, &[], BAD),
     host(Any, &["a@b"], BAD),
     host(Any, &["one.example", "two.example"], BAD),
-    // The target and `Host` name the same.
+    // The target and `Host` name the same host.
     target("agent.example", &["agent.example"], PASSES),
     target("agent.example", &["AGENT.example:80"], PASSES),
     target("agent.example:8080", &["agent.example:8080"], PASSES),
@@ -197,11 +198,11 @@ pub(crate) const CASES: &[Case] = &[
     page(Any, &["other.example"], &["https://evil.example"], PASSES),
     page(Any, &["other.example"], &["null"], PASSES),
     page(Any, &["other.example"], &["https://one.example", "https://two.example"], FORBIDDEN),
-    // The host is looked at first.
+    // The host is checked first.
     page(Default, &["evil.example"], &["http://evil.example"], MISDIRECTED),
 ];
 
-/// What no list of origins takes.
+/// Values that are invalid in a list of origins.
 pub(crate) const NO_ORIGINS: &[&str] = &[
     "null",
     "NULL",
@@ -217,6 +218,6 @@ pub(crate) const NO_ORIGINS: &[&str] = &[
     "*",
 ];
 
-/// What no list of hosts takes.
+/// Values that are invalid in a list of hosts.
 pub(crate) const NO_HOSTS: &[&str] =
     &["", "https://agent.example", "agent.example/", "a@agent.example", "::1", "agent.example:x", "*", "a b"];

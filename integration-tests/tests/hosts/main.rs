@@ -1,4 +1,4 @@
-//! One table of hosts and origins, played against the function that decides and over each transport that asks it.
+//! One table of hosts and origins, played against the deciding function and over each transport that uses it.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
 mod cases;
@@ -14,7 +14,7 @@ use rescind::{AcpEndpoint, HostPolicy, OriginPolicy, Router, Server, dialect};
 use crate::cases::{CASES, Case, HOSTS, NO_HOSTS, NO_ORIGINS, ORIGINS, POLICIES, Policy};
 use crate::requests::{Asked, ask};
 
-/// What is answered instead of a refusal.
+/// The status of a request that passes.
 const fn passed(asked: Asked) -> u16 {
     match asked {
         Asked::Put | Asked::PutOverHttp2 => 405,
@@ -22,7 +22,7 @@ const fn passed(asked: Asked) -> u16 {
     }
 }
 
-/// Plays the table; `servers` has an address for each way to be set up that the transport has.
+/// Plays the table. `servers` has an address for each configuration that the transport supports.
 async fn play(what: &str, servers: &BTreeMap<usize, String>, path: &str, asked: Asked) {
     let mut wrong = Vec::new();
     for case in CASES {
@@ -35,7 +35,7 @@ async fn play(what: &str, servers: &BTreeMap<usize, String>, path: &str, asked: 
     assert!(wrong.is_empty(), "{what}, {asked:?}:\n{}", wrong.join("\n"));
 }
 
-/// Serves whatever comes out of a listener, and gives its address.
+/// Serves all connections of a listener, and returns its address.
 fn serving(listener: impl Listener) -> String {
     let endpoint = listener.endpoint().0;
     let address = endpoint.split('/').nth(2).unwrap().replace("0.0.0.0", "127.0.0.1");
@@ -190,7 +190,7 @@ async fn acps_endpoint_answers_as_the_table_says() {
     }
 }
 
-/// A service that somebody else serves knows nothing of the address it is bound to.
+/// A service in another server does not know the address to which it is bound.
 #[tokio::test]
 async fn routes_of_axum_answer_as_the_table_says() {
     let mut servers = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Requests with the hosts and origins of a case, as bytes, and the status that comes back.
+//! Requests with the hosts and origins of a case, as bytes, and the status of the response.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::cases::Case;
 
 const HANG: Duration = Duration::from_secs(30);
 
-/// How a case is asked.
+/// The kind of request of a case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
-    /// PUT, which no binding serves: 405 once it has passed.
+    /// PUT, which no binding serves: 405 if it passes.
     Put,
     /// PUT over HTTP/2.
     PutOverHttp2,
@@ -20,7 +20,7 @@ pub(crate) enum Asked {
     Upgrade,
 }
 
-/// The status a case is answered with.
+/// The status of the response to a case.
 pub(crate) async fn ask(address: &str, path: &str, asked: Asked, case: &Case) -> u16 {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let answer = async {
@@ -88,7 +88,7 @@ async fn http2(socket: &mut TcpStream, path: &str, case: &Case) -> u16 {
         socket.read_exact(&mut body).await.unwrap();
         match head[3] {
             HEADERS => return status(&body),
-            // A malformed request is an error of its stream, which is as good a refusal.
+            // A malformed request is an error of its stream, which counts as a refusal.
             RST_STREAM => return 400,
             _ => {}
         }
@@ -103,7 +103,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
     out.extend(body);
 }
 
-/// A literal that no table remembers (RFC 7541, 6.2.2).
+/// A literal that is not added to the table (RFC 7541, 6.2.2).
 fn field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.push(0);
     for text in [name, value] {
@@ -113,8 +113,8 @@ fn field(out: &mut Vec<u8>, name: &str, value: &str) {
     }
 }
 
-/// The status at the head of a block: an index of the static table, or a literal of three digits, which may be in Huffman's
-/// code (5 bits for 0 to 2, 6 for the others).
+/// The status at the start of a block: an index of the static table, or a literal of three digits, which may be
+/// Huffman-coded (5 bits for 0 to 2, 6 for the others).
 fn status(block: &[u8]) -> u16 {
     match block {
         [0x88, ..] => 200,

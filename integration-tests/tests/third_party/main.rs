@@ -1,9 +1,10 @@
-//! Our [`Peer`](rescind::Peer) as the client of programs made with other people's libraries (`interop/*.mjs`): the ACP SDK's agent over stdio,
-//! HTTP/2 and WebSocket, vscode-jsonrpc's server over stdio and over a named pipe that we listen on, as editors do, and the MCP
-//! libraries' servers of the 2025 revisions and of 2026-07-28, each over stdio and over HTTP.
+//! Our [`Peer`](rescind::Peer) as the client of programs that use other libraries (`interop/*.mjs`): the ACP SDK's
+//! agent over stdio, HTTP/2 and WebSocket; vscode-jsonrpc's server over stdio and over a named pipe on which we
+//! listen, as editors do; and the MCP libraries' servers of the 2025 revisions and of 2026-07-28, each over stdio and
+//! over HTTP.
 //!
-//! They need Node, so `cargo test` says that they are ignored, and `interop/run` runs them. That 1 and `"1"` are two
-//! requests is not asked here: a `Peer` gives numbers only. `rescind check` asks it with frames of its own.
+//! They need Node, so `cargo test` reports them as ignored, and `interop/run` runs them. That 1 and `"1"` are two
+//! requests is not tested here, because a `Peer` uses numbers only. `rescind check` tests it with its own frames.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "what the tests share is part of them")]
 
 mod mcp;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-/// Far more than any of these needs: what hangs fails.
+/// Far more than any of these tests needs. A test that hangs fails.
 const LIMIT: Duration = Duration::from_secs(30);
 
 async fn in_time(name: &str, test: impl Future<Output = ()>) {
@@ -73,7 +74,7 @@ macro_rules! silence_owed {
     };
 }
 
-// What a killed program's stdio tells, its status and its stderr, no other wire does.
+// Only the stdio of a killed program reports its status and its stderr.
 answers_owed! { in acp_agent: Program::AcpAgent;
     a_program_killed_in_the_middle_settles_every_call: crate::scenarios::killed_in_the_middle,
     a_call_ends_when_the_connection_is_closed_in_the_middle: crate::scenarios::closed_in_the_middle,

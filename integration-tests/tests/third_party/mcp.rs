@@ -1,5 +1,5 @@
-//! What MCP's servers do with our cancels. Their protocol owes a cancelled request no answer: the call ends at once, unconfirmed, and
-//! that the work stopped (their `AbortSignal`) the program's counts tell.
+//! The reaction of MCP's servers to our cancels. Their protocol sends no answer to a cancelled request: the call ends
+//! at once, unconfirmed, and the program's counts show that the work has stopped (their `AbortSignal`).
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ pub(crate) async fn dropped_call(program: Program) {
     run.end().await;
 }
 
-/// It answers although it was told to stop: nobody hears that.
+/// The program answers although it was cancelled. The answer is ignored.
 pub(crate) async fn deaf_handler(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/ignore", &json!({"ms": 300})).await;

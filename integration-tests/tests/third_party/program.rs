@@ -1,4 +1,4 @@
-//! The programs, and how each is reached.
+//! The programs, and how to connect to each.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -25,13 +25,13 @@ pub(crate) enum Program {
     Mcp2026ServerOverHttp,
 }
 
-/// A program that runs.
+/// A running program.
 pub(crate) enum Running {
     /// It ends with its input.
     Stdio(ChildHandle),
-    /// It ends with its input, and frames go another way.
+    /// It ends with its input, and frames use another connection.
     Pipe(ChildHandle, #[expect(dead_code, reason = "held: the process ends with its stdio")] Link),
-    /// It listens, and ends when it is told to.
+    /// It listens, and ends when it is killed.
     Listens(Child),
 }
 
@@ -45,7 +45,7 @@ impl Program {
         }
     }
 
-    /// How its protocol spells a cancel, and the member that names the request.
+    /// The method of a cancel in its protocol, and the member that names the request.
     pub(crate) const fn cancel(self) -> (&'static str, &'static str) {
         match self {
             Self::AcpAgent | Self::AcpAgentOverHttp | Self::AcpAgentOverWebSocket => {
@@ -109,7 +109,7 @@ impl Program {
         (child, HttpClient::new(&url).expect("it names a place"))
     }
 
-    /// Starts it; it says on stderr where it listens.
+    /// Starts it. It prints the address on which it listens to stderr.
     async fn listen(self, option: &str) -> (Child, String) {
         let mut command = tokio::process::Command::new("node");
         command.arg(self.file()).arg(option).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -119,7 +119,7 @@ impl Program {
             let line = told.next_line().await.expect("it is text").expect("it says where it listens");
             if let Some(url) = line.strip_prefix("listening on ") {
                 let url = url.to_owned();
-                // Whatever else it says is read, or it would wait for that.
+                // The rest of its stderr is read too, because it would block otherwise.
                 tokio::spawn(async move { while told.next_line().await.is_ok_and(|line| line.is_some()) {} });
                 return (child, url);
             }
@@ -131,7 +131,7 @@ async fn connect(transport: impl Transport) -> Link {
     (Box::new(transport) as Box<dyn Transport>).open().await.expect("it accepts us")
 }
 
-/// A pipe of this test's own.
+/// A pipe that only this test uses.
 async fn pipe() -> NamedPipeListener {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let name = format!("rescind-third-party-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

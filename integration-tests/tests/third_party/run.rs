@@ -1,4 +1,4 @@
-//! A program that runs, and our side of its connection.
+//! A running program, and our side of its connection.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::program::{Program, Running};
 
-/// What the client's own handler of `test/wait` says.
+/// The events of the client's own handler of `test/wait`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Started,
     Cancelled(CauseKind),
 }
 
-/// A program that runs, and our side of its connection, after the handshake.
+/// A running program, and our side of its connection, after the handshake.
 pub(crate) struct Run {
     pub(crate) peer: Peer,
     pub(crate) said: UnboundedReceiver<Said>,
@@ -53,7 +53,7 @@ impl Run {
                 assert_eq!(told["protocolVersion"], "2025-11-25");
                 self.peer.try_notify("notifications/initialized", &json!({})).expect("there is room");
             }
-            // Each request says all there is to say.
+            // Each request contains everything, so there is no handshake.
             Program::Mcp2026Server | Program::Mcp2026ServerOverHttp => {}
         }
     }
@@ -65,7 +65,7 @@ impl Run {
         }
     }
 
-    /// A call, with what the protocol demands of its params.
+    /// A call, with the members that the protocol requires in its params.
     pub(crate) fn build(&self, method: &str, params: &Value) -> CallBuilder<Value> {
         let mut params = params.clone();
         if self.program.dialect().name() == "mcp-2026" {
@@ -82,14 +82,14 @@ impl Run {
         self.build(method, params).start().expect("a call starts")
     }
 
-    /// The same, once its handler runs there.
+    /// The same, after its handler has started in the program.
     pub(crate) async fn running(&self, method: &str, params: &Value) -> Call<Value> {
         let call = self.call(method, params);
         self.counts(1, 0).await;
         call
     }
 
-    /// The witness: waits until the program counts so many running and so many cancelled handlers.
+    /// The witness: waits until the program counts this many running and this many cancelled handlers.
     pub(crate) async fn counts(&self, running: u64, cancelled: u64) {
         loop {
             let stats = self.answer("test/stats", json!({})).await;
@@ -115,7 +115,7 @@ impl Run {
         }
     }
 
-    /// Closes the connection; the program ends by itself, as its input does, or is ended.
+    /// Closes the connection. The program ends with its input, or is killed.
     pub(crate) async fn end(self) {
         self.peer.shutdown(Duration::ZERO).await;
         match self.running {

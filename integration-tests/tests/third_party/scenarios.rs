@@ -1,4 +1,4 @@
-//! What a program of any protocol does with our cancels.
+//! The reaction of a program of any protocol to our cancels.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) async fn cancel_running(program: Program) {
     run.end().await;
 }
 
-/// Either the request is taken back, or it and its cancel may leave in one write.
+/// The request is taken back, or it and its cancel are sent in one write.
 pub(crate) async fn cancel_at_once(program: Program) {
     let run = Run::start(program).await;
     let call = run.call("test/wait", &json!({}));
@@ -48,7 +48,7 @@ pub(crate) async fn cancel_twice(program: Program) {
     assert_eq!(stop.clone().cancel(""), CancelResult::AlreadySettled);
     is_confirmed(&one.outcome().await, CauseKind::Caller);
     assert_eq!(stop.cancel(""), CancelResult::AlreadySettled);
-    // The other one was not touched.
+    // The other call was not affected.
     run.counts(1, 1).await;
     assert_eq!(other.canceller().cancel(""), CancelResult::Sent);
     is_confirmed(&other.outcome().await, CauseKind::Caller);
@@ -61,7 +61,7 @@ pub(crate) async fn cancel_finished(program: Program) {
     let mut call = run.call("test/echo", &json!({"value": 7}));
     assert_eq!((&mut call).await, Ok(json!({"value": 7})));
     assert_eq!(call.canceller().cancel("too late"), CancelResult::AlreadySettled);
-    // We say nothing then; a cancel that was under way does no harm either. Our ids count up from a small number.
+    // We send nothing then. A cancel that is on its way has no effect either. Our ids count up from a small number.
     for id in 0..4 {
         run.raw_cancel(id);
     }
@@ -142,7 +142,7 @@ pub(crate) async fn deadline(program: Program) {
     run.end().await;
 }
 
-/// Both a call that nobody cancelled and one that was, whose cancel nobody can confirm any more.
+/// A call without a cancel, and a cancelled one, whose cancel cannot be confirmed any more.
 pub(crate) async fn killed_in_the_middle(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/wait", &json!({})).await;
@@ -160,7 +160,7 @@ pub(crate) async fn killed_in_the_middle(program: Program) {
     assert!(error.to_string().contains("`node`"), "{error}");
 }
 
-/// The connection is closed while work goes on: the call ends here, and the program, whose input ended, ends too.
+/// The connection is closed during the work: the call ends here, and the program, whose input has ended, ends too.
 pub(crate) async fn closed_in_the_middle(program: Program) {
     let run = Run::start(program).await;
     let call = run.running("test/wait", &json!({})).await;

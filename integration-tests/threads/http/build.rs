@@ -1,4 +1,4 @@
-//! Says that the crate is compiled for the engine of threads.
+//! Compiles the crate for the engine of threads.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

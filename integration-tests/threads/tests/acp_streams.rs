@@ -1,5 +1,5 @@
-//! A request over ACP's streamable HTTP, which is answered on a stream that outlives it: each pair of what can happen to it and to
-//! that stream, at the same time.
+//! A request over ACP's streamable HTTP, which is answered on a stream that outlives it: each pair of events of the
+//! request and of that stream, at the same time.
 
 mod site;
 
@@ -15,18 +15,18 @@ use shuttle::thread;
 use site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// The handler comes to its end by itself.
+    /// The handler ends.
     Finish,
     /// Another POST cancels the request.
     Cancel,
-    /// The client leaves the POST before it is answered.
+    /// The client closes the POST before it is answered.
     Leave,
-    /// The client leaves the stream behind the first message, and opens it again.
+    /// The client closes the stream after the first message, and opens it again.
     Return,
-    /// The connection is ended by its client.
+    /// The client ends the connection.
     Delete,
     /// The listener is dropped.
     Shut,
@@ -106,7 +106,7 @@ fn play(first: Event, second: Event) {
             Finish | Leave | Return => {}
         }
     }
-    // Somebody has to end it.
+    // One of the events must end the request.
     if has(Finish) || !(has(Cancel) || ends) {
         threads.push(thread::spawn(move || {
             open.send_replace(true);
@@ -132,7 +132,7 @@ fn play(first: Event, second: Event) {
     site.until_held(|(connections, _)| connections == 0);
 }
 
-/// Reads the connection's stream until the answer has come, or the stream has ended for good.
+/// Reads the connection's stream until the answer has arrived, or the stream has permanently ended.
 async fn listen(site: &Site, id: &str, returns: bool) -> Vec<Value> {
     let known = [("acp-connection-id", id)];
     let mut messages = Vec::new();
@@ -151,7 +151,7 @@ async fn listen(site: &Site, id: &str, returns: bool) -> Vec<Value> {
     messages
 }
 
-/// The connection or the server has ended.
+/// Whether the connection or the server has ended.
 fn is_over(answered: &Answered) -> bool {
     matches!(answered.status, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE)
 }

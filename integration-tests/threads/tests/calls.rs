@@ -1,4 +1,5 @@
-//! A call of ours: each pair of what can end it, at the same time, from two threads and the driver's task.
+//! A call of this side: each pair of events that can end it, at the same time, from two threads and the driver's
+//! task.
 
 mod far;
 
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use shuttle::future::block_on;
 use shuttle::thread;
 
-/// What ends a call, or takes its place.
+/// The events that end a call or use its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The peer answers.
@@ -23,9 +24,9 @@ enum End {
     Cancel,
     /// Its handle is dropped.
     Drop,
-    /// The wire is lost.
+    /// The connection is lost.
     Disconnect,
-    /// Another call begins, and may get its place.
+    /// Another call starts and may get its slot.
     Reuse,
 }
 
@@ -42,7 +43,7 @@ fn play(first: End, second: End) {
     let mut threads = Vec::new();
     for end in [first, second] {
         match end {
-            // The far end does these, the caller that.
+            // The far end does the first two, the caller the third.
             Finish | Disconnect | Drop => {}
             Cancel => {
                 let canceller = canceller.clone();
@@ -64,13 +65,13 @@ fn play(first: End, second: End) {
         }
     }
     if has(Drop) {
-        // It is polled once, so that it leaves a waker behind.
+        // Polled once, so that it leaves a waker.
         block_on(async {
             let mut call = pin!(call);
             std::future::poll_fn(|cx| Poll::Ready(drop(call.as_mut().poll(cx)))).await;
         });
     } else {
-        // Nobody else would end it.
+        // No other event would end it.
         if !has(Finish) && !has(Cancel) && !has(Disconnect) {
             threads.push(thread::spawn(move || assert_told(canceller.cancel("stop"))));
         }
@@ -87,7 +88,7 @@ fn play(first: End, second: End) {
     for thread in threads {
         assert!(thread.join().is_ok(), "a thread panicked");
     }
-    // A call that was dropped keeps its place until its cancel is written, which the shutdown waits for.
+    // A dropped call keeps its slot until its cancel is written. The shutdown waits for this.
     block_on(peer.shutdown(Duration::ZERO));
     assert_eq!(peer.stats().calls, 0, "I3: {first:?} and {second:?} left a call");
     assert_eq!(peer.queue_stats().outbox_frames, 0, "I3: {first:?} and {second:?} left a frame");
@@ -95,7 +96,7 @@ fn play(first: End, second: End) {
     seen.check();
 }
 
-/// A cancel says what was done about it, and ACP's peers can always be told.
+/// Checks the result of a cancel: ACP's peers always accept cancels.
 fn assert_told(result: CancelResult) {
     assert_ne!(result, CancelResult::NotSupported);
 }

@@ -1,4 +1,5 @@
-//! A call over HTTP, by our client to our server: each pair of what can end it, at the same time, over each binding.
+//! A call over HTTP, from our client to our server: each pair of events that can end it, at the same time, over each
+//! binding.
 
 mod site;
 
@@ -24,7 +25,7 @@ use shuttle::thread;
 use site::{Site, accept};
 use tokio::sync::watch;
 
-/// What ends a call.
+/// The events that end a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The peer answers.
@@ -41,7 +42,7 @@ enum End {
 
 use End::{Cancel, Disconnect, Drop, Finish, Shutdown};
 
-/// How it goes.
+/// The HTTP binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Binding {
     Streamable,
@@ -78,13 +79,13 @@ impl Binding {
         }
     }
 
-    /// Sessions are opened by a request.
+    /// Whether a request opens a session.
     const fn shakes(self) -> bool {
         !matches!(self, Self::Stateless)
     }
 }
 
-/// A client whose connections are the other ends of those the site serves, until they are cut.
+/// A client whose connections end in the site, until they are cut.
 fn dial(site: &Site, cut: &watch::Receiver<bool>) -> HttpClient {
     let (site, cut) = (site.clone(), cut.clone());
     let Ok(client) = HttpClient::new("http://localhost/") else { panic!("no client") };
@@ -99,7 +100,7 @@ fn dial(site: &Site, cut: &watch::Receiver<bool>) -> HttpClient {
             let serving = http1::Builder::new().serve_connection(TokioIo::new(far), service);
             tokio::select! {
                 biased;
-                // The client may go at any time.
+                // The client may disconnect at any time.
                 _ended = serving => {}
                 _ = cut.wait_for(|cut| *cut) => {}
             }
@@ -120,7 +121,7 @@ fn play(binding: Binding, first: End, second: End) {
         .method("work", move |context: CallContext, _: Value| {
             let mut gate = gate.clone();
             async move {
-                // The clock stands still: by this alone a stream begins.
+                // The clock is paused, so only this notification starts a stream.
                 let _ = context.try_notify("tick", &json!({}));
                 tokio::select! {
                     biased;
@@ -172,13 +173,13 @@ fn play(binding: Binding, first: End, second: End) {
         }));
     }
     if has(Drop) {
-        // It is polled once, so that it leaves a waker behind.
+        // Polled once, so that it leaves a waker.
         block_on(async {
             let mut call = pin!(call);
             std::future::poll_fn(|cx| Poll::Ready(drop(call.as_mut().poll(cx)))).await;
         });
     } else {
-        // A client that lost its connections tries again after a while, which never passes here.
+        // A client that lost its connections tries again after a time that never passes here.
         if has(Disconnect) {
             block_on(peer.shutdown(Duration::ZERO));
         }

@@ -1,4 +1,4 @@
-//! A thread that reads or writes a pipe, and the task at its other side: each pair of what can happen at the same time.
+//! A thread that reads or writes a pipe, and the task at its other side: each pair of simultaneous events.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -20,18 +20,18 @@ mod reader;
 #[path = "../../../crates/stdio/src/threads/writer.rs"]
 mod writer;
 
-/// What those two are compiled with.
+/// The imports of these two files.
 mod sync {
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
     pub(crate) use shuttle::thread;
 }
 
-/// So little that each side waits for the other.
+/// So small that each side waits for the other.
 const HELD: usize = 2;
 
 const TEXT: &[u8] = b"eleven bits";
 
-/// A pipe that gives a piece at a time, then what it ends with.
+/// A pipe that delivers one piece at a time, and then its end.
 struct Source {
     left: &'static [u8],
     end: Option<io::ErrorKind>,
@@ -71,10 +71,10 @@ fn reading(end: Option<io::ErrorKind>, leaves: bool) {
         assert!(TEXT.starts_with(&all), "I1: read was {all:?}");
     } else {
         assert_eq!((&*all, error), (TEXT, end), "I1, L3: all is read, and then how it ended");
-        // It was told, and is the end from then on.
+        // The error was reported once. After it the input has ended.
         assert_eq!(block_on(read_all(&mut reader, 1)), (Vec::new(), None), "L3");
     }
-    // The thread has to end too: one that waits for ever is found as a hang.
+    // The thread must end too: one that waits forever is found as a hang.
 }
 
 tests! {
@@ -84,7 +84,7 @@ tests! {
     pipe_read_and_dropped: reading(None, true);
 }
 
-/// A pipe that takes so many bytes, and keeps them.
+/// A pipe that accepts this many bytes, and keeps them.
 struct Target {
     taken: Arc<Mutex<Vec<u8>>>,
     room: usize,
@@ -138,7 +138,7 @@ fn writing(room: usize, last: Last) {
     let Ok(mut writer) = ThreadWriter::new(target) else { panic!("no thread") };
     let wrote = block_on(write_all(&mut writer, last == Last::Flush));
     let is_broken = room < TEXT.len();
-    // Who does not wait may not have heard of it yet.
+    // A writer that does not wait may not have seen the error yet.
     assert!(is_broken || wrote.is_ok(), "I1: {wrote:?}");
     match last {
         Last::Flush => assert_eq!(wrote.is_err(), is_broken, "L3: {wrote:?}"),

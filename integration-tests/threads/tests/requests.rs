@@ -1,4 +1,4 @@
-//! A request of the peer: each pair of what can happen to it, at the same time, from threads of the far end and of the handler.
+//! A request of the peer: each pair of its events, at the same time, from threads of the far end and of the handler.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use shuttle::sync::Mutex;
 use shuttle::thread;
 use tokio::sync::watch;
 
-/// What happens to a request.
+/// The events of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// Its handler comes to its end by itself.
+    /// Its handler ends.
     Finish,
     /// The peer cancels it.
     Cancel,
     /// This side cancels it.
     Local,
-    /// The wire is lost.
+    /// The connection is lost.
     Disconnect,
-    /// The peer uses its id once more.
+    /// The peer uses its id again.
     Reuse,
-    /// Other code asks the registry whether it is cancelled.
+    /// Other code queries the registry for its cancel.
     Ask,
 }
 
@@ -92,7 +92,7 @@ fn play(first: Event, second: Event) {
             Finish | Local | Disconnect => {}
         }
     }
-    // Somebody has to end it.
+    // One of the events must end it.
     if has(Finish) || !(has(Cancel) || has(Local) || has(Disconnect)) {
         threads.push(thread::spawn(move || {
             open.send_replace(true);
@@ -128,7 +128,7 @@ fn play(first: Event, second: Event) {
         assert!(thread.join().is_ok(), "a thread panicked");
     }
     block_on(peer.shutdown(Duration::ZERO));
-    // Without a wire, handlers still have their grace.
+    // On a lost connection, handlers still have their grace.
     while peer.stats().slots > 0 {
         thread::yield_now();
     }
@@ -142,7 +142,7 @@ fn play(first: Event, second: Event) {
     assert!(registry.is_empty(), "I3: a request that has ended stands in the registry");
 }
 
-/// A handler's future is gone.
+/// A handler's future was dropped.
 struct Ended(Arc<AtomicUsize>);
 
 impl Drop for Ended {
@@ -170,7 +170,7 @@ fn send(tx: &Tx, frame: &Value) {
         last: false,
     };
     let Ok(mut tx) = tx.lock() else { panic!("a sender panicked") };
-    // The wire has room for this little; the near end may have gone.
+    // The transport has room for these few frames. The near end may be gone.
     let _: Result<(), _> = tx.as_mut().start_send(out);
 }
 

@@ -1,5 +1,5 @@
-//! Two connections of a server that lets one handler run: each pair of what can happen to their requests, at the same time. The
-//! connections share its counts.
+//! Two connections of a server that runs one handler at a time: each pair of events of their requests, at the same
+//! time. The connections share its counts.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use shuttle::future::{block_on, spawn};
 use shuttle::sync::Mutex;
 use shuttle::thread;
 
-/// What happens to a request.
+/// The events of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// Its handler comes to its end by itself.
+    /// Its handler ends.
     Finish,
     /// The peer cancels it.
     Cancel,
-    /// The wire is lost.
+    /// The connection is lost.
     Disconnect,
 }
 
@@ -105,7 +105,7 @@ fn play(first: Event, second: Event) {
         let stats = peer.stats();
         assert_eq!((stats.running, stats.draining), (0, 0), "I10: {stats:?}");
     }
-    // The place of a connection is free once its task has ended: one that is never given back would be waited for for ever.
+    // The place of a connection is free when its task has ended. If it is never freed, this waits forever.
     let again = loop {
         match ask(open(&transport), Finish) {
             (Some(answer), _) => break answer,
@@ -122,7 +122,7 @@ fn open(transport: &MemoryTransport) -> Link {
     block_on(Box::new(transport.clone()).open()).expect("the listener is there")
 }
 
-/// Sends a request, and does to it what is asked. What was answered, if the connection did not end before.
+/// Sends a request and applies the event. Returns the answer, if the connection did not end before.
 fn ask(mut link: Link, event: Event) -> (Option<Value>, Option<Link>) {
     let waits = event != Finish;
     send(&mut link, &json!({"jsonrpc": "2.0", "id": 1, "method": "work", "params": {"waits": waits}}));
@@ -158,7 +158,7 @@ fn send(link: &mut Link, frame: &Value) {
         head: FrameInfo { kind: FrameKind::Request, id: None, method: None },
         last: false,
     };
-    // The wire has room for this little; a connection too many is closed.
+    // The transport has room for these few frames. A connection above the limit is closed.
     let _: Result<(), _> = link.tx.as_mut().start_send(out);
 }
 

@@ -1,5 +1,5 @@
-//! Two requests of one id, each on a POST of its own: each pair of what can happen to the first, at the same time, beside the
-//! second, which only ever ends by itself.
+//! Two requests with one id, each on a separate POST: each pair of events of the first, at the same time, together
+//! with the second, whose handler simply ends.
 
 mod site;
 
@@ -15,14 +15,14 @@ use shuttle::thread;
 use site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
-/// What happens to the first request.
+/// The events of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// Its handler comes to its end by itself.
+    /// Its handler ends.
     Finish,
-    /// Its client leaves before it is answered, which is a cancel.
+    /// Its client closes it before it is answered, which is a cancel.
     Leave,
-    /// Its client leaves when its stream has begun, which is a cancel too.
+    /// Its client closes it after its stream has begun, which is a cancel too.
     Cut,
     /// The serving side cancels it.
     Local,
@@ -109,7 +109,7 @@ fn play(first: Event, second: Event) {
     block_on(peer.shutdown(Duration::ZERO));
 }
 
-/// Posts the first request, and does what its client does. `None`: the client left.
+/// Posts the first request, and does what its client does. `None`: the client closed it.
 async fn ask(site: &Site, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
     let answer = site.send(Method::POST, &[], Some(&message("first")));

@@ -1,4 +1,4 @@
-//! A request that was posted: each pair of what can happen to it, at the same time, from connections on threads of their own.
+//! A posted request: each pair of its events, at the same time, from connections on separate threads.
 
 mod site;
 
@@ -14,20 +14,20 @@ use shuttle::thread;
 use site::{Answered, Site, accept, leave, read};
 use tokio::sync::watch;
 
-/// What happens to a request.
+/// The events of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// Its handler comes to its end by itself.
+    /// Its handler ends.
     Finish,
     /// Another POST cancels it.
     Cancel,
-    /// Its client leaves before it is answered.
+    /// Its client closes it before it is answered.
     Leave,
-    /// Its client leaves when its stream has begun.
+    /// Its client closes it after its stream has begun.
     Cut,
-    /// Its client leaves when its stream has begun, and comes back.
+    /// Its client closes it after its stream has begun, and resumes it.
     Return,
-    /// The session is ended by its client.
+    /// The client ends the session.
     Delete,
     /// The listener is dropped.
     Shut,
@@ -100,7 +100,7 @@ fn play(first: Event, second: Event) {
             Finish | Leave | Cut | Return => {}
         }
     }
-    // Somebody has to end it.
+    // One of the events must end it.
     if !has(Cancel) && !has(Delete) && !has(Shut) || has(Finish) {
         threads.push(thread::spawn(move || {
             open.send_replace(true);
@@ -111,7 +111,7 @@ fn play(first: Event, second: Event) {
         assert!(thread.join().is_ok(), "a thread panicked");
     }
     check(answered, first, second);
-    // The session is there still, and nothing of the request.
+    // The session still exists, and nothing of the request is left.
     if !has(Delete) && !has(Shut) {
         while peer.stats().slots > 0 {
             thread::yield_now();
@@ -125,7 +125,7 @@ fn play(first: Event, second: Event) {
     site.until_held(|held| held == (0, 0));
 }
 
-/// Posts the request, and does what its client does. `None`: the client left.
+/// Posts the request, and does what its client does. `None`: the client closed it.
 async fn ask(site: &Site, session: &str, first: Event, second: Event) -> Option<Answered> {
     let has = |event| first == event || second == event;
     let named = [("mcp-session-id", session)];
@@ -151,7 +151,7 @@ async fn ask(site: &Site, session: &str, first: Event, second: Event) -> Option<
     }
 }
 
-/// The session or the server has ended.
+/// Whether the session or the server has ended.
 fn is_over(answered: &Answered) -> bool {
     matches!(answered.status, StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE)
 }

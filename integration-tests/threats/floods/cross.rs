@@ -14,12 +14,12 @@ use crate::{in_time, until};
 
 /// Sessions with the same ids.
 const SESSIONS: usize = 64;
-/// Each of them has so many requests.
+/// The number of requests of each session.
 const SAME_IDS: usize = 2;
-/// So many cancels of one session are, before it waits until they have arrived.
+/// How many cancels one session sends before it waits until they have arrived.
 const ON_THE_WAY: usize = 16;
 
-/// Half of the sessions have requests that run; the others had them under the same ids, and cancel.
+/// Half of the sessions have running requests. The others have had requests with the same ids, and send cancels.
 pub(super) async fn cross(wire: Wire) {
     let mut door = wire.listen(kept_open()).await;
     let limits = limits();
@@ -48,7 +48,7 @@ pub(super) async fn cross(wire: Wire) {
             for n in 0..each {
                 let id = n / 2 % SAME_IDS;
                 stranger.cancel(&if n % 2 == 0 { json!(id) } else { json!(id.to_string()) }).await;
-                // Over HTTP/1.1 each on its way has a connection.
+                // Over HTTP/1.1 each cancel on its way has a connection.
                 if n % ON_THE_WAY == 0 {
                     stranger.flush().await;
                 }
@@ -73,7 +73,7 @@ pub(super) async fn cross(wire: Wire) {
         let untouched = (alive.now.load(Ordering::SeqCst), stats.running, stats.cancelled);
         assert_eq!(untouched, (SAME_IDS, SAME_IDS as u64, 0), "I4: {stats:?}");
     }
-    // Their own cancels hit.
+    // Their own cancels have an effect.
     for (stranger, _, alive) in &mut victims {
         stranger.cancel(&json!(0)).await;
         stranger.flush().await;

@@ -1,4 +1,4 @@
-//! Cancels that name nothing: unknown ids, ids that are none, and cancels whose requests never come.
+//! Cancels that name nothing: unknown ids, invalid ids, and cancels whose requests never arrive.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::stranger::{Hears, Stranger};
 use crate::wires::Wire;
 use crate::{in_time, until};
 
-/// What a flood of them may hold.
+/// The most memory that a flood of them may use.
 const MEMORY: usize = MIB;
 /// The most early cancels that are kept.
 const PARKED: u64 = 256;
-/// So many come before memory is looked at.
+/// How many are sent before memory is read.
 const WARM_UP: usize = 5000;
 
 pub(super) async fn unknown(wire: Wire) {
@@ -36,12 +36,12 @@ pub(super) async fn unknown(wire: Wire) {
     };
     let long = "x".repeat(1024);
     let id = |n: usize| match n % 16 {
-        // No id at all: too long.
+        // Too long to be an id.
         0 => json!(format!("{n} {long}")),
         1 => json!(format!("{n}")),
         _ => json!(n),
     };
-    // Buffers of both ends, and the few cancels that may be kept, have come to what they are for.
+    // The buffers of both ends, and the few early cancels that are kept, have reached their size.
     for n in 0..WARM_UP {
         stranger.cancel(&id(n)).await;
     }

@@ -1,4 +1,4 @@
-//! Pairs of request and cancel: what lives is what may run, and others are served.
+//! Pairs of request and cancel: the handler limit holds, and others are served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,27 +15,27 @@ use crate::stranger::{Hears, Stranger};
 use crate::wires::{Door, Kind, Wire};
 use crate::{in_time, until};
 
-/// What a flood of pairs may hold.
+/// The most memory that a flood of pairs may use.
 const PAIRS_MEMORY: usize = 16 * MIB;
 /// How many times slower others may be served meanwhile, at their 99th percentile.
 const SLOWER: u32 = 5;
-/// POSTs may overtake one another, and of ids that are not in order a cancel that comes first is dropped once many requests have ended
-/// (SEMANTICS, "Parked"): what it was for runs on, and a flood would come to wait for nothing else. So many requests are taken in, then
-/// come their cancels.
+/// How many requests are taken in before their cancels are sent. POSTs may overtake one another, and with unordered
+/// ids an early cancel is dropped after many requests have ended (SEMANTICS, "Parked"). Its request then continues,
+/// and a flood would finally only wait for such requests.
 const TOGETHER: usize = 64;
-/// Handlers that may run then; the others wait in the queue.
+/// The most handlers then. The other requests wait in the queue.
 const RUNNING: usize = 32;
-/// Requests that wait for their answers, the 1024 that run among them, before the flood waits for some: who is behind with reading by the
-/// reserve of 4096 refusals is cut off, and this one is to flood to its end.
+/// The most requests without an answer, including the 1024 running ones, before the flood waits for some. A client
+/// that is more than the reserve of 4096 refusals behind with reading is cut off, and this one must flood to its end.
 const OPEN: usize = 4096;
 const ECHOES: usize = 2000;
 const WHILE: Duration = Duration::from_secs(3);
-/// So many times of echoes are kept.
+/// How many times of echoes are kept.
 const KEPT: usize = 100_000;
 
-/// The 99th percentile of how long echoes take, one after another; of the last [`KEPT`] where there are more.
+/// The 99th percentile of the time of echoes, one after another; of the last [`KEPT`] if there are more.
 async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
-    // All of it is there before memory is looked at.
+    // Allocated completely before memory is read.
     let mut times = vec![Duration::ZERO; KEPT];
     let mut done = 0;
     while go_on(done) {
@@ -50,8 +50,8 @@ async fn echoes(peer: Peer, go_on: impl Fn(usize) -> bool) -> Duration {
     times.get(times.len() * 99 / 100).copied().unwrap_or_default()
 }
 
-/// The same while as many threads as a flood keeps busy, the attacker's and one that serves it, do something else. What
-/// the system makes others wait for a core is not ours, and is in both values.
+/// The same while as many threads as in a flood, the attacker's and one that serves it, do other work. The waits for
+/// a core that the system causes are then in both values.
 async fn quiet_echoes(peer: Peer) -> Duration {
     let over = Arc::new(AtomicBool::new(false));
     let others: Vec<_> = (0..2)
@@ -72,8 +72,8 @@ async fn quiet_echoes(peer: Peer) -> Duration {
     quiet.expect("others are served")
 }
 
-/// For as many echoes, and so long, that what the system makes one of them wait for a core is seen too: it gives cores away for
-/// milliseconds, which one echo in a hundred then waits for.
+/// Enough echoes, and enough time, that the waits for a core that the system causes are included: it gives a core
+/// away for milliseconds, which one echo in a hundred then waits for.
 fn for_a_while() -> impl Fn(usize) -> bool {
     let since = Instant::now();
     move |done| done < ECHOES || TIMED && since.elapsed() < WHILE
@@ -86,7 +86,8 @@ fn together_over(wire: &Wire) -> usize {
     }
 }
 
-/// Requests `first` to `first + together`, and their cancels: of more than one, once they are taken in, and then it waits for the answers.
+/// Sends the requests `first` to `first + together`, and their cancels. With more than one request, the cancels are
+/// sent after the requests are taken in, and the answers are awaited.
 async fn some_pairs(
     stranger: &mut Stranger,
     first: usize,
@@ -114,7 +115,7 @@ async fn some_pairs(
     }
 }
 
-/// The same beside a flood of the same frames that is served without us.
+/// The same at the time of a flood of the same frames that is served without this library.
 async fn echoes_beside_the_floor(peer: Peer, door: &mut Door, limits: &Limits, together: usize) -> Duration {
     let serve = |link| tokio::spawn(floor::serve(link, limits.max_running_handlers, limits.cancel_grace));
     let (mut stranger, serving) = Stranger::meet_with(door, serve, Hears::Counts).await;
@@ -135,7 +136,7 @@ pub(super) async fn pairs(wire: Wire) {
     let least = million_over(&wire);
     let alive = Alive::default();
     let mut limits: Limits = limits();
-    // What ignores its cancel is aborted after this: the more often, the more are started.
+    // A handler that ignores its cancel is aborted after this. A shorter grace starts more handlers.
     limits.cancel_grace = Duration::from_millis(20);
     if wire.kind == Kind::Conversation {
         limits.max_running_handlers = RUNNING;
@@ -143,7 +144,7 @@ pub(super) async fn pairs(wire: Wire) {
     let mut door = wire.listen(kept_open()).await;
     let (mut stranger, server) = Stranger::meet(&mut door, router(&alive), &limits, Hears::Counts).await;
     let (client, other) = open_at(&mut door, &crate::agent::limits()).await;
-    // A debug build asks for no time, and needs none to compare it with.
+    // A debug build checks no times, so it needs none to compare with.
     let quiet = if TIMED { quiet_echoes(client.peer.clone()).await } else { Duration::ZERO };
     let over = Arc::new(AtomicBool::new(false));
     let (is_over, asks) = (Arc::clone(&over), client.peer.clone());
@@ -151,7 +152,7 @@ pub(super) async fn pairs(wire: Wire) {
     let mut memory = Memory::begin();
     let since = Instant::now();
     let together = together_over(&wire);
-    // First as many as may run, so that the limit is reached however slow this machine is; then the flood.
+    // First the maximum number of handlers, so that the limit is reached on a slow machine too. Then the flood.
     let filling = together.max(limits.max_running_handlers);
     some_pairs(&mut stranger, 0, filling, || server.stats().slots == filling as u64).await;
     let mut count = filling;
@@ -186,6 +187,7 @@ pub(super) async fn pairs(wire: Wire) {
     eprintln!(
         "counted: others' p99 {loaded:?}; quiet it is {quiet:?}, beside a flood served without us {floor:?}"
     );
-    // Slower than on a machine as busy with something else, and than beside the same flood served without us.
+    // The limit is a multiple of the larger time: on a machine that is busy with other work, or with the same flood
+    // served without this library.
     assert!(!TIMED || loaded <= quiet.max(floor) * SLOWER, "others' p99 is {loaded:?}");
 }

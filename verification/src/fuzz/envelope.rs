@@ -1,4 +1,5 @@
-//! A dialect's envelope: any bytes are read as something, the same by every way there is, and what is read can be written.
+//! A dialect's envelope: any bytes can be decoded to some result, every decoder agrees, and the result can be
+//! encoded.
 
 use bytes::BytesMut;
 use rescind_core::dialect::{self, Dialect, HandshakePart, negotiate};
@@ -9,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{meaning, naive, round_trip};
 
-/// The most messages of a batch.
+/// The most messages in a batch.
 const BATCH: usize = 1024;
 
 pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
@@ -41,9 +42,9 @@ pub(super) fn check(dialect: &Dialect, frame: &[u8]) {
     first_message(dialect, frame);
 }
 
-/// What a generic reader of JSON finds in the same place.
+/// Compares with the values that a generic JSON reader finds in the same places.
 fn agrees_with_values(dialect: &Dialect, message: &Incoming<'_>, value: Option<&Value>) {
-    // A number beyond a float is JSON, and no such value.
+    // A number beyond a float is JSON, but has no such value.
     let Some(value) = value else { return };
     let is_error = |error: Option<&Value>| {
         error.is_some_and(|error| {
@@ -85,8 +86,8 @@ fn agrees_with_values(dialect: &Dialect, message: &Incoming<'_>, value: Option<&
     }
 }
 
-/// A value written plainly, so that no member stands twice, is read as the kind of message it is: neither more nor less is
-/// refused.
+/// A value that is written in the plain form, with each member once, is decoded as the right kind of message: neither
+/// too much nor too little is refused.
 fn is_read_as_what_it_is(dialect: &Dialect, value: &Value) {
     let frame = value.to_string();
     let message = dialect.codec().decode(frame.as_bytes());
@@ -97,7 +98,7 @@ fn is_read_as_what_it_is(dialect: &Dialect, value: &Value) {
     assert_eq!(naive::kind(&message), expected, "{message:?} was read out of {frame}");
 }
 
-/// The same message comes out of both framings.
+/// Both framings deliver the same message.
 fn both_framings(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
     for framing in [Framing::Newline, Framing::ContentLength] {
         let mut wire = BytesMut::new();
@@ -112,7 +113,7 @@ fn both_framings(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
     }
 }
 
-/// Names with an escape are read by the long way through an object; it reads the same.
+/// Names with an escape are read by the slow path for objects. It gives the same result.
 fn the_long_way(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
     let Ok(text) = std::str::from_utf8(frame) else { return };
     let Some(members) = text.trim_ascii().strip_prefix('{').and_then(|text| text.strip_suffix('}')) else {
@@ -127,7 +128,7 @@ fn the_long_way(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
     }
 }
 
-/// What our own declaration adds to a half of the handshake is JSON, and says what it should.
+/// The declaration that this side adds to its part of the handshake is JSON with the right content.
 fn handshake(dialect: &Dialect, message: &Incoming<'_>) {
     let body = match message {
         Incoming::Request(request) => request.params,
@@ -150,14 +151,14 @@ fn handshake(dialect: &Dialect, message: &Incoming<'_>) {
     }
 }
 
-/// A first message, of this dialect or of whichever.
+/// A first message, of this dialect or of any other.
 fn first_message(dialect: &Dialect, frame: &[u8]) {
     let all = negotiate(dialect::ALL.iter().cloned());
     let recognised = all.recognise(frame);
     if let Ok(recognised) = recognised {
         assert!(recognised.codec().recognises(recognised.rules(), frame));
         let is_bad = matches!(recognised.codec().decode(frame), Incoming::Bad(_));
-        // An envelope with a `type` is of no other dialect, whatever else is wrong with it.
+        // An envelope with a `type` belongs to no other dialect, even if it is invalid otherwise.
         let is_told = recognised.codec().as_json_rpc().is_some();
         assert!(!(is_told && is_bad), "{recognised:?} recognised what it cannot read");
     }

@@ -1,4 +1,4 @@
-//! Any sequence of things that happen to a session, held against every invariant.
+//! Any sequence of inputs of a session, checked against every invariant.
 
 use std::time::Instant;
 
@@ -6,11 +6,11 @@ use super::pieces;
 use crate::search::Found;
 use crate::{Class, MachineState, Order, Trace};
 
-/// So many things happen at most.
+/// The most inputs.
 const INPUTS: usize = 200;
 
-/// A byte that picks the class of dialects and whether the wire keeps its order; then each byte picks one of the things that
-/// can happen.
+/// The first byte selects the class of dialects and whether the transport keeps the order. Each further byte selects
+/// one of the possible inputs.
 pub(super) fn check(data: &[u8]) {
     let Some((control, picks)) = pieces::controlled(data) else { return };
     let class = Class::ALL.get(usize::from(control) % Class::ALL.len()).copied().unwrap_or(Class::Silence);

@@ -1,4 +1,4 @@
-//! Both framings: cuts do not matter, what is held is bounded, and no bad frame takes a good one with it.
+//! Both framings: splits do not matter, the buffered bytes are limited, and a bad frame does not affect a good one.
 
 use bytes::{Bytes, BytesMut};
 use rescind_core::{BadFrame, Decoded, Framing};
@@ -7,11 +7,11 @@ use serde::de::IgnoredAny;
 use super::meaning::squeezed;
 use super::{pieces, reference};
 
-/// Limits on a frame, in bytes: the control byte picks one.
+/// Limits of a frame, in bytes. The control byte selects one.
 const LIMITS: [usize; 4] = [8, 16, 64, 1024];
-/// A header block may be so large, in bytes.
+/// The largest header block, in bytes.
 const HEADER: usize = 8 * 1024;
-/// Room a buffer may have beyond what it needs, in bytes.
+/// How many bytes a buffer may have beyond what it needs.
 const SPARE: usize = 64 * 1024;
 
 const GOOD: &[u8] = b"{}";
@@ -20,7 +20,7 @@ fn limit(control: u8) -> usize {
     LIMITS.get(usize::from(control) % LIMITS.len()).copied().unwrap_or(8)
 }
 
-/// Control byte, then the bytes of a wire.
+/// The control byte, then the bytes of a stream.
 pub(super) fn newline(data: &[u8]) {
     let Some((control, wire)) = pieces::controlled(data) else { return };
     let limit = limit(control);
@@ -45,7 +45,7 @@ pub(super) fn newline(data: &[u8]) {
     }
 }
 
-/// Control byte, then the bytes of a wire.
+/// The control byte, then the bytes of a stream.
 pub(super) fn content_length(data: &[u8]) {
     let Some((control, wire)) = pieces::controlled(data) else { return };
     let limit = limit(control);
@@ -77,10 +77,10 @@ pub(super) fn content_length(data: &[u8]) {
     assert_eq!(decoded(Framing::ContentLength, limit, &pieces).0, expected, "a frame does not come back");
 }
 
-/// The frames, and whether the decoder gave up.
+/// The frames, and whether the decoder stopped because of an error.
 fn decoded(framing: Framing, limit: usize, pieces: &[&[u8]]) -> (Vec<Decoded>, bool) {
     let most = match framing {
-        // A `\r` just over the limit may belong to the line end.
+        // A `\r` directly above the limit may belong to the line end.
         Framing::Newline => limit + 1,
         Framing::ContentLength => limit.max(HEADER),
     };

@@ -1,11 +1,11 @@
-//! The head of a request and what is read of its body before it is handed on.
+//! The head of a request, and the part of its body that is read before it is handled.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rescind_http::verify::{AcpPeeked, Asked, Peeked, decode_name, encode_name};
 use serde_json::Value;
 
-/// A target, lines of headers, an empty line, a body.
+/// The input is a target, header lines, an empty line and a body.
 pub(super) fn check(data: &[u8]) {
     let Some((target, fields, body)) = parts(data) else { return };
     let Some(asked) = Asked::new(target, &fields, body) else { return };
@@ -59,17 +59,17 @@ fn parts(data: &[u8]) -> Option<Parts<'_>> {
     }
 }
 
-/// A host with a port, as `Host` and origins have it.
+/// A host with a port, as in `Host` and in origins.
 #[derive(Debug)]
 struct HostPort {
-    /// In lower case, as it stands.
+    /// In lower case, otherwise unchanged.
     name: String,
     address: Option<IpAddr>,
     port: Option<u16>,
 }
 
 impl HostPort {
-    /// `None`: it is nothing of the kind.
+    /// Returns `None` if the text is not a host with a port.
     fn of(text: &str) -> Option<Self> {
         let end = text.rfind(']').map_or(0, |bracket| bracket + 1);
         let colon = text.bytes().skip(end).position(|byte| byte == b':').map(|at| at + end);
@@ -100,7 +100,7 @@ impl HostPort {
     }
 }
 
-/// The one place that is asked for.
+/// The single host that the request names.
 fn place_asked(target: Option<&str>, hosts: &[&[u8]]) -> Option<HostPort> {
     let header = match hosts {
         [] => None,
@@ -154,7 +154,7 @@ fn is_json(types: &[&[u8]]) -> bool {
     media.trim() == "application/json" && parameters.split(';').all(is_utf8)
 }
 
-/// Whether a media type is asked for, by its name or by a range.
+/// Whether a media type is accepted, by its name or by a range.
 fn takes(accepts: &[&[u8]], group: &str, media: &str) -> bool {
     let names = [format!("{group}/{media}"), format!("{group}/*"), "*/*".to_owned()];
     let is_none = |parameter: &str| {
@@ -167,14 +167,14 @@ fn takes(accepts: &[&[u8]], group: &str, media: &str) -> bool {
     })
 }
 
-/// What a binding reads of a body, it reads out of an object, and all that is there.
+/// A binding reads a body only if it is an object, and reads everything that it needs from it.
 fn check_body(asked: &Asked, target: &str, fields: &[(&str, &[u8])], body: &[u8]) {
     let _ = (asked.peeked(), asked.acp());
-    // The headers a client makes for a message are never what its server refuses.
+    // A server accepts the headers that a client makes for a message.
     if let Some(mirrored) = asked.mirrored().filter(|_| asked.headers_fit()) {
         assert!(mirrored.headers_fit(), "the headers made for a message do not fit it");
     }
-    // Written plainly, so that no member stands twice.
+    // The plain form, with each member once.
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return };
     let Some(asked) = Asked::new(target, fields, value.to_string().as_bytes()) else { return };
     let of = |name: &str| value.get(name).filter(|value| !value.is_null());
@@ -209,13 +209,13 @@ fn check_body(asked: &Asked, target: &str, fields: &[(&str, &[u8])], body: &[u8]
     assert_eq!(fits, is_stateless(&value), "whether {value} fits the headers made for it");
 }
 
-/// A request or a notification of MCP 2026-07-28.
+/// Whether this is a request or a notification of MCP 2026-07-28.
 fn is_stateless(value: &Value) -> bool {
     let of = |name: &str| value.get(name).filter(|value| !value.is_null());
     let params = of("params");
     let inside = |name: &str| params.and_then(|params| params.get(name)).filter(|value| !value.is_null());
     let is_word = |value: Option<&Value>| value.is_none_or(Value::is_string);
-    // One member of another type, and none of them is read.
+    // If one member has another type, none of them is read.
     let is_read = is_word(inside("name")) && is_word(inside("uri"));
     let meta = |name: &str| {
         let meta = inside("_meta").filter(|_| is_read && params.is_some_and(Value::is_object));
@@ -225,7 +225,7 @@ fn is_stateless(value: &Value) -> bool {
     };
     let version = meta(VERSION).and_then(Value::as_str);
     let method = value.get("method").and_then(Value::as_str);
-    // A method that no header can hold has none, which a request needs and a notification does not.
+    // A method that does not fit into a header has none. A request needs the header, a notification does not.
     let is_plain = |text: &str| text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let is_notification = value.get("id").is_none();
     let is_message = value.is_object()

@@ -1,4 +1,4 @@
-//! Request ids: type and value are kept, and no two are taken for each other.
+//! Request ids: type and value are kept, and different ids are never equal.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,7 +6,7 @@ use rescind_core::dialect::{self, Dialect};
 use rescind_core::{BadMessage, Incoming, InvalidId, MAX_ID_BYTES, RequestId};
 use serde_json::value::RawValue;
 
-/// What a token means, as a naive reader has it.
+/// The value of a token for a naive reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Naive {
     Number(i64),
@@ -58,7 +58,7 @@ fn naive(token: &str) -> Naive {
             Err(_) => Naive::Neither(InvalidId::NotAnId),
         };
     }
-    // What a whole number is written as again is what it was written as.
+    // A whole number is valid only if writing it again gives the same text.
     let digits = token.strip_prefix('-').unwrap_or(token);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Naive::Neither(InvalidId::NotAnId);
@@ -89,14 +89,14 @@ fn written_and_read(token: &str, id: &RequestId) {
     }
 }
 
-/// What is JSON reads the same inside a larger value.
+/// A token that is JSON has the same value inside a larger one.
 fn through_serde(token: &str, read: Option<&RequestId>) {
     if serde_json::from_str::<&RawValue>(token).is_ok() {
         assert_eq!(serde_json::from_str::<RequestId>(token).ok().as_ref(), read, "{token:?} through serde");
     }
 }
 
-/// The token as the id of a request, of an answer, and of what a cancel names.
+/// The token as the id of a request, of an answer, and in a cancel.
 fn in_messages(dialect: &Dialect, token: &str, read: &Result<RequestId, InvalidId>) {
     if serde_json::from_str::<&RawValue>(token).is_err() {
         return;

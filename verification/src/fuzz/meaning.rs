@@ -1,4 +1,4 @@
-//! What a message means, as a text to compare: white space between tokens says nothing.
+//! The meaning of a message as text for comparison. White space between tokens has no meaning.
 
 use rescind_core::{AnswerBody, ErrorObject, Incoming};
 use serde_json::value::RawValue;

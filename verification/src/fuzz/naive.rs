@@ -1,13 +1,13 @@
-//! What a message is, as a naive reader of JSON values has it: so that a reader that refuses too much is found as well.
+//! The kind of a message according to a naive reader of JSON values. It also finds a reader that refuses too much.
 
 use rescind_core::dialect::{Batches, CancelName, JsonRpc};
 use rescind_core::{Incoming, MAX_ID_BYTES};
 use serde_json::Value;
 
-/// The most messages of a batch.
+/// The most messages in a batch.
 const BATCH: usize = 1024;
 
-/// What was read, in a word.
+/// The kind of a decoded message, as a word.
 pub(super) fn kind(message: &Incoming<'_>) -> &'static str {
     match message {
         Incoming::Request(_) => "request",
@@ -23,7 +23,7 @@ pub(super) fn kind(message: &Incoming<'_>) -> &'static str {
     }
 }
 
-/// What JSON-RPC makes of a value in which no member stands twice.
+/// The kind of a JSON-RPC value in which each member occurs once.
 pub(super) fn json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
     if let Some(members) = value.as_array() {
         let is_batch = codec.batches == Batches::Read && (1..=BATCH).contains(&members.len());
@@ -61,12 +61,12 @@ fn is_error(error: Option<&Value>) -> bool {
     })
 }
 
-/// A text that may be an id, of so many bytes at least.
+/// Whether the value is text that may be an id, with at least this many bytes.
 fn is_text(value: Option<&Value>, least: usize) -> bool {
     value.and_then(Value::as_str).is_some_and(|text| (least..=MAX_ID_BYTES).contains(&text.len()))
 }
 
-/// What ABP makes of a value in which no member stands twice.
+/// The kind of an ABP value in which each member occurs once.
 pub(super) fn abp(value: &Value) -> &'static str {
     let Some(kind) = value.get("type").and_then(Value::as_str) else { return "bad" };
     let payload = value.get("payload").filter(|payload| !payload.is_null());

@@ -1,6 +1,6 @@
-//! Cuts of an input.
+//! Splits of an input.
 
-/// The input in pieces whose sizes the seed decides: all at once, byte by byte, or neither.
+/// The input in pieces whose sizes depend on the seed: all at once, byte by byte, or neither.
 pub(super) fn cut(data: &[u8], seed: u8) -> Vec<&[u8]> {
     let mut pieces = Vec::new();
     let mut rest = data;
@@ -15,12 +15,12 @@ pub(super) fn cut(data: &[u8], seed: u8) -> Vec<&[u8]> {
     pieces
 }
 
-/// All at once, byte by byte, and as the seed has it.
+/// All at once, byte by byte, and split according to the seed.
 pub(super) fn all_cuts(data: &[u8], seed: u8) -> [Vec<&[u8]>; 3] {
     [vec![data], data.chunks(1).collect(), cut(data, seed)]
 }
 
-/// The first byte, which says how an input is used, and the rest of it.
+/// The first byte, which controls how an input is used, and the rest of it.
 pub(super) fn controlled(data: &[u8]) -> Option<(u8, &[u8])> {
     data.split_first().map(|(control, rest)| (*control, rest))
 }

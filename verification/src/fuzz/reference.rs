@@ -1,10 +1,10 @@
-//! Naive readers of whole inputs, which the real ones, that take them in pieces, must agree with.
+//! Naive readers of whole inputs. The real readers, which get the inputs in pieces, must agree with them.
 
 use bytes::Bytes;
 use rescind_core::{BadFrame, Decoded};
 
 const MARK: &[u8] = b"\xef\xbb\xbf";
-/// A header block may be so large, in bytes.
+/// The largest header block, in bytes.
 const HEADER: usize = 8 * 1024;
 
 pub(super) fn newline(wire: &[u8], limit: usize) -> Vec<Decoded> {
@@ -51,7 +51,7 @@ pub(super) fn content_length(wire: &[u8], limit: usize) -> (Vec<Decoded>, bool) 
     (all, true)
 }
 
-/// The size of a header block, the length it says, and whether its charset is another one.
+/// The size of a header block, the length in it, and whether it names another charset.
 fn block(wire: &[u8]) -> Result<(usize, usize, bool), BadFrame> {
     let mut size = 0;
     let mut length = None;
@@ -95,7 +95,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, add) }
 }
 
-/// In lower case. `utf8` is a name of it too.
+/// The text is in lower case. `utf8` is also accepted.
 fn is_utf8(content_type: &[u8]) -> bool {
     let mut parameters = content_type.split(|byte| *byte == b';').skip(1);
     parameters.all(|parameter| {

@@ -1,4 +1,4 @@
-//! What was read is written as a message of ours, and read again.
+//! A decoded message is encoded as a message of this side and decoded again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::meaning::{of_answer, of_raw, squeezed};
 
-/// The number of our call, and of its cancel.
+/// The number of our call, and that of its cancel.
 const CALL: CallNumber = CallNumber(7);
 const CANCEL: CallNumber = CallNumber(8);
 const SEED: u128 = 0x5eed;
@@ -50,7 +50,7 @@ pub(super) fn check(dialect: &Dialect, message: &Incoming<'_>) {
     }
 }
 
-/// What a writer appends is one message: JSON, on one line.
+/// A writer appends one message: JSON, on one line.
 fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out);
@@ -64,7 +64,7 @@ fn is_json_rpc(dialect: &Dialect) -> bool {
     dialect.codec().as_json_rpc().is_some()
 }
 
-/// How this dialect spells the number of a call of ours.
+/// This dialect's id for a call of this side.
 fn id_of(dialect: &Dialect, number: CallNumber) -> RequestId {
     if is_json_rpc(dialect) {
         return RequestId::number(i64::try_from(number.0).unwrap_or(i64::MAX));
@@ -85,7 +85,7 @@ fn request(dialect: &Dialect, read: &IncomingRequest<'_>) {
         if progress {
             continue;
         }
-        // Where the whole payload is the params, none are written as an empty object.
+        // If the whole payload is the params, absent params are written as an empty object.
         let (ours, theirs) = (of_raw(again.params), of_raw(read.params));
         let is_same = ours == theirs || (theirs.is_none() && ours.as_deref() == Some("{}"));
         assert!(is_same, "the params {theirs:?} were written as {ours:?}");
@@ -110,14 +110,14 @@ fn notification(dialect: &Dialect, method: &str, params: Option<&RawValue>) {
     assert!(is_same, "the params {ours:?} were written as {theirs:?}");
 }
 
-/// An answer to a request of the peer, which for its side is one to a call.
+/// An answer to a request of the peer, which is an answer to a call for the peer's side.
 fn answer(dialect: &Dialect, body: &AnswerBody<'_>) {
     match body {
         AnswerBody::Value(value) => {
             let again = answered(dialect, |out, to| {
                 dialect.codec().encode_value(dialect.rules(), out, to, value);
             });
-            // A result may get a member more that says what it is.
+            // A result may get one more member, which names its kind.
             let value = format!("value {}", squeezed(value.get()));
             let open = value.strip_suffix('}');
             let is_same = again == value || open.is_some_and(|open| again.starts_with(open));
@@ -146,7 +146,7 @@ fn answer_error(dialect: &Dialect, error: &ErrorObject) {
     } else if is_json_rpc(dialect) {
         assert_eq!(again, of_answer(&AnswerBody::Error(error.clone())));
     } else {
-        // The error's own object stands in the data, with the members each error has.
+        // The data contains the error's own object, with the members that each error has.
         let said = format!("error {:?} {:?} ", error.code, error.message);
         assert!(again.starts_with(&said), "{error:?} was written as {again}");
     }
@@ -174,7 +174,7 @@ fn cancelled_call(dialect: &Dialect, reason: Option<&str>) {
         return assert_eq!(again.key, Ok(id_of(dialect, CALL)), "the request a cancel names");
     }
     assert_eq!(again.ack, Some(id_of(dialect, CANCEL)), "the id a cancel is acknowledged under");
-    // The call itself says what a cancel names it by.
+    // The call itself contains the key by which a cancel names it.
     let call = written(|out| {
         codec.encode_request(dialect.rules(), out, &CallFrame::new(CALL, SEED, "m", None));
     });

@@ -1,4 +1,4 @@
-//! Event streams: cuts do not matter, a naive reader of the whole agrees, and what our server writes is read.
+//! Event streams: splits do not matter, a naive reader of the whole agrees, and the output of our server can be read.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use rescind_http::verify::{EventReader, ReadEvent, event, parse_id, priming};
 
 use super::pieces;
 
-/// Limits on an event's data, in bytes: the control byte picks one.
+/// Limits of an event's data, in bytes. The control byte selects one.
 const LIMITS: [usize; 4] = [8, 64, 1024, 2048];
-/// A line may be so much longer than the data in it, in bytes.
+/// How many bytes a line may be longer than its data.
 const FIELD: usize = 64;
-/// An id or a name over this many bytes is not kept.
+/// An id or a name with more bytes than this is not kept.
 const NAME: usize = 1024;
 
-/// Control byte, then a stream.
+/// The control byte, then a stream.
 pub(super) fn check(data: &[u8]) {
     let Some((control, stream)) = pieces::controlled(data) else { return };
     let most = LIMITS.get(usize::from(control) % LIMITS.len()).copied().unwrap_or(8);
@@ -42,7 +42,7 @@ fn read(pieces: &[&[u8]], most: usize) -> Vec<Option<ReadEvent>> {
     all
 }
 
-/// What our server writes of one line of data.
+/// Writes one line of data as our server does, and reads it again.
 fn written_and_read(data: &[u8], most: usize, control: u8) {
     let line: Vec<u8> = data.iter().copied().filter(|byte| !matches!(byte, b'\n' | b'\r')).collect();
     let id = (u64::from(control), u64::MAX - u64::from(control));
@@ -60,7 +60,7 @@ fn written_and_read(data: &[u8], most: usize, control: u8) {
     assert_eq!(read(&pieces::cut(&wire, control), most), expected, "our own stream");
 }
 
-/// An event as it comes together.
+/// An event that is being read.
 #[derive(Default)]
 struct Coming {
     event: ReadEvent,
@@ -70,7 +70,7 @@ struct Coming {
     is_too_large: bool,
 }
 
-/// Reads a whole stream, as the standard has it: an event that is not ended by an empty line is none.
+/// Reads a whole stream as the standard defines: an event without an empty line at its end is dropped.
 fn naive(stream: &[u8], most: usize) -> Vec<Option<ReadEvent>> {
     let mut all = Vec::new();
     let mut coming = Coming::default();
@@ -122,7 +122,7 @@ impl Coming {
     }
 }
 
-/// The lines that are ended, by `\n`, `\r` or both.
+/// The complete lines, which end with `\n`, `\r` or both.
 fn lines(stream: &[u8]) -> Vec<&[u8]> {
     let mut rest = stream.strip_prefix(b"\xef\xbb\xbf").unwrap_or(stream);
     let mut lines = Vec::new();

@@ -1,5 +1,5 @@
-//! What must have come to pass by the time a connection ends to which nothing had happened: what was written has arrived, what
-//! was asked is answered and its caller told, and what was cancelled knows it.
+//! The conditions that must hold when an undisturbed connection ends: what was written has arrived, requests are
+//! answered and their callers have the results, and cancelled handlers have their signals.
 
 use rescind_core::CancelResult;
 
@@ -10,12 +10,12 @@ use super::seen::{CallSeen, Kind, RequestSeen, WorkSeen};
 use super::tally::Happening;
 
 impl Judge {
-    /// It came to pass.
+    /// Records that this happened.
     pub(super) fn saw(&self, happening: Happening) {
         self.state().tally.saw(happening);
     }
 
-    /// Holds what is older than so many milliseconds, if nothing has befallen the connection.
+    /// Checks everything that is older than this many milliseconds, if the connection was not disturbed.
     pub(super) fn check_arrived(&self, slowest: u64) {
         let mut state = self.state();
         if state.is_going() || state.repeats || !state.is_open {
@@ -31,8 +31,8 @@ impl Judge {
         state.check_cancels(before);
     }
 
-    /// The side has shut down over a wire to which nothing happened: all that it wrote has arrived. But where the other has
-    /// written into that end its output is broken, and then it reads no more.
+    /// This side has shut down over an undisturbed transport: all that it wrote has arrived. If the other side has
+    /// written after that end, its output is broken, and it stops reading.
     pub(super) fn check_flushed(&self, side: Side) {
         let mut state = self.state();
         let broken = state.written.of(side.other()).under_way.values().any(|places| !places.is_empty());
@@ -44,7 +44,7 @@ impl Judge {
 }
 
 impl CallSeen {
-    /// Since when its cancel is on its way, or its request gone; `None`: neither.
+    /// The time since which its cancel is on its way or its request was dropped. `None`: neither.
     fn cancelled_at(&self, now: u64) -> Option<u64> {
         let unsupported = matches!(self.result, Some(CancelResult::NotSupported | CancelResult::TakenBack));
         let by_itself = matches!(self.caller, Caller::Deadline(_) | Caller::Token(_)) && !self.returned;
@@ -54,19 +54,19 @@ impl CallSeen {
 }
 
 impl State {
-    /// The cancel of this call came out of the wire behind its request.
+    /// Whether the cancel of this call arrived after its request.
     fn came_behind(&self, side: Side, nonce: u64) -> bool {
         let mut requests = self.written.of(side).requests.values();
         requests.any(|request| request.nonce == Some(nonce) && request.cancelled_at.is_some())
     }
 
-    /// The call of this request was given up by its caller.
+    /// Whether the caller of this request's call has cancelled it.
     pub(super) fn is_given_up(&self, nonce: Option<u64>) -> bool {
         let call = nonce.and_then(|nonce| self.calls.get(&nonce));
         call.is_some_and(|call| call.cancelled_at(self.now()).is_some())
     }
 
-    /// What this side wrote before has come out at the other. Whether it wrote anything.
+    /// Checks that what this side wrote before this time has arrived at the other. Returns whether it wrote anything.
     fn check_frames(&mut self, side: Side, before: u64) -> bool {
         let written = self.written.of(side);
         let is_there = written.frames.iter().any(|frame| frame.at < before);
@@ -74,7 +74,7 @@ impl State {
         for place in written.under_way.values().flatten() {
             let Some(frame) = written.frames.get(*place).filter(|frame| frame.at < before) else { continue };
             let (invariant, nonce) = match &frame.kind {
-                // It goes by the stream of the request it was made for.
+                // It is sent on the stream of the request for which it was made.
                 Kind::Cancel { id } => {
                     let nonce = written.requests.get(id).and_then(|request| request.nonce);
                     ("L1", nonce.and_then(|nonce| self.calls.get(&nonce)?.parent))
@@ -86,7 +86,7 @@ impl State {
                 Kind::Notification { of } => ("I1", *of),
                 Kind::Other => ("I7", None),
             };
-            // Over HTTP a response nobody waits for is closed, and takes what is still to come with it.
+            // Over HTTP a response for which no caller waits is closed, and the rest of it is lost.
             if self.ordered || !self.is_given_up(nonce) {
                 missing = Some((invariant, frame.at, frame.kind.clone()));
                 break;
@@ -98,7 +98,8 @@ impl State {
         is_there
     }
 
-    /// What came to this side before is answered where that is owed, and the caller told.
+    /// Checks that what this side received before this time is answered, if an answer is required, and that the
+    /// caller has it.
     fn check_requests(&mut self, side: Side, before: u64) {
         let queue_time = u64::try_from(self.limits.of(side).queue_timeout.as_millis()).unwrap_or(u64::MAX);
         let owed = |(id, request): &(&String, &RequestSeen)| {
@@ -133,18 +134,19 @@ impl State {
         });
     }
 
-    /// What was cancelled before, and is at work, knows it.
+    /// Checks that every running handler that was cancelled before this time has its signal.
     fn check_cancels(&mut self, before: u64) {
         let now = self.now();
         let heard = |(nonce, work): &(&u64, &WorkSeen)| {
-            // Some protocols have cancels of one side only.
+            // In some protocols only one side may cancel.
             let call = self.calls.get(nonce).filter(|call| *self.cancels_from.of(call.side));
             let cancelled = call.and_then(|call| call.cancelled_at(now)).is_some_and(|at| at < before);
-            // One that overtook its request names nothing, where the dialect lets none wait.
+            // A cancel that overtook its request names nothing, if the dialect keeps no early cancels.
             let hit = || self.parks || call.is_some_and(|call| self.came_behind(call.side, **nonce));
-            // Over HTTP it goes by the response of the request it was made for, and is lost with that.
+            // Over HTTP it is sent on the response of the request for which it was made, and is lost with that
+            // response.
             let closed = !self.ordered && call.is_some_and(|call| self.is_given_up(call.parent));
-            // A critical section is told at its end.
+            // A critical section gets the signal at its end.
             cancelled && !closed && work.work != Work::Shield && hit()
         };
         let is_there = self.works.iter().any(|work| heard(&work));

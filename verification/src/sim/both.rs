@@ -29,7 +29,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// A thing of each side.
+/// A value for each side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Both<T> {
     pub(super) client: T,

@@ -1,12 +1,12 @@
-//! Frames of a byte stream, read by hand: a second opinion on what the library's framing writes.
+//! Frames of a byte stream, parsed by separate code: an independent check of the library's framing.
 
 use rescind_core::Framing;
 
 use super::both::Side;
 use super::judge::Judge;
 
-/// Holds the bytes this side wrote against the frames it handed over: they are these, in this order, and only the last may be
-/// cut off.
+/// Compares the bytes that this side wrote with its frames: the frames are all there, in order, and only the last one
+/// may be cut off.
 pub(super) fn check(judge: &Judge, side: Side, framing: Framing, bytes: &[u8]) {
     let mut state = judge.state();
     let mut rest = bytes;

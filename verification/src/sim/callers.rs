@@ -1,4 +1,4 @@
-//! What callers saw, held against the invariants.
+//! The outcomes of callers, checked against the invariants.
 
 use rescind_core::{CallError, CancelResult, CauseKind, Outcome};
 use serde_json::Value;
@@ -8,12 +8,12 @@ use super::judge::{Judge, LATE};
 use super::plan::{Caller, Job};
 use super::seen::CallSeen;
 
-/// Why nobody waits for a call.
+/// Why no caller waits for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// That cancels it.
+    /// The drop cancels it.
     Dropped,
-    /// It goes on.
+    /// It continues.
     Detached,
 }
 
@@ -40,7 +40,7 @@ impl Judge {
         state.calls.insert(job.nonce, call);
     }
 
-    /// The call was not taken.
+    /// The call was refused.
     pub(super) fn refused(&self, nonce: u64, error: &CallError) {
         let mut state = self.state();
         state.calls.remove(&nonce);
@@ -70,7 +70,7 @@ impl Judge {
         });
     }
 
-    /// Nobody waits for the call any more.
+    /// The call has no caller any more.
     pub(super) fn leaves_call(&self, nonce: u64, how: Left) {
         let mut state = self.state();
         state.cancels += 1;
@@ -103,7 +103,7 @@ impl Judge {
         state.holds(!again, "I13", || format!("{nonce} returned twice"));
         let wait =
             u64::try_from(state.limits.of(side).cancel_response_timeout.as_millis()).unwrap_or(u64::MAX);
-        // Its peer said that it is not cancelled, and so its answer is waited for.
+        // Its peer acknowledged that it is not cancelled, so the caller waits for its answer.
         let goes_on = state.is_acknowledged_as_not_cancelled(side, nonce);
         let late = !goes_on && asked.is_some_and(|asked| now > asked.saturating_add(wait) + LATE);
         state.holds_and_counts(asked.is_some() && !goes_on, !late, "I13", || {
@@ -157,10 +157,10 @@ impl Judge {
                 }
             }
             Outcome::Disconnected { may_have_run } => {
-                // Over HTTP there is no session then, and posts are refused.
+                // Over HTTP there is then no session, and posts are refused.
                 let because = state.is_going() || !state.is_open || state.repeats;
                 state.holds(because, "I13", || format!("{nonce} is disconnected, and nothing was lost"));
-                // A wire of posts knows of some that they never left.
+                // A transport of posts knows of some posts that they were never sent.
                 let honest = *may_have_run || !written || !state.ordered;
                 state.holds(honest, "I13", || {
                     format!("{nonce} may have run: {may_have_run}, and was written")
@@ -168,7 +168,7 @@ impl Judge {
             }
             other => state.breaks("I13", || format!("{nonce} returned {other:?}")),
         }
-        // I5: its parent's cancel is its own, and had come before it was answered.
+        // I5: its parent's cancel is also its own, and arrived before it was answered.
         let signalled_at =
             parent.and_then(|parent| state.cancelled_at(side, parent)).filter(|_| state.is_open);
         if answered_at.zip(signalled_at).is_some_and(|(answered, signalled)| signalled < answered) {
@@ -184,7 +184,7 @@ impl Judge {
         });
     }
 
-    /// The connection of this side has closed: each of its callers has been told (I13).
+    /// The connection of this side has closed: each of its callers has a result (I13).
     pub(super) fn all_returned(&self, side: Side) {
         let mut state = self.state();
         let calls = || state.calls.iter().filter(|(_, call)| call.side == side);

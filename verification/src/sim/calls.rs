@@ -1,4 +1,4 @@
-//! What the callers of a run do.
+//! The behaviour of the callers of a run.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::judge::Judge;
 use super::plan::{Caller, Job};
 use super::work::METHOD;
 
-/// Who calls.
+/// The origin of a call.
 #[derive(Clone, Copy)]
 pub(super) enum From<'a> {
     Peer(&'a Peer),
@@ -50,7 +50,7 @@ fn params(judge: &Judge, job: &Job) -> Value {
     judge.state().speech.params(params)
 }
 
-/// Begins a call; `None`: it was refused, which the judge knows.
+/// Starts a call. `None`: it was refused, which the judge has recorded.
 fn begin(side: Side, judge: &Judge, from: From<'_>, job: &Job) -> Option<(Call<Value>, CancellationToken)> {
     let token = CancellationToken::new();
     let mut builder = from.builder(judge, job);
@@ -78,7 +78,7 @@ fn begin(side: Side, judge: &Judge, from: From<'_>, job: &Job) -> Option<(Call<V
     }
 }
 
-/// Makes a call and does with it what its caller does. `None`: nobody waited for its end.
+/// Makes a call and does what its caller does. `None`: no caller waited for its end.
 ///
 /// # Cancel safety
 /// Dropping the future drops the call.
@@ -103,7 +103,7 @@ pub(super) async fn call(side: Side, judge: &Judge, from: From<'_>, job: &Job) -
     };
     let mut outcome = pin!(call.outcome());
     let early = match after {
-        // Not even one turn of the driver: the request is taken back.
+        // Before the driver's first turn: the request is taken back.
         Some(Duration::ZERO) => None,
         Some(after) => tokio::select! {
             biased;
@@ -141,7 +141,7 @@ pub(super) async fn call(side: Side, judge: &Judge, from: From<'_>, job: &Job) -
     };
     watch.over = true;
     judge.returns(nonce, &outcome);
-    // I7, and 004-31: once it has ended a canceller does nothing.
+    // I7, and 004-31: after the call has ended, a canceller does nothing.
     let late = canceller.cancel("late");
     let mut state = judge.state();
     let second = state.calls.get(&nonce).is_some_and(|call| call.result.is_some());
@@ -152,7 +152,7 @@ pub(super) async fn call(side: Side, judge: &Judge, from: From<'_>, job: &Job) -
     Some(outcome)
 }
 
-/// A handler makes a call and ends before that does: it is cancelled then.
+/// A handler makes a call and ends before the call does: the call is then cancelled.
 pub(super) fn abandon(side: Side, judge: &Judge, ctx: &CallContext, parent: u64, job: &Job) {
     let from = From::Handler { ctx, parent };
     let Some((call, _token)) = begin(side, judge, from, job) else { return };
@@ -163,7 +163,7 @@ pub(super) fn abandon(side: Side, judge: &Judge, ctx: &CallContext, parent: u64,
     });
 }
 
-/// Tells the judge of a call that was dropped, by its caller or with it.
+/// Reports to the judge that a call was dropped, by its caller or with it.
 struct Watch {
     judge: Judge,
     nonce: u64,

@@ -1,4 +1,4 @@
-//! What the frames of a run must be: each side's, where it hands them to the wire and where they come out.
+//! The required frames of a run, on each side: when they are passed to the transport and when they arrive.
 
 use bytes::Bytes;
 use rescind_core::{CauseKind, ExchangeId};
@@ -12,7 +12,7 @@ use super::tally::Happening;
 use rescind_testkit::wire_format::{Shape, call_name};
 
 impl Judge {
-    /// This side is about to hand a frame to the wire.
+    /// This side is about to pass a frame to the transport.
     pub(super) fn sends(&self, side: Side, body: &Bytes) {
         let mut state = self.state();
         let Ok(frame) = serde_json::from_slice::<Value>(body) else {
@@ -28,7 +28,7 @@ impl Judge {
         written.frames.push(Frame { body: body.clone(), kind, at });
     }
 
-    /// The wire did not take it after all.
+    /// The transport refused it.
     pub(super) fn not_sent(&self, side: Side, body: &Bytes) {
         let mut state = self.state();
         state.note(|| format!("{side} could not write that"));
@@ -39,12 +39,13 @@ impl Judge {
         written.frames.pop();
     }
 
-    /// A frame came out of the wire at this side.
+    /// A frame has arrived at this side.
     pub(super) fn receives(&self, side: Side, body: &Bytes, exchange: ExchangeId) {
         let body = &unnamed(body);
         let mut state = self.state();
         let (from, ordered, repeats) = (side.other(), state.ordered, state.repeats);
-        // A post whose connection was cut before its response is made once more, if to say it twice means the same.
+        // If the connection of a post is cut before its response, the post is sent again, provided that a second copy
+        // means the same.
         let said_again = !ordered && state.cut;
         let written = state.written.of_mut(from);
         let next = written.received;
@@ -58,9 +59,9 @@ impl Judge {
         };
         let text = String::from_utf8_lossy(body);
         let Some(place) = place else {
-            // A last line without its end is read as one: a frame cut off by the end of everything, and no JSON.
+            // A last line without a line end is read as one: it is a frame that was cut off by the end, and not JSON.
             let torn = written.frames.get(next).is_some_and(|frame| frame.body.starts_with(body));
-            // HTTP refuses some posts by itself. Under no id that answers no call.
+            // HTTP itself refuses some posts. Without an id, such a refusal answers no call.
             let refusal = serde_json::from_slice::<Value>(body).is_ok_and(|frame| {
                 frame.get("error").is_some() && frame.get("id").is_none_or(Value::is_null)
             });
@@ -88,7 +89,8 @@ impl Judge {
         let now = state.now();
         match kind {
             Kind::Request { id } => {
-                // A cancel that came first waits for it, where the wire does not keep their order: only posts do not.
+                // An early cancel waits for its request if the transport does not keep their order. This applies to
+                // posts only.
                 let waits = state.parks && !ordered && side == Side::Server;
                 let longest =
                     u64::try_from(state.limits.of(side).early_cancel_timeout.as_millis()).unwrap_or(u64::MAX);
@@ -116,7 +118,7 @@ impl Judge {
         }
     }
 
-    /// What a request came on is closed: where that is all there is to cancel it by, it is cancelled.
+    /// The exchange of a request was closed. If that is the only way to cancel it, it is cancelled.
     pub(super) fn closes(&self, side: Side, exchange: ExchangeId) {
         let mut state = self.state();
         let requests = &state.written.of(side.other()).requests;
@@ -127,7 +129,7 @@ impl Judge {
     }
 }
 
-/// An answer to `initialize` without the name that ACP's binding for HTTP puts into it.
+/// An answer to `initialize` without the id that ACP's HTTP binding inserts.
 fn unnamed(body: &Bytes) -> Bytes {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let Some((before, named)) = text.split_once(r#""result":{"connectionId":""#) else { return body.clone() };
@@ -137,12 +139,12 @@ fn unnamed(body: &Bytes) -> Bytes {
 }
 
 impl State {
-    /// Holds a frame of this side against what went over the wire before it.
+    /// Compares a frame of this side with the earlier frames.
     fn sent_kind(&mut self, side: Side, frame: &Value) -> Kind {
         match self.speech.shape(frame) {
             Shape::Request { id, .. } => self.request_sent(side, frame, &id),
             Shape::Cancel { key } => self.cancel_sent(side, &key),
-            // A refusal of something that had no id.
+            // A refusal of a frame without an id.
             Shape::Answer { id } if id.is_null() => Kind::Other,
             Shape::Answer { id } => self.answer_sent(side, frame, &id),
             Shape::Notification { .. } => self.notification_sent(side, frame),
@@ -159,7 +161,7 @@ impl State {
         let taken_back = call.is_some_and(|call| call.result == Some(rescind_core::CancelResult::TakenBack));
         let stillborn = call.is_some_and(|call| call.stillborn);
         let returned = call.is_some_and(|call| call.returned);
-        // They count where their callers are told.
+        // They count when their callers get the result.
         if taken_back {
             self.breaks("I12", || format!("{side} writes {id}, which was taken back"));
         }
@@ -256,7 +258,7 @@ impl State {
         Kind::Answer { id }
     }
 
-    /// At the end: of a handshake whose caller cancelled it no cancel was written (I9).
+    /// At the end: for a handshake that its caller cancelled, no cancel was written (I9).
     pub(super) fn check_handshake(&mut self) {
         let mut requests = self.written.client.requests.values();
         let cancelled = requests.any(|request| request.nonce.is_none() && request.cancels > 0);
@@ -270,7 +272,8 @@ impl State {
         let id = nonce.and_then(|nonce| self.written.of(side.other()).by_nonce.get(&nonce).cloned());
         if let Some(id) = id {
             let request = self.written.of(side.other()).requests.get(&id);
-            // A repeated request runs again, and its second handler may notify behind the first one's answer.
+            // A repeated request runs again, and its second handler may send notifications after the answer of the
+            // first one.
             let over = request.is_some_and(|request| request.answers >= request.received);
             if over {
                 self.breaks("I2", || format!("{side} notifies for {id}, which is answered"));
@@ -282,7 +285,7 @@ impl State {
         Kind::Notification { of: nonce }
     }
 
-    /// An acknowledgement of ABP, and the answer it stands for.
+    /// An acknowledgement of ABP, and the answer that it means.
     fn ack_sent(&mut self, side: Side, frame: &Value) {
         let (Some(key), Some(cancelled)) =
             (frame.pointer("/payload/callId"), frame.pointer("/payload/cancelled").and_then(Value::as_bool))
@@ -292,19 +295,19 @@ impl State {
         let key = key.to_string();
         let Some(id) = self.written.of(side.other()).names.get(&key).cloned() else { return };
         let before = self.written.of_mut(side).acked.insert(id.clone(), cancelled);
-        // Sent twice it may come first before its request and then behind it.
+        // A cancel that is sent twice may arrive both before and after its request.
         let alike = self.repeats || before.is_none_or(|before| before == cancelled);
         self.holds_and_counts(before.is_some() && !self.repeats, alike, "I7", || {
             format!("{side} acknowledges the cancel of {id} with {cancelled}, and otherwise before")
         });
-        // A post that is made once more brings the cancel twice.
+        // A post that is sent again delivers the cancel twice.
         let once = before.is_none() || self.repeats || (!self.ordered && self.cut);
         if !once {
             self.breaks("I7", || format!("{side} acknowledges the one cancel of {id} twice"));
         }
     }
 
-    /// The cancel of a request of this side has come to the other.
+    /// The cancel of a request of this side has arrived at the other.
     fn cancel_received(&mut self, from: Side, id: &str) {
         let now = self.now();
         let Some(request) = self.written.of_mut(from).requests.get_mut(id) else { return };
@@ -327,7 +330,8 @@ impl State {
         }
     }
 
-    /// The peer of this side cancelled the request, its handler was told so, and its protocol has silence then.
+    /// Whether the peer of this side cancelled the request, its handler got the signal, and its protocol then
+    /// requires no answer.
     pub(super) fn is_silenced(&self, side: Side, id: &str) -> bool {
         let request = self.written.of(side.other()).requests.get(id);
         let Some(request) = request.filter(|_| self.silence) else {
@@ -341,18 +345,18 @@ impl State {
         told.is_some_and(|cause| cause.kind() == CauseKind::Peer)
     }
 
-    /// The request of this call, once it was handed to the wire.
+    /// The request of this call, after it was passed to the transport.
     pub(super) fn request_of(&self, nonce: u64) -> Option<&RequestSeen> {
         let call = self.calls.get(&nonce)?;
         let written = self.written.of(call.side);
         written.requests.get(written.by_nonce.get(&nonce)?)
     }
 
-    /// At the end, where nothing was lost: each request this side was asked is answered, or silenced (I1).
+    /// At the end of an undisturbed run: each request that this side received is answered, or must not be (I1).
     pub(super) fn check_answered(&mut self, side: Side) {
         let (mut open, mut is_there) = (Vec::new(), false);
         for (id, request) in &self.written.of(side.other()).requests {
-            // Over HTTP it may run twice, and a response nobody waits for is closed.
+            // Over HTTP it may run twice, and a response for which no caller waits is closed.
             let moot = !self.ordered && (self.repeats || self.is_given_up(request.nonce));
             let silenced = self.is_silenced(side, id) || (self.silence && request.cancels > 0);
             let owed = request.received > 0 && !moot && !silenced;
@@ -365,19 +369,19 @@ impl State {
     }
 }
 
-/// What names the call a frame belongs to.
+/// The nonce of the call to which a frame belongs.
 fn nonce_of(frame: &Value) -> Option<u64> {
     let places = ["/params/nonce", "/payload/params/nonce", "/payload/nonce"];
     places.into_iter().find_map(|place| frame.pointer(place)).and_then(Value::as_u64)
 }
 
-/// A frame without what differs between two runs of a seed.
+/// A frame without the parts that differ between two runs of a seed.
 fn told(frame: &Value) -> String {
     let mut frame = frame.clone();
     if let Some(members) = frame.as_object_mut() {
         members.remove("timestamp");
         members.remove("jsonrpc");
-        // ABP's own names of calls are drawn for each connection.
+        // ABP's call ids are random on each connection.
         if members.remove("type").is_some() {
             return format!("{:?}", members.get("payload").and_then(|payload| payload.get("params")));
         }

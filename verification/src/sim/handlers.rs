@@ -1,4 +1,4 @@
-//! What handlers saw, held against the invariants.
+//! What handlers observe, checked against the invariants.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ impl Judge {
         state.tally.saw(Happening::Entered);
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).max_running_handlers);
-        // Where it may have as many as ever, a run has not enough of them.
+        // With the default limit, a run does not have enough handlers to reach it.
         let is_there = most < Limits::default().max_running_handlers;
         state.holds_and_counts(is_there, live <= most, "I10", || {
             format!("{live} handlers live at the {side}, {most} may")
@@ -60,8 +60,8 @@ impl Judge {
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
     }
 
-    /// A critical section is about to end; whether a cancel came into it. One never does before the longest time for a
-    /// shield, but for a shutdown and the connection's end.
+    /// A critical section is about to end. `disturbed`: a cancel reached it. No cancel does before the longest time
+    /// for a shield, except at a shutdown or the end of the connection.
     pub(super) fn shielded(&self, side: Side, job: &Job, disturbed: bool) {
         let mut state = self.state();
         let (longest, gone) = (state.limits.of(side).max_shield_time.as_millis(), state.is_going());
@@ -74,11 +74,12 @@ impl Judge {
 }
 
 impl State {
-    /// A handler has ended whose cancel came before: it had been told, and of that (L1). The driver takes a cancel in before
-    /// anything else runs, so there is no time between.
+    /// A handler has ended after its cancel arrived: it had the signal, with the right cause (L1). The driver takes
+    /// in a cancel before anything else runs, so there is no time between.
     fn check_told(&mut self, side: Side, nonce: u64, (work, end): (Work, WorkEnd), cause: Option<CauseKind>) {
         let Some(at) = self.cancelled_at(side, nonce).filter(|_| self.is_open) else { return };
-        // In a critical section it is told at its end, and after the longest time for one: but not if it is dropped in it.
+        // In a critical section the signal comes at its end, or after the longest time for one. If the handler is
+        // dropped in it, there is none.
         let told = cause.is_some() || (work == Work::Shield && end == WorkEnd::Dropped);
         self.holds(told, "L1", || format!("{nonce} was cancelled at {at}, and never told"));
         let other = work == Work::Local || self.going_since.is_some_and(|since| since <= at);
@@ -88,8 +89,8 @@ impl State {
         }
     }
 
-    /// A handler was told that its peer cancelled it: that one did (I4). Over HTTP a response may be closed instead, by whoever
-    /// gives its call up and by the network.
+    /// A handler got its peer's cancel, and the peer has sent one (I4). Over HTTP a closed response counts too, by a
+    /// caller that drops its call or by the network.
     fn check_asked(&mut self, side: Side, nonce: u64) {
         let written = self.written.of(side.other());
         let id = written.by_nonce.get(&nonce);
@@ -98,9 +99,9 @@ impl State {
         self.holds(cancelled || closed, "I4", || format!("{nonce} was told of a cancel that nobody sent"));
     }
 
-    /// A handler has ended: within its grace, if its peer cancelled it or its connection is gone for good (L3).
+    /// A handler has ended within its grace, if its peer cancelled it or its connection is permanently lost (L3).
     fn check_grace(&mut self, side: Side, nonce: u64, work: Work) {
-        // A critical section comes first.
+        // A critical section comes before the grace.
         let shield = if work == Work::Shield { self.limits.of(side).max_shield_time } else { Duration::ZERO };
         let grace = self.limits.of(side).cancel_grace + shield;
         let most = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX).saturating_add(LATE);
@@ -116,7 +117,8 @@ impl State {
         }
     }
 
-    /// The handler returned a value while that still was its answer: it was not cancelled, or had the rest of its grace.
+    /// Whether the handler returned a value that still was its answer: it was not cancelled, or some of its grace was
+    /// left.
     pub(super) fn has_value(&self, side: Side, nonce: u64) -> bool {
         let Some(work) = self.works.get(&nonce).filter(|work| work.end == Some(WorkEnd::Value)) else {
             return false;
@@ -127,17 +129,18 @@ impl State {
             None => over.is_none() || !self.waits_for_room(side),
             Some(CauseKind::Peer) if self.waits_for_room(side) => false,
             Some(CauseKind::Peer) => over.zip(work.ended_at).is_some_and(|(over, ended)| ended < over),
-            // When it was told of another is not known.
+            // The time of the signal with another cause is not known.
             Some(_) => false,
         }
     }
 
-    /// Where the outbox is small a value waits for room, and until then a cancel is in time.
+    /// With a small outbox a value waits for room, and a cancel takes effect until then.
     fn waits_for_room(&self, side: Side) -> bool {
         self.limits.of(side).max_outbox_frames < Limits::default().max_outbox_frames
     }
 
-    /// A handler wanted to notify; whether that was taken. Behind its answer or its silence it is not (I2).
+    /// A handler tried to send a notification. `taken`: it was accepted. After the answer or the silent end it is not
+    /// (I2).
     pub(super) fn check_notified(&mut self, side: Side, nonce: u64, taken: bool) {
         let written = self.written.of(side.other());
         let Some(id) = written.by_nonce.get(&nonce) else { return };
@@ -147,7 +150,7 @@ impl State {
         }
     }
 
-    /// A handler has ended whose request is owed silence: what it ends with is not written, or was not (I2).
+    /// A handler has ended whose request must not be answered: its result is not written, and was not (I2).
     pub(super) fn check_silence(&mut self, side: Side, nonce: u64) {
         let written = self.written.of(side.other());
         let Some(id) = written.by_nonce.get(&nonce).filter(|id| self.is_silenced(side, id)) else { return };
@@ -155,7 +158,7 @@ impl State {
         self.holds(!answered, "I2", || format!("{nonce} was answered, and is owed silence"));
     }
 
-    /// At the end: what was told to a handler stays, and comes before its answer or not at all.
+    /// At the end: the cause that a handler got does not change, and came before its answer or not at all.
     pub(super) fn check_causes(&mut self) {
         let (mut found, mut is_there) = (None, false);
         for (nonce, work) in &self.works {

@@ -1,4 +1,5 @@
-//! Holds what callers, handlers and the wire see against the invariants, while it happens and at the end.
+//! Checks the observations of callers, handlers and the transport against the invariants, during a run and at its
+//! end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,12 +17,12 @@ use super::tally::Tally;
 use crate::{Broken, tally};
 use rescind_testkit::wire_format::Speech;
 
-/// How late a timer may be, in milliseconds: the clock's step, and a turn of each task on the way.
+/// How late a timer may be, in milliseconds: the step of the clock, and a turn of each task involved.
 pub(super) const LATE: u64 = 20;
-/// Lines of a trace that are kept; a run has far fewer.
+/// The most lines of a trace that are kept. A run has far fewer.
 const LINES: usize = 20_000;
 
-/// One for all that takes part in a run.
+/// The judge that all parts of a run share.
 #[derive(Clone, Debug)]
 pub(super) struct Judge(Arc<Mutex<State>>);
 
@@ -30,44 +31,44 @@ pub(super) struct Judge(Arc<Mutex<State>>);
 pub(super) struct State {
     begun: Instant,
     pub(super) speech: Speech,
-    /// What the peer cancelled is owed silence.
+    /// Whether a request that the peer cancelled must not be answered.
     pub(super) silence: bool,
-    /// A cancel that overtakes its request waits for it, where the wire lets it overtake.
+    /// Whether a cancel that overtakes its request waits for it, if the transport allows it to overtake.
     pub(super) parks: bool,
-    /// The wire keeps the order of frames.
+    /// Whether the transport keeps the order of frames.
     pub(super) ordered: bool,
-    /// The wire may bring a frame twice.
+    /// Whether the transport may deliver a frame twice.
     pub(super) repeats: bool,
     pub(super) limits: Both<Limits>,
     pub(super) calls: BTreeMap<u64, CallSeen>,
     pub(super) works: BTreeMap<u64, WorkSeen>,
     pub(super) written: Both<Written>,
     pub(super) live: Both<usize>,
-    /// A side was asked to shut down.
+    /// Whether a side started to shut down.
     pub(super) shut: Both<bool>,
-    /// Something befell the wire, or a side left it.
+    /// Whether the transport was disturbed, or a side left it.
     pub(super) lost: bool,
-    /// The network did that.
+    /// Whether the network did that.
     pub(super) cut: bool,
-    /// Since when there may be other causes than what callers and handlers do.
+    /// The time since which there may be causes other than callers and handlers.
     pub(super) going_since: Option<u64>,
-    /// The handshake's own caller cancelled it while it was on its way.
+    /// Whether the caller of the handshake cancelled it before its end.
     pub(super) handshake_cancelled: bool,
-    /// The handshake went well, where there is one.
+    /// Whether the handshake succeeded, if there is one.
     pub(super) is_open: bool,
     trace: Vec<String>,
     pub(super) broken: Option<Broken>,
     pub(super) cancels: u64,
     pub(super) tally: Tally,
-    /// The client is away at times, to come back later, and may miss how it ends.
+    /// Whether the client disconnects at times and reconnects later, so that it may miss the end.
     pub(super) away: bool,
     /// The sides that may cancel.
     pub(super) cancels_from: Both<bool>,
-    /// What a lost connection leaves may go on for a while, for its client may come back.
+    /// Whether the handlers of a lost connection may continue for a time, because its client may reconnect.
     pub(super) resumes: bool,
-    /// Whoever closes what a request came on cancels it.
+    /// Whether closing the exchange of a request cancels it.
     pub(super) closing_cancels: bool,
-    /// When a side heard that its connection is gone.
+    /// When a side detected that its connection is gone.
     pub(super) gone: Both<Option<u64>>,
 }
 
@@ -144,7 +145,7 @@ impl Judge {
         self.lost(what);
     }
 
-    /// The wire is no longer what it was.
+    /// The transport is disturbed.
     pub(super) fn lost(&self, what: &str) {
         let mut state = self.state();
         state.lost = true;
@@ -159,7 +160,7 @@ impl Judge {
         state.note(|| format!("{side} shuts down"));
     }
 
-    /// The connection of this side is gone, and it has heard of that.
+    /// The connection of this side is gone, and the side has detected it.
     pub(super) fn is_gone(&self, side: Side, what: &str) {
         self.lost(what);
         let mut state = self.state();
@@ -167,15 +168,15 @@ impl Judge {
         state.gone.of_mut(side).get_or_insert(now);
     }
 
-    /// What happened so far.
+    /// The trace so far.
     pub(super) fn trace(&self) -> Vec<String> {
         self.state().trace.clone()
     }
 
-    /// The trace, how many cancels were asked, and what came to pass.
+    /// The trace, the number of cancels, and the happenings.
     pub(super) fn into_trace(self) -> (Vec<String>, u64, Tally) {
         let mut state = self.state();
-        // What it keeps of the requests would keep their connections.
+        // The recorded requests would keep their connections alive.
         state.works.clear();
         (std::mem::take(&mut state.trace), state.cancels, state.tally)
     }
@@ -184,7 +185,7 @@ impl Judge {
         self.state().resumes
     }
 
-    /// So long critical sections of this side that have begun may take.
+    /// How long a running critical section of this side may take. Zero if there is none.
     pub(super) fn shields(&self, side: Side) -> Duration {
         let state = self.state();
         let shielded = |work: &WorkSeen| work.side == side && work.end.is_none() && work.work == Work::Shield;
@@ -210,20 +211,20 @@ impl State {
         self.going_since.get_or_insert(now);
     }
 
-    /// The peer of this side acknowledged the cancel of this call, and said that it comes too late or too early.
+    /// Whether the peer of this side acknowledged the cancel of this call as too late or too early.
     pub(super) fn is_acknowledged_as_not_cancelled(&self, side: Side, nonce: u64) -> bool {
         let id = self.written.of(side).by_nonce.get(&nonce);
         id.is_some_and(|id| self.written.of(side.other()).acked.get(id) == Some(&false))
     }
 
-    /// When the cancel of this request came to this side, behind it. Where a post may come twice nothing is said.
+    /// When the cancel of this request arrived at this side, after the request. `None` if a post may arrive twice.
     pub(super) fn cancelled_at(&self, side: Side, nonce: u64) -> Option<u64> {
         let written = self.written.of(side.other());
         let request = written.requests.get(written.by_nonce.get(&nonce)?)?;
         request.cancelled_at.filter(|_| !self.repeats)
     }
 
-    /// The connection may be at its end, or beyond.
+    /// Whether the connection may be ending or have ended.
     pub(super) fn is_going(&self) -> bool {
         self.lost || self.shut.client || self.shut.server
     }
@@ -235,12 +236,12 @@ impl State {
         }
     }
 
-    /// Holds what is there, and counts it as judged.
+    /// Checks a condition, and counts it as judged.
     pub(super) fn holds(&mut self, condition: bool, invariant: &'static str, what: impl FnOnce() -> String) {
         self.holds_and_counts(true, condition, invariant, what);
     }
 
-    /// The same, but that it counts only where what the invariant is about is there; the condition has to hold in any case.
+    /// The same, but it counts only if the subject of the invariant exists. The condition must be true in any case.
     pub(super) fn holds_and_counts(
         &mut self,
         is_there: bool,
@@ -256,7 +257,7 @@ impl State {
         }
     }
 
-    /// Keeps the first invariant that does not hold.
+    /// Keeps the first violation.
     pub(super) fn breaks(&mut self, invariant: &'static str, what: impl FnOnce() -> String) {
         if self.broken.is_some() {
             return;
@@ -266,9 +267,9 @@ impl State {
         self.broken = Some(broken);
     }
 
-    /// Whether the call of this side may be told that its peer cancelled it.
+    /// Whether the call of this side may end with the outcome that its peer cancelled it.
     pub(super) fn peer_may_cancel(&self, nonce: u64, side: Side) -> bool {
-        // What ran twice is known by its second run.
+        // For a request that ran twice, the second run is recorded.
         if *self.shut.of(side.other()) || self.lost || self.repeats {
             return true;
         }
@@ -277,7 +278,7 @@ impl State {
         })
     }
 
-    /// Whether the call of this side may fail so.
+    /// Whether the call of this side may fail with this error.
     pub(super) fn may_fail(&self, nonce: u64, side: Side, error: &ErrorObject) -> bool {
         if self.repeats {
             return true;
@@ -285,7 +286,7 @@ impl State {
         let limits = self.limits.of(side.other());
         let tight =
             limits.max_running_handlers < 1024 || *self.shut.of(side.other()) || self.lost || !self.is_open;
-        // LSP's word for a request its server gave up says that it failed.
+        // LSP's error for a request that its server cancelled says that the request failed.
         let given_up = error.code.0 == -32803 && self.peer_may_cancel(nonce, side);
         match self.works.get(&nonce).map(|work| work.end) {
             Some(Some(WorkEnd::Failed)) => {
@@ -293,15 +294,15 @@ impl State {
             }
             Some(Some(WorkEnd::Panicked | WorkEnd::Dropped)) => true,
             Some(Some(WorkEnd::Value | WorkEnd::Stopped) | None) => given_up,
-            // It was never entered: there was no room for it.
+            // Its handler was never entered, because there was no room for it.
             None => tight,
         }
     }
 
-    /// At the end: what is said not to have run was never read by the other side (I13).
+    /// At the end: a request that is reported as not run was never read by the other side (I13).
     pub(super) fn check_unsent(&mut self) {
         let found = self.calls.iter().find(|(nonce, call)| {
-            // What is sent a second time may come although the first was lost.
+            // A second copy may arrive although the first was lost.
             call.not_run
                 && !self.repeats
                 && self.request_of(**nonce).is_some_and(|request| request.received > 0)

@@ -1,10 +1,11 @@
-//! What is judged on each wire, and how often at least: an invariant whose subject never is there holds too.
+//! Which invariants are judged on each transport, and how often at least: an invariant whose subject never exists
+//! holds too.
 
 use super::{Case, Played, Wire};
 use crate::coverage::ENGINES;
 
-/// Of a thousand runs of any protocol on this wire, how often this invariant is judged at least: a quarter of what was counted, of the
-/// protocol that has the fewest.
+/// The minimum number of judgements of this invariant in a thousand runs of any protocol on this transport: a quarter
+/// of the count of the protocol with the fewest.
 fn least(invariant: &str, wire: Wire) -> u64 {
     let (posts, closes) = (wire.has_connections(), wire.serves_all_by_one());
     match invariant {
@@ -17,7 +18,7 @@ fn least(invariant: &str, wire: Wire) -> u64 {
         "I7" => 550,
         "I9" => 6,
         "I10" => 210,
-        // Posts have no order that every frame could be held against, and what is closed has no cancel.
+        // Posts have no order for all frames, and a closed exchange has no cancel message.
         "I12" if closes => 180,
         "I12" if posts => 640,
         "I12" => 4_000,
@@ -25,26 +26,27 @@ fn least(invariant: &str, wire: Wire) -> u64 {
         "I14" => 2_600,
         "L1" => 280,
         "L3" => 470,
-        // Each run ends, once (L4). What else is claimed wants a line of its own.
+        // Each run ends, once (L4). Other claimed invariants need a separate line.
         _ => 1_000,
     }
 }
 
 impl Case {
-    /// The invariants that the page says are checked here, but for those whose subject its protocol does not have.
+    /// The invariants that the page claims for this engine, except those whose subject does not exist in its
+    /// protocol.
     pub fn claimed(&self) -> impl Iterator<Item = &'static str> {
         let engine = ENGINES.iter().find(|engine| engine.name == "simulation");
         let checks = engine.map_or(&[] as &[_], |engine| engine.checks).iter().copied();
         checks.filter(|invariant| match *invariant {
-            // A request has descendants where its handler may ask its caller.
+            // A request has descendants if its handler may call its caller.
             "I5" => self.serves_both(),
             "I9" => self.speech.opening().is_some(),
             _ => true,
         })
     }
 
-    /// What is claimed and was judged too seldom, and what was judged and is not claimed. Where few runs are asked for it is luck how
-    /// often something is judged, and only the second is said.
+    /// Claimed invariants that were judged too rarely, and judged ones that are not claimed. With few runs the number
+    /// of judgements is random, so only the second kind is reported.
     #[must_use]
     pub fn misjudged(&self, played: &Played) -> Vec<String> {
         let judged =

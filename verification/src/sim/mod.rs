@@ -1,9 +1,10 @@
-//! Simulation: both sides' real drivers, framings and wires in one task queue, on a paused clock, over a network that splits,
-//! joins, delays, holds up, cuts and half-closes; all of it decided by one seed.
+//! Simulation: the real drivers, framings and transports of both sides in one task queue, on a paused clock, over a
+//! network that splits, joins, delays, stalls, cuts and half-closes. One seed decides everything.
 //!
-//! A run draws from its seed what each side calls, what the handlers do, when who cancels, drops or shuts down, and what
-//! befalls the network. Its judge holds what callers, handlers and the wire see against the invariants. A run that does not
-//! end on the paused clock is a failure like any other, and the same seed gives the same trace.
+//! The seed of a run determines the calls of each side, the behaviour of handlers, the times of cancels, drops and
+//! shutdowns, and the disturbances of the network. A judge checks the observations of callers, handlers and the
+//! transport against the invariants. A run that does not end on the paused clock is a failure too. The same seed
+//! gives the same trace.
 
 mod arrived;
 mod both;
@@ -37,13 +38,13 @@ pub use tally::{Happening, Tally};
 use super::{Broken, tally as invariants};
 use rescind_testkit::wire_format::Speech;
 
-/// A wire of the simulation.
+/// A transport of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wire {
-    /// A stream of bytes in either framing, as stdio, pipes and sockets are.
+    /// A byte stream in either framing, such as stdio, pipes and sockets.
     Memory,
-    /// WebSocket, handshake included.
+    /// WebSocket, including its handshake.
     WebSocket,
     /// HTTP's binding `streamable`, over HTTP/1.1 and HTTP/2.
     HttpStreamable,
@@ -54,7 +55,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// The server's side is one for all clients, and does not end with any.
+    /// Whether the server's side serves all clients and does not end with one of them.
     const fn serves_all_by_one(self) -> bool {
         match self {
             Self::Memory | Self::WebSocket | Self::HttpStreamable | Self::HttpAcp => false,
@@ -62,7 +63,7 @@ impl Wire {
         }
     }
 
-    /// A client that lost its connection may come back to its requests.
+    /// Whether a client that lost its connection may return to its requests.
     const fn resumes(self) -> bool {
         match self {
             Self::Memory | Self::WebSocket | Self::HttpStateless => false,
@@ -70,7 +71,7 @@ impl Wire {
         }
     }
 
-    /// Its ends tell a peer that is gone for good from one that is slow.
+    /// Whether its ends distinguish a peer that is permanently gone from a slow one.
     const fn pings(self) -> bool {
         match self {
             Self::WebSocket => true,
@@ -78,7 +79,7 @@ impl Wire {
         }
     }
 
-    /// One talk takes many connections.
+    /// Whether a session uses many connections.
     const fn has_connections(self) -> bool {
         match self {
             Self::Memory | Self::WebSocket => false,
@@ -87,7 +88,7 @@ impl Wire {
     }
 }
 
-/// What is simulated: a protocol on a wire.
+/// A simulated case: a protocol on a transport.
 #[derive(Clone, Debug)]
 pub struct Case {
     wire: Wire,
@@ -96,18 +97,18 @@ pub struct Case {
 }
 
 impl Case {
-    /// This protocol on this wire; `None`: there is no such protocol.
+    /// Creates the case of this protocol on this transport. Returns `None` if there is no such protocol.
     #[must_use]
     pub fn new(wire: Wire, dialect: &str) -> Option<Self> {
         Some(Self { wire, dialect: Dialect::by_name(dialect)?, speech: Speech::of(dialect)? })
     }
 
-    /// Either side may ask the other.
+    /// Whether either side may call the other.
     fn serves_both(&self) -> bool {
         self.dialect.rules().name != "mcp-2026"
     }
 
-    /// The seed as this case draws from it: what is the fifth seed of one is not that of all.
+    /// The seed for this case, so that the same seed gives different runs in different cases.
     fn mix(&self, seed: u64) -> u64 {
         let name = self.dialect.name().bytes().chain([self.wire as u8]);
         name.fold(seed, |mixed, byte| {
@@ -115,10 +116,10 @@ impl Case {
         })
     }
 
-    /// Plays one seed. One that does not end ends the process, with its trace.
+    /// Plays one seed. A run that does not end stops the process and prints its trace.
     ///
     /// # Errors
-    /// An invariant does not hold.
+    /// If an invariant is violated.
     pub fn play(&self, seed: u64) -> Result<Run, Box<Failure>> {
         self.play_watched(seed, &watch::Watch::new(self))
     }
@@ -133,7 +134,7 @@ impl Case {
             }
         };
         let judge = runtime.block_on(run::play(self, seed, watch));
-        // It ended, or the watch would have ended the process.
+        // It ended. Otherwise the watch would have stopped the process.
         invariants::count("L4");
         let broken = judge.broken();
         let (trace, cancels, tally) = judge.into_trace();
@@ -143,10 +144,10 @@ impl Case {
         }
     }
 
-    /// Plays so many seeds, from this one on, until one fails.
+    /// Plays this many seeds, starting with this one, until one fails.
     ///
     /// # Errors
-    /// An invariant does not hold.
+    /// If an invariant is violated.
     pub fn play_many(&self, first: u64, count: u64) -> Result<Played, Box<Failure>> {
         let begun = Instant::now();
         let mut played = Played { seeds: count, ..Played::default() };
@@ -164,32 +165,32 @@ impl Case {
     }
 }
 
-/// A run in which everything held.
+/// A run without a violation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Run {
-    /// What happened, with the milliseconds of the paused clock.
+    /// The events, with the milliseconds of the paused clock.
     pub trace: Vec<String>,
-    /// How many cancels were asked.
+    /// The number of cancels.
     pub cancels: u64,
-    /// What came to pass.
+    /// The happenings.
     pub tally: Tally,
 }
 
-/// A run in which an invariant did not hold.
+/// A run that violated an invariant.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Failure {
-    /// What it was drawn from.
+    /// Its seed.
     pub seed: u64,
     /// The invariant.
     pub broken: Broken,
-    /// What happened until then and after.
+    /// The events before and after the violation.
     pub trace: Vec<String>,
 }
 
 impl Failure {
-    /// The failure with its trace, and how to play it again in the test of this name.
+    /// The failure with its trace, and the command that plays it again in the test with this name.
     #[must_use]
     pub fn told(&self, test: &str) -> String {
         let trace = self.trace.join("\n");
@@ -209,17 +210,17 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Many runs in which everything held.
+/// Many runs without a violation.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Played {
-    /// How many.
+    /// The number of runs.
     pub seeds: u64,
-    /// Lines of their traces.
+    /// The number of lines in their traces.
     pub events: u64,
-    /// Cancels that were asked.
+    /// The number of cancels.
     pub cancels: u64,
-    /// In how many of them what came to pass.
+    /// The number of runs in which each happening occurred.
     pub tally: Tally,
     /// How often each invariant was judged in them.
     pub judged: invariants::Tally,

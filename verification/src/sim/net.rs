@@ -1,4 +1,4 @@
-//! The network of a run: makes its connections and does to them what befalls them.
+//! The network of a run: it makes the connections and disturbs them.
 
 use std::fmt;
 use std::io;
@@ -25,15 +25,15 @@ struct State {
     judge: Judge,
     rng: Rng,
     pipes: Vec<Pipe>,
-    /// No connection can be made any more.
+    /// Whether no more connections can be made.
     down: bool,
     records: bool,
     splits: Splits,
-    /// Where the server's ends of connections go that the network makes by itself.
+    /// The receiver of the server's ends of connections that the network itself makes.
     server: Option<Server>,
 }
 
-/// Takes the server's end of a connection.
+/// Receives the server's end of a connection.
 struct Server(Arc<dyn Fn(PipeEnd) + Send + Sync>);
 
 impl fmt::Debug for Server {
@@ -61,23 +61,23 @@ impl Net {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps every byte of each connection made from now on.
+    /// Records every byte of each connection that is made from now on.
     pub(super) fn record(&self) {
         self.lock().records = true;
     }
 
-    /// Whether connections split and narrow what goes over them, those there are and those to come.
+    /// Whether existing and later connections split and limit their bytes.
     pub(super) fn splits(&self, splits: Splits) {
         self.lock().splits = splits;
         self.pipes().iter().for_each(|pipe| pipe.splits(splits));
     }
 
-    /// What the client sends may come to this server twice from now on.
+    /// From now on, what the client sends may arrive at this server twice.
     pub(super) fn repeat_to(&self, server: impl Fn(PipeEnd) + Send + Sync + 'static) {
         self.lock().server = Some(Server(Arc::new(server)));
     }
 
-    /// Sends what was sent on a connection once more, on one of its own, and reads whatever comes.
+    /// Sends the bytes of a connection again, on a separate connection, and reads what arrives.
     async fn repeat(self, pipe: Pipe, after: u64, server: Arc<dyn Fn(PipeEnd) + Send + Sync>) {
         sleep(Duration::from_millis(after)).await;
         let bytes = pipe.recorded(Side::Client);
@@ -97,7 +97,7 @@ impl Net {
             end.write_all(&bytes).await?;
             tokio::io::copy(&mut end, &mut tokio::io::sink()).await
         };
-        // Its sender has gone by then, and what it asked for is given up.
+        // Its sender is gone by then, and its requests are cancelled.
         drop(timeout(Duration::from_millis(after * 4), talk).await);
     }
 
@@ -138,18 +138,18 @@ impl Net {
         self.lock().pipes.clone()
     }
 
-    /// Cuts every connection, and lets none be made again.
+    /// Cuts every connection and prevents new ones.
     pub(super) fn cut(&self) {
         self.lock().down = true;
         self.pipes().iter().for_each(Pipe::cut);
     }
 
-    /// Nothing from this side arrives for so long, on the connections there are.
+    /// On the existing connections, nothing from this side arrives for this time.
     pub(super) fn stall(&self, side: Side, time: Duration) {
         self.pipes().iter().for_each(|pipe| pipe.stall(side, time));
     }
 
-    /// What befell the bytes of all connections.
+    /// The disturbances of the bytes of all connections.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         self.pipes().iter().for_each(|pipe| tally.join(&pipe.tally()));
@@ -160,7 +160,7 @@ impl Net {
         self.pipes().iter().for_each(|pipe| pipe.half_close(side));
     }
 
-    /// What this side wrote on the first connection, if it is kept.
+    /// The bytes that this side wrote on the first connection, if they are recorded.
     pub(super) fn recorded(&self, side: Side) -> Vec<u8> {
         self.pipes().first().map(|pipe| pipe.recorded(side)).unwrap_or_default()
     }

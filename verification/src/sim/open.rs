@@ -1,4 +1,4 @@
-//! Opens the connection of a run on its wire.
+//! Opens the connection of a run on its transport.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,17 +21,17 @@ use super::{Case, Wire};
 /// A connection, from both sides.
 pub(super) struct Opened {
     pub(super) client: Peer,
-    /// The server's side, once it is there: over HTTP that is when the client has sent something.
+    /// The server's side, as soon as it exists: over HTTP that is when the client has sent something.
     pub(super) server: Arc<PeerOpened>,
     pub(super) net: Net,
-    /// What frames the bytes, where the wire is bytes and no more.
+    /// The framing of the bytes, if the transport is a byte stream.
     pub(super) framing: Option<Framing>,
-    /// What accepts; ends when it is dropped.
+    /// The accepting tasks. They end on drop.
     pub(super) serving: Vec<Serving>,
 }
 
-/// A side that may come late. Those who wait for it go on in the order in which they came, which tokio's own `watch` does not
-/// promise.
+/// A side that may come late. Waiters continue in the order in which they came, which tokio's `watch` does not
+/// guarantee.
 #[derive(Debug, Default)]
 pub(super) struct PeerOpened {
     peer: Mutex<Option<Peer>>,
@@ -39,13 +39,13 @@ pub(super) struct PeerOpened {
 }
 
 impl PeerOpened {
-    /// It is there. Later ones, of other sessions, are not waited for.
+    /// Sets it. Later ones, of other sessions, are not awaited.
     pub(super) fn tell(&self, peer: Peer) {
         self.lock().get_or_insert(peer);
         self.told.notify_waiters();
     }
 
-    /// It, if it is there.
+    /// Returns it, if it is set.
     pub(super) fn peer(&self) -> Option<Peer> {
         self.lock().clone()
     }
@@ -67,7 +67,7 @@ impl PeerOpened {
     }
 }
 
-/// A task that ends with this.
+/// A task that is aborted on drop.
 pub(super) struct Serving(AbortHandle);
 
 impl Serving {
@@ -82,7 +82,7 @@ impl Drop for Serving {
     }
 }
 
-/// What a connection is made from.
+/// The parameters of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) case: &'a Case,
@@ -91,7 +91,7 @@ pub(super) struct Setting<'a> {
     pub(super) judge: &'a Judge,
 }
 
-/// What a side's connection is made with.
+/// The builder of a side's connection.
 pub(super) fn builder(side: Side, setting: &Setting<'_>) -> PeerBuilder {
     let role = match side {
         Side::Client => Role::Client,
@@ -107,7 +107,7 @@ impl Setting<'_> {
     /// Opens it.
     ///
     /// # Errors
-    /// What could not be opened; the network may have been cut by then.
+    /// The reason why it could not be opened. The network may have been cut by then.
     pub(super) async fn open(&self, rng: &mut Rng) -> Result<Opened, String> {
         match self.case.wire {
             Wire::Memory => self.memory(rng),
@@ -118,7 +118,7 @@ impl Setting<'_> {
         }
     }
 
-    /// Both framings, whatever the dialect's own is.
+    /// Both framings, whatever the dialect's default is.
     fn memory(&self, rng: &mut Rng) -> Result<Opened, String> {
         let framing = rng.pick(Framing::Newline, &[Framing::ContentLength]);
         self.net.record();

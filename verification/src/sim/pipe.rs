@@ -1,5 +1,5 @@
-//! A stream of bytes within this process that treats them as a network does: splits and joins pieces, delays them, holds one
-//! direction up, ends in the middle of a byte's way.
+//! A byte stream within this process that behaves like a network: it splits and joins pieces, delays them, stalls one
+//! direction, and ends at any byte.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,11 +22,11 @@ use super::tally::{Happening, Tally};
 #[derive(Clone, Debug)]
 pub(super) struct Pipe {
     directions: Arc<Mutex<Both<Direction>>>,
-    /// Is told of a cut when it is one, not when it may come.
+    /// It is informed of a cut when the cut happens.
     judge: Judge,
 }
 
-/// What one side writes and the other reads.
+/// The bytes that one side writes and the other reads.
 #[derive(Debug)]
 struct Direction {
     rng: Rng,
@@ -34,19 +34,19 @@ struct Direction {
     piece: usize,
     room: usize,
     delay: u64,
-    /// Bytes on their way, and when they arrive; in the order of their sending.
+    /// Bytes on their way with their arrival times, in the order in which they were sent.
     pieces: VecDeque<(Instant, VecDeque<u8>)>,
     held: usize,
     taken: usize,
     cut_at: Option<usize>,
     stalled_until: Option<Instant>,
     end: End,
-    /// The writer's side goes on as if it were heard.
+    /// Whether the bytes of the writer are dropped without an error.
     deaf: bool,
     reader_gone: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
-    /// Every byte that was taken, for whoever wants to read along.
+    /// Every byte that was accepted, for tests that read along.
     log: Option<Vec<u8>>,
     tally: Tally,
 }
@@ -54,20 +54,20 @@ struct Direction {
 /// More than is ever on its way.
 const WHOLE: usize = 1 << 20;
 
-/// Whether a stream treats bytes as its weather says.
+/// Whether a stream handles bytes according to its weather.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Splits {
     AsDrawn,
-    /// What is written at once arrives at once.
+    /// Bytes that are written together arrive together.
     Never,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
-    /// Nothing comes behind what is on its way.
+    /// Nothing follows what is on its way.
     Ended,
-    /// Reading fails behind what is on its way.
+    /// Reading fails after what is on its way.
     Reset,
 }
 
@@ -107,7 +107,7 @@ impl Direction {
         self.wake();
     }
 
-    /// Takes some of these bytes. `None`: there is no room.
+    /// Accepts some of these bytes. `None`: there is no room.
     fn push(&mut self, bytes: &[u8]) -> Option<usize> {
         if self.deaf {
             return Some(bytes.len());
@@ -162,7 +162,7 @@ impl Direction {
         }
     }
 
-    /// When there is something to read; `None`: nothing is on its way.
+    /// When there is something to read. `None`: nothing is on its way.
     fn next_at(&mut self) -> Option<Instant> {
         let (at, _) = self.pieces.front()?;
         let until = self.stalled_until.unwrap_or(*at);
@@ -190,7 +190,7 @@ impl Direction {
 }
 
 impl Pipe {
-    /// A stream and its ends.
+    /// Creates a stream.
     pub(super) fn new(weather: &Weather, rng: &mut Rng, cut_at: &Both<Option<usize>>, judge: &Judge) -> Self {
         let client = Direction::new(weather, rng.fork(), cut_at.client);
         let server = Direction::new(weather, rng.fork(), cut_at.server);
@@ -201,7 +201,7 @@ impl Pipe {
         self.directions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps every byte.
+    /// Records every byte.
     pub(super) fn record(&self) {
         let mut state = self.lock();
         for side in Side::BOTH {
@@ -209,7 +209,7 @@ impl Pipe {
         }
     }
 
-    /// Whether it splits and narrows what goes over it.
+    /// Whether it splits and limits its bytes.
     pub(super) fn splits(&self, splits: Splits) {
         let mut state = self.lock();
         for side in Side::BOTH {
@@ -217,7 +217,7 @@ impl Pipe {
         }
     }
 
-    /// What befell its bytes.
+    /// The disturbances of its bytes.
     pub(super) fn tally(&self) -> Tally {
         let state = self.lock();
         let mut tally = state.client.tally;
@@ -225,7 +225,7 @@ impl Pipe {
         tally
     }
 
-    /// Every byte this side has written so far, if they are kept.
+    /// Every byte that this side has written so far, if they are recorded.
     pub(super) fn recorded(&self, side: Side) -> Vec<u8> {
         self.lock().of(side).log.clone().unwrap_or_default()
     }
@@ -243,14 +243,14 @@ impl Pipe {
         }
     }
 
-    /// Nothing from this side arrives for so long.
+    /// Nothing from this side arrives for this time.
     pub(super) fn stall(&self, side: Side, time: Duration) {
         let mut state = self.lock();
         let direction = state.of_mut(side);
         direction.stalled_until = Some(Instant::now() + time);
     }
 
-    /// The end of input for the other side; what this side writes from now on is lost.
+    /// Ends the input of the other side. Bytes that this side writes from now on are lost.
     pub(super) fn half_close(&self, side: Side) {
         let mut state = self.lock();
         let direction = state.of_mut(side);

@@ -1,4 +1,4 @@
-//! What happens in a run, drawn from its seed before anything runs.
+//! The events of a run, drawn from its seed before anything runs.
 
 use std::time::Duration;
 
@@ -9,15 +9,16 @@ use super::Wire;
 use super::both::{Both, Side};
 use super::rng::Rng;
 
-/// Calls and what their handlers do, disturbances, and how it ends. Times are in milliseconds of the paused clock.
+/// Calls and the behaviour of their handlers, disturbances, and the end. Times are in milliseconds of the paused
+/// clock.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) limits: Both<Limits>,
     pub(super) calls: Vec<Planned>,
-    /// The handshake's own caller.
+    /// The behaviour of the handshake's caller.
     pub(super) opening: Caller,
     pub(super) disturbances: Vec<(u64, Disturbance)>,
-    /// When it ends, and how.
+    /// The time and the kind of the end.
     pub(super) end: (u64, Ending),
     pub(super) weather: Weather,
 }
@@ -30,17 +31,17 @@ pub(super) struct Planned {
     pub(super) job: Job,
 }
 
-/// What a handler is asked to do, as it stands in the params.
+/// The work of a handler, as it is written in the params.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// Names the call and everything that belongs to it, on both sides.
+    /// Identifies the call and everything that belongs to it, on both sides.
     pub(super) nonce: u64,
     pub(super) work: Work,
-    /// So long it takes, where that is its own to say.
+    /// The duration of the work, if the work has one.
     pub(super) ms: u64,
-    /// How the one who asks for it behaves.
+    /// The behaviour of its caller.
     pub(super) caller: Caller,
-    /// What it asks its own caller to do.
+    /// The work that it requests from its caller.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) child: Option<Box<Job>>,
 }
@@ -50,27 +51,27 @@ pub(super) struct Job {
 pub(super) enum Work {
     /// Answers at once.
     Quick,
-    /// Answers after a while, or stops at its cancel.
+    /// Answers after a time, or stops at its cancel.
     Sleep,
     /// Stops at its cancel and not before.
     Wait,
-    /// Answers a value at its cancel and not before.
+    /// Answers with a value at its cancel and not before.
     Partial,
-    /// Answers after a while and never looks at its cancel.
+    /// Answers after a time and ignores its cancel.
     Ignore,
-    /// Never ends by itself.
+    /// Never ends.
     Deaf,
-    /// Fails after a while, also when it is cancelled.
+    /// Fails after a time, even if it is cancelled.
     Fail,
-    /// Panics after a while.
+    /// Panics after a time.
     Panic,
-    /// Calls back, and answers when that is done.
+    /// Calls back, and answers when that call has ended.
     Nested,
-    /// Calls back and answers without waiting for that.
+    /// Calls back and answers without waiting for that call.
     Abandons,
-    /// Notifies, also when it is cancelled.
+    /// Sends notifications, even if it is cancelled.
     Progress,
-    /// Answers, and goes on notifying.
+    /// Answers, and continues to send notifications.
     Straggler,
     /// Answers after a critical section.
     Shield,
@@ -82,26 +83,26 @@ pub(super) enum Work {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Caller {
     Waits,
-    /// Cancels after so long.
+    /// Cancels after this time.
     Cancels(u64),
-    /// Cancels again when it has waited as long once more.
+    /// Cancels, and cancels again after the same time.
     CancelsTwice(u64),
     /// Cancels and does not wait for the peer.
     Leaves(u64),
     /// Drops the call.
     Drops(u64),
-    /// Gives it so long.
+    /// Sets this deadline.
     Deadline(u64),
-    /// Cancels by a token.
+    /// Cancels with a token.
     Token(u64),
-    /// By a token that is cancelled before the call begins.
+    /// Uses a token that is cancelled before the call starts.
     Never,
-    /// Does not wait for it.
+    /// Detaches the call and does not wait for it.
     Detaches,
 }
 
 impl Caller {
-    /// When it asks for the cancel, after the call has begun.
+    /// When it cancels, counted from the start of the call.
     pub(super) const fn cancels_after(self) -> Option<u64> {
         match self {
             Self::Cancels(ms)
@@ -115,63 +116,64 @@ impl Caller {
     }
 }
 
-/// What befalls the wire in the middle of it.
+/// A disturbance of the transport during the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// Nothing from this side arrives for so long.
+    /// Nothing from this side arrives for this time.
     Stall(Side, u64),
     /// The connection is cut.
     Cut,
-    /// The end of input, as far as the other side can see; the rest of what this side writes is lost. It befalls the stream
-    /// beneath WebSocket and HTTP as well, each connection that there is then.
+    /// The end of input for the other side. The rest of what this side writes is lost. With WebSocket and HTTP it
+    /// affects the stream below, on each connection that exists at that time.
     HalfClose(Side),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// One side shuts down and lets what runs go on for so long.
+    /// One side shuts down, with this drain.
     Shutdown(Side, u64),
-    /// Both do.
+    /// Both sides shut down.
     BothShutDown(u64, u64),
     /// The connection is cut.
     Cut,
 }
 
-/// How the wire treats bytes.
+/// How the network handles bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Weather {
     pub(super) seed: Rng,
-    /// The most bytes taken and given at once.
+    /// The most bytes accepted and delivered at once.
     pub(super) piece: usize,
     /// The most bytes on their way in one direction.
     pub(super) room: usize,
-    /// The longest a piece takes.
+    /// The longest delay of a piece.
     pub(super) delay: u64,
-    /// A connection is cut when so many bytes have gone from the client, from the server.
+    /// A connection is cut after this many bytes from the client, or from the server.
     pub(super) cut_at: Both<Option<usize>>,
-    /// Of several connections, so many in a hundred are cut at a place of their own.
+    /// The percentage of connections, if there are several, that are cut at a separate place.
     pub(super) cut_some: u64,
-    /// What was sent on so many of them in a hundred comes a second time, on another connection.
+    /// The percentage of connections whose bytes are sent a second time, on another connection.
     pub(super) repeat_some: u64,
 }
 
-/// Longer than anyone waits for a sign of life.
+/// Longer than any limit for a sign of life.
 const FOR_GOOD: u64 = 600_000;
 
 impl Plan {
-    /// A wire with times of its own may give something up.
+    /// Whether a transport with time limits may close something.
     pub(super) fn is_slow(&self) -> bool {
         let stalls = self.disturbances.iter().any(|(_, it)| matches!(it, Disturbance::Stall(_, 5_000..)));
         stalls || (self.weather.room < 400 && self.weather.delay > 1)
     }
 
-    /// The longest in milliseconds, by far, from a frame's writing to the last that follows of it, where nothing is cut.
+    /// An upper bound, in milliseconds, of the time from the writing of a frame to its last consequence, if nothing
+    /// is cut.
     pub(super) fn slowest(&self, wire: Wire) -> u64 {
         let stalls = self.disturbances.iter().map(|(_, it)| match it {
             Disturbance::Stall(_, ms) => *ms,
             Disturbance::Cut | Disturbance::HalfClose(_) => 0,
         });
-        // All bytes of a run, as many at once as the network takes.
+        // All bytes of a run, in portions of the size that the network accepts.
         let turns = 40_000 / self.weather.room as u64 + 2;
         // A cancel waits for its request's response, and a post for the posts before it.
         let own = if wire.has_connections() { 3_000 } else { 100 };
@@ -184,7 +186,7 @@ impl Plan {
         let spread = rng.pick(5, &[0, 40, 400]);
         let weather = weather(&mut rng, wire);
         let count = rng.length(3, 14);
-        // A handler that runs twice would make its calls twice, under the same names.
+        // A handler that runs twice would make its calls twice, with the same nonces.
         let depth = if serves_both && weather.repeat_some == 0 { 2 } else { 0 };
         let calls = (0..count)
             .map(|_| {
@@ -202,7 +204,7 @@ impl Plan {
         }
         let mut after = spread + rng.pick(20, &[0, 200, 3_000, 12_000]);
         if wire.has_connections() && rng.percent(30) {
-            // What is held at the end has to be as old there as a post may take.
+            // What is checked at the end must then be at least as old as a post may take.
             after += 12_000;
         }
         let drain = rng.pick(0, &[50, 1_000, 10_000]);
@@ -248,7 +250,7 @@ fn job(rng: &mut Rng, next_nonce: &mut u64, depth: u32) -> Job {
     let has_child = calls_back || (work == Work::Wait && rng.percent(25));
     let mut child = (has_child && depth > 0).then(|| Box::new(job(rng, next_nonce, depth - 1)));
     if let (Work::Abandons, Some(child)) = (work, &mut child) {
-        // Its end is its parent's.
+        // Its end is that of its parent.
         child.caller = Caller::Waits;
     }
     let soon = rng.pick(0, &[0, 1, 2, 5, 20, 300, 2_500]);

@@ -1,6 +1,6 @@
-//! The one source of chance of a run: everything follows from its seed.
+//! The only source of randomness in a run: everything follows from its seed.
 
-/// Numbers that look drawn, the same for each seed (`SplitMix64`).
+/// Pseudorandom numbers, the same for each seed (`SplitMix64`).
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
@@ -9,7 +9,7 @@ impl Rng {
         Self(seed)
     }
 
-    /// A source of its own for one part of a run, so that one part's draws do not move another's.
+    /// A separate source for one part of a run, so that its draws do not affect those of other parts.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -22,7 +22,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this one; 0 below 1.
+    /// A number below `end`; 0 if `end` is 0.
     pub(super) const fn below(&mut self, end: u64) -> u64 {
         if end == 0 { 0 } else { self.next() % end }
     }
@@ -33,7 +33,7 @@ impl Rng {
         least + usize::try_from(self.below(span)).unwrap_or(0)
     }
 
-    /// True so many times in a hundred.
+    /// True in this percentage of cases.
     pub(super) const fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }

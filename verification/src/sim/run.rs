@@ -1,4 +1,4 @@
-//! One run, from its opening to the last task's end.
+//! One run, from its opening to the end of the last task.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::rng::Rng;
 use super::tally::Happening;
 use super::watch::Watch;
 
-/// A step that takes so long on the paused clock hangs. The longest good one is a server of sessions whose client is gone
-/// (5 min), with what its handlers may then take.
+/// A step that takes this long on the paused clock hangs. The longest valid one is a server with sessions whose
+/// client is gone (5 min), plus the time of its handlers.
 const HANGS: Duration = Duration::from_secs(420);
-/// So long a shutdown may take beyond its own times.
+/// The extra time of a shutdown beyond its limits.
 const SLACK: Duration = Duration::from_millis(100);
-/// So long a client that finds no server takes to give everything up.
+/// How long a client without a server takes to end everything.
 const ALONE: Duration = Duration::from_secs(90);
-/// Between two looks at what is to end.
+/// The time between two checks of something that must end.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Plays what the seed says; what is broken is the judge's to tell.
+/// Plays the seed. The judge reports violations.
 pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
     let plan = Arc::new(Plan::draw(case.mix(seed), case.wire, case.serves_both()));
     let judge = Judge::new(case.wire, &case.dialect, case.speech, &plan.limits);
@@ -63,7 +63,7 @@ pub(super) async fn play(case: &Case, seed: u64, watch: &Watch) -> Judge {
     judge
 }
 
-/// Waits for it, but not for ever: what hangs is broken.
+/// Waits for a future. If it hangs, the invariant is violated.
 async fn within<T>(
     judge: &Judge,
     invariant: &'static str,
@@ -129,7 +129,7 @@ async fn talk(case: &Case, plan: &Plan, judge: &Judge, mut opened: Opened) {
     drop(opened);
 }
 
-/// What opens a session, where the protocol has something for that.
+/// Opens a session, if the protocol has a handshake.
 async fn shake_hands(case: &Case, plan: &Plan, judge: &Judge, client: &Peer) {
     let Some((method, params)) = case.speech.opening() else { return };
     judge.note(|| "client shakes hands".to_owned());
@@ -167,7 +167,7 @@ async fn make(planned: &Planned, judge: &Judge, client: &Peer, server: &PeerOpen
 
 async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, ending: Ending) {
     judge.check_arrived(plan.slowest(case.wire));
-    // On a slow network nothing of the client may have come yet.
+    // On a slow network nothing of the client may have arrived yet.
     let server = match ending {
         Ending::Cut => opened.server.peer(),
         Ending::Shutdown(..) | Ending::BothShutDown(..) => timeout(ALONE, opened.server.wait()).await.ok(),
@@ -208,7 +208,7 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
         }
     }
     if judge.state().shut.server {
-        // Else the next client of it would be served.
+        // Otherwise its next client would be served.
         opened.serving.clear();
     }
     for side in Side::BOTH {
@@ -222,8 +222,8 @@ async fn end(case: &Case, plan: &Plan, judge: &Judge, opened: &mut Opened, endin
     }
 }
 
-/// Over HTTP a side need not hear of the other's end: a client has no connection that could be lost, and a server may be
-/// one for all clients. Then it shuts down by itself, but not before its callers were told that there is no server.
+/// Over HTTP a side need not detect the other's end: a client has no connection that could be lost, and a server may
+/// serve all clients. The side then shuts down, after its callers have learned that there is no server.
 async fn leave(case: &Case, plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side: Side) {
     let stays = match side {
         Side::Client => case.wire.has_connections(),
@@ -248,13 +248,13 @@ async fn shut_down(plan: &Plan, judge: &Judge, peers: &Both<Option<Peer>>, side:
     judge.holds(took <= most, "L3", || format!("the {side} took {took:?} to shut down, {most:?} it may"));
 }
 
-/// The connection of a side closes, its callers are told, its handlers end, and nothing of them stays.
+/// The connection of a side closes, its callers get their results, its handlers end, and nothing of them is left.
 async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     if within(judge, "L3", "to close", peer.closed()).await.is_none() {
         return;
     }
     judge.note(|| format!("{side} is closed"));
-    // Callers need a turn each to look.
+    // Each caller needs a turn to see it.
     sleep(Duration::from_millis(5)).await;
     judge.all_returned(side);
     let (limits, is_there) = (plan.limits.of(side), judge.live(side) > 0);
@@ -284,7 +284,7 @@ async fn is_over(plan: &Plan, judge: &Judge, side: Side, peer: &Peer) {
     }
 }
 
-/// No task is left of it.
+/// Checks that no task is left.
 async fn leave_nothing(judge: &Judge) {
     let metrics = Handle::current().metrics();
     let most = Instant::now() + HANGS;

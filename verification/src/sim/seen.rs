@@ -1,4 +1,4 @@
-//! What a run has seen of each call, of each handler and of what went over the wire.
+//! The observations of a run: of each call, of each handler, and of the frames on the transport.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,37 @@ use rescind_core::{CallContext, CancelResult, CauseKind, ExchangeId};
 use super::both::Side;
 use super::plan::{Caller, Work};
 
-/// A call, as its caller knows it.
+/// A call, from the view of its caller.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a call")]
 pub(super) struct CallSeen {
     pub(super) side: Side,
     pub(super) caller: Caller,
-    /// The request its handler made it for.
+    /// The request whose handler made it.
     pub(super) parent: Option<u64>,
     pub(super) begun: u64,
-    /// Since when it is asked to be cancelled, by whoever made it.
+    /// Since when its caller wants it cancelled.
     pub(super) asked: Option<u64>,
     pub(super) result: Option<CancelResult>,
-    /// Nobody waits for it.
+    /// Whether no caller waits for it.
     pub(super) left: bool,
     pub(super) returned: bool,
-    /// Its caller was told that it cannot have run.
+    /// Whether its caller learned that it cannot have run.
     pub(super) not_run: bool,
     /// Since when its cancel is on its way, as far as its caller can know.
     pub(super) cancelled_at: Option<u64>,
-    /// It was made for a request that was cancelled already.
+    /// Whether it was made for a request that was already cancelled.
     pub(super) stillborn: bool,
 }
 
-/// How a handler's own code ended.
+/// How a handler's code ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkEnd {
     Value,
     Stopped,
     Failed,
     Panicked,
-    /// It was aborted, or its connection's driver is gone.
+    /// It was aborted, or its connection's driver has ended.
     Dropped,
 }
 
@@ -49,50 +49,50 @@ pub(super) struct WorkSeen {
     pub(super) work: Work,
     pub(super) end: Option<WorkEnd>,
     pub(super) ended_at: Option<u64>,
-    /// The cause it had been given when it ended.
+    /// Its cause when it ended.
     pub(super) cause: Option<CauseKind>,
     pub(super) context: CallContext,
 }
 
-/// A request as the wire carried it.
+/// A request on the transport.
 #[derive(Debug)]
 pub(super) struct RequestSeen {
     pub(super) nonce: Option<u64>,
-    /// How often it came, and when first.
+    /// How often it arrived, and when it arrived first.
     pub(super) received: u32,
     pub(super) received_at: Option<u64>,
     pub(super) cancels: u32,
-    /// What it came on.
+    /// Its exchange.
     pub(super) exchange: ExchangeId,
-    /// When its cancel came out of the wire ahead of it.
+    /// When its cancel arrived before it.
     pub(super) overtaken_at: Option<u64>,
-    /// When its cancel came out of the wire behind it, or what it came on was closed, where that cancels it; or when it came behind its
-    /// cancel, where one waits for it.
+    /// When it was cancelled: its cancel arrived after it, its exchange was closed if that cancels it, or it arrived
+    /// after an early cancel that waited for it.
     pub(super) cancelled_at: Option<u64>,
-    /// Its handler was at work then and had no cause, and its protocol has silence for it.
+    /// Whether its handler then ran without a cause, in a protocol that forbids an answer.
     pub(super) owed_silence: bool,
-    /// How often it was answered, and when the caller's side had that.
+    /// How often it was answered, and when the caller's side received the answer.
     pub(super) answers: u32,
     pub(super) answer_received_at: Option<u64>,
 }
 
-/// What one side wrote.
+/// The output of one side.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) frames: Vec<Frame>,
-    /// The frames that did not come out at the other side yet, by what they say.
+    /// The frames that have not arrived at the other side yet, by content.
     pub(super) under_way: BTreeMap<Bytes, Vec<usize>>,
     pub(super) received: usize,
-    /// By id, as JSON writes it.
+    /// By id, as written in JSON.
     pub(super) requests: BTreeMap<String, RequestSeen>,
-    /// By what a cancel names them, where that is not their id.
+    /// By the name that a cancel uses, if it differs from the id.
     pub(super) names: BTreeMap<String, String>,
     pub(super) by_nonce: BTreeMap<u64, String>,
-    /// The calls whose cancels this side acknowledged as done.
+    /// The calls whose cancels this side acknowledged, and whether as cancelled.
     pub(super) acked: BTreeMap<String, bool>,
 }
 
-/// A frame and what it is.
+/// A frame and its kind.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) body: Bytes,
@@ -112,7 +112,7 @@ pub(super) enum Kind {
     Answer {
         id: String,
     },
-    /// A handler's own, if it belongs to one.
+    /// The handler that sent it, if there is one.
     Notification {
         of: Option<u64>,
     },
@@ -120,7 +120,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// It means the same when it comes twice.
+    /// Whether a second copy means the same.
     pub(super) const fn may_be_said_twice(&self) -> bool {
         match self {
             Self::Cancel { .. } | Self::Answer { .. } | Self::Other => true,

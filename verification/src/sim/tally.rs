@@ -1,8 +1,8 @@
-//! What came to pass in a run, and in how many of many: a simulation in which nothing happens holds too.
+//! What happened in a run, and in how many of many runs: a simulation in which nothing happens passes too.
 
 use super::Wire;
 
-/// What may come to pass in a run.
+/// An event that can happen in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Happening {
@@ -10,35 +10,35 @@ pub enum Happening {
     Opened,
     /// A handler was entered.
     Entered,
-    /// A handler at work was told of its peer's cancel.
+    /// A running handler got its peer's cancel.
     Signalled,
-    /// What was written at once was taken in parts.
+    /// Bytes that were written together were accepted in parts.
     Split,
-    /// What was written in parts arrived at once.
+    /// Bytes that were written in parts arrived together.
     Joined,
-    /// Bytes took time.
+    /// Bytes were delayed.
     Delayed,
-    /// Bytes that had arrived were held up.
+    /// Bytes that had arrived were stalled.
     Stalled,
-    /// A connection was cut behind a byte of its own.
+    /// A connection was cut after one of its bytes.
     CutAtByte,
-    /// Everything was cut.
+    /// All connections were cut.
     Cut,
     /// One direction ended.
     HalfClosed,
     /// A message overtook another.
     Reordered,
-    /// A message came twice.
+    /// A message arrived twice.
     Repeated,
-    /// A cancel came ahead of its request.
+    /// A cancel arrived before its request.
     Overtaken,
-    /// Nothing had befallen the connection to its end, and what was written before was held to have arrived.
+    /// The connection was undisturbed to its end, and earlier frames were checked to have arrived.
     HeldArrived,
-    /// The same, and a request that was over before was held to be answered.
+    /// The same, and an earlier completed request was checked to be answered.
     HeldAnswered,
-    /// The same, and a handler whose request was cancelled before was held to have been told.
+    /// The same, and a handler with an earlier cancel was checked to have its signal.
     HeldTold,
-    /// What a side wrote until it had shut down was held to have arrived.
+    /// The frames of a side that had shut down were checked to have arrived.
     HeldFlushed,
 }
 
@@ -64,7 +64,7 @@ impl Happening {
         Self::HeldFlushed,
     ];
 
-    /// In how many of a thousand runs on this wire it must come to pass at least: half of what was counted.
+    /// In how many of a thousand runs on this transport it must happen at least: half of the counted number.
     #[must_use]
     pub const fn least(self, wire: Wire) -> u64 {
         let posts = wire.has_connections();
@@ -82,7 +82,7 @@ impl Happening {
             Self::Repeated if posts => 13,
             Self::Overtaken if wire.resumes() => 4,
             Self::Reordered | Self::Repeated | Self::Overtaken => 0,
-            // What takes posts has to be older.
+            // With posts, checked frames must be older.
             Self::HeldArrived => {
                 if posts {
                     125
@@ -109,35 +109,36 @@ impl Happening {
     }
 }
 
-/// In how many runs each came to pass; of one run, whether it did.
+/// In how many runs each event happened. For one run: whether it happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally([u64; Happening::ALL.len()]);
 
 impl Tally {
-    /// In how many.
+    /// In how many runs this happened.
     #[must_use]
     pub fn of(&self, happening: Happening) -> u64 {
         self.0.get(happening as usize).copied().unwrap_or_default()
     }
 
-    /// It came to pass in this run.
+    /// Records that it happened in this run.
     pub(super) fn saw(&mut self, happening: Happening) {
         if let Some(seen) = self.0.get_mut(happening as usize) {
             *seen = 1;
         }
     }
 
-    /// What another part of the same run saw.
+    /// Adds the observations of another part of the same run.
     pub(super) fn join(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(seen, other)| *seen = (*seen).max(other));
     }
 
-    /// Another run.
+    /// Adds another run.
     pub(super) fn add(&mut self, run: &Self) {
         self.0.iter_mut().zip(run.0).for_each(|(seen, run)| *seen += run);
     }
 
-    /// What came to pass in too few of so many runs on this wire. Where few are asked for it is luck, and nothing is said.
+    /// The events that happened in too few of these runs on this transport. With few runs this is random, and nothing
+    /// is reported.
     #[must_use]
     pub fn lacks(&self, wire: Wire, runs: u64) -> Vec<String> {
         let floor = |happening: Happening| happening.least(wire) * runs / 1_000;

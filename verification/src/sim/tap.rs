@@ -1,4 +1,4 @@
-//! A link that tells the judge what is handed to it and what comes out of it.
+//! A link that reports to the judge what is passed to it and what arrives.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use rescind_core::{
 use super::both::Side;
 use super::judge::Judge;
 
-/// The same link, listened to.
+/// The same link, with a judge that observes it.
 pub(super) fn tap(mut link: Link, side: Side, judge: &Judge) -> Link {
     link.rx = Box::pin(TapReceiver { inner: link.rx, side, judge: judge.clone() });
     link.tx = Box::pin(TapSender { inner: link.tx, side, judge: judge.clone() });
@@ -72,7 +72,7 @@ impl Sender for TapSender {
 
     fn start_send(mut self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
         let body = out.body.clone();
-        // First: a wire within this process could bring it to the other side at once.
+        // Before the send, because a transport within this process could deliver it at once.
         self.judge.sends(self.side, &body);
         let sent = self.inner.as_mut().start_send(out);
         if sent.is_err() {

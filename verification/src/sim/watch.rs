@@ -1,6 +1,7 @@
-//! Tells of a seed that never ends: what spins without a pause stops the paused clock, and no limit on it is ever over (L4).
+//! Reports a seed that never ends: a task that spins without a pause stops the paused clock, so that no limit on it
+//! ever ends (L4).
 //!
-//! What had happened by then is told with it, also where one seed alone is played again.
+//! The trace until then is printed with it, also if a single seed is played again.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -10,10 +11,10 @@ use super::Case;
 use super::judge::Judge;
 use crate::Broken;
 
-/// Real time for one seed; a slow machine takes a second.
+/// The real time for one seed. A slow machine takes a second.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// A thread that ends the process, with the seed's number, when one takes too long.
+/// A thread that stops the process and prints the seed if one takes too long.
 pub(super) struct Watch {
     told: Option<Sender<(u64, Judge)>>,
     thread: Option<JoinHandle<()>>,
@@ -29,7 +30,7 @@ impl Watch {
                 match seeds.recv_timeout(LONGEST) {
                     Ok(next) => last = Some(next),
                     Err(RecvTimeoutError::Disconnected) => return,
-                    // Nothing was begun: the process does something else first.
+                    // No seed has begun yet.
                     Err(RecvTimeoutError::Timeout) if last.is_none() => {}
                     Err(RecvTimeoutError::Timeout) => break,
                 }
@@ -45,10 +46,10 @@ impl Watch {
         Self { told: Some(told), thread: Some(thread) }
     }
 
-    /// This seed begins, and this judge will know what happens in it.
+    /// This seed begins. `judge` records its events.
     pub(super) fn begins(&self, seed: u64, judge: &Judge) {
         if let Some(told) = &self.told {
-            // Only if the thread has ended, and then so does the process.
+            // It fails only if the thread has ended, and then the process ends too.
             let _ = told.send((seed, judge.clone()));
         }
     }

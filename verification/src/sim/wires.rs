@@ -1,4 +1,4 @@
-//! Opens the connection of a run over the real WebSocket and HTTP, on streams of the run's own network (feature `wires`).
+//! Opens the connection of a run over the real WebSocket and HTTP, on streams of the run's network (feature `wires`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use super::rng::Rng;
 use super::tap::tap;
 use super::work::router;
 
-/// Served by both, whatever they resolve names to.
+/// Served by both, regardless of name resolution.
 const HOST: &str = "localhost";
 
 impl Setting<'_> {
     pub(super) async fn websocket(&self) -> Result<Opened, String> {
-        // The library beneath takes a handshake in more than 64 pieces of less than 128 bytes for an attack.
+        // The WebSocket library treats a handshake in more than 64 pieces of less than 128 bytes as an attack.
         self.net.splits(Splits::Never);
         let ends = self.net.connect().map_err(told)?;
         let server = Arc::new(PeerOpened::default());
@@ -63,7 +63,7 @@ impl Setting<'_> {
             binding = binding.poll_after(Duration::from_millis(rng.pick(20, &[400])));
         }
         let (in_order, http2) = (rng.percent(30), rng.percent(30));
-        // Others' clients do not wait at all.
+        // Clients of other projects do not wait at all.
         let cancel_after = Duration::from_millis(rng.pick(250, &[250, 0, 10]));
         self.http(binding, move |client| {
             let client = if http2 { client.http2() } else { client };
@@ -127,7 +127,7 @@ fn told(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Listens to what comes out of a listener.
+/// Observes the links of a listener.
 struct Tapped {
     inner: HttpListener,
     judge: Judge,
@@ -138,8 +138,8 @@ impl Listener for Tapped {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Link, TransportError>>> {
-        // A server that shuts down accepts no more: over stateless HTTP a link that was shut down would make way for another, which
-        // nobody shuts down.
+        // A server that shuts down accepts no more: over stateless HTTP a link that was shut down would be replaced
+        // by another one, which is never shut down.
         if self.judge.state().shut.server {
             return Poll::Pending;
         }

@@ -1,4 +1,4 @@
-//! What the handlers of a run do.
+//! The handlers of a run.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::judge::Judge;
 use super::plan::{Job, Work};
 use super::seen::WorkEnd;
 
-/// The one method of a run; what it does stands in its params.
+/// The only method of a run. Its work is in its params.
 pub(super) const METHOD: &str = "sim/work";
 /// Its notification.
 pub(super) const TICK: &str = "sim/tick";
 
-/// What a side serves.
+/// The methods of a side.
 pub(super) fn router(side: Side, judge: &Judge) -> Router {
     let (for_work, opening) = (judge.clone(), judge.state().speech.opening_result());
     Router::new()
@@ -73,13 +73,13 @@ impl Done {
             Self::Value => Ok(json!({ "nonce": nonce })),
             Self::Stopped(cause) => Err(HandlerError::stopped(cause)),
             Self::Failed => Err(ErrorObject::new(ErrorCode(-31_000), "sim failed").into()),
-            // As a panic, but without a line on the terminal.
+            // Like a panic, but without a message on the terminal.
             Self::Panics => std::panic::resume_unwind(Box::new("sim panics")),
         }
     }
 }
 
-/// I2: what comes behind the answer is refused.
+/// I2: a notification after the answer is refused.
 fn notify(side: Side, judge: &Judge, ctx: &CallContext, nonce: u64) {
     let taken = ctx.try_notify(TICK, &json!({ "nonce": nonce })).is_ok();
     judge.state().check_notified(side, nonce, taken);
@@ -97,7 +97,7 @@ async fn act(side: Side, judge: &Judge, ctx: &CallContext, job: &Job) -> Done {
         Work::Wait => {
             let cause = ctx.cancelled().await;
             if let Some(child) = &job.child {
-                // I5: it is born cancelled, and nothing of it is written.
+                // I5: it is cancelled before it starts, and nothing of it is written.
                 calls::call(side, judge, calls::From::Handler { ctx, parent: job.nonce }, child).await;
             }
             Done::Stopped(cause)

@@ -1,4 +1,4 @@
-//! What our own callers must see, and what the wire carries for them: a list of calls and a few lines a rule.
+//! The required outcomes of our callers, and the frames for them: a list of calls, and a few lines for each rule.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use super::model::{BY_US, Seen};
 /// How long a caller waits for the peer after its cancel.
 pub(super) const PEER_WAIT: Duration = Duration::from_secs(5);
 
-/// What happens to the n-th call of ours.
+/// An event of the n-th call of this side.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Own {
-    /// One is made: for the n-th request of the peer, with a deadline so long from now, and a wish of what its caller does after a
-    /// cancel.
+    /// A call is made: for the n-th request of the peer, with a deadline after this time, and with the caller's
+    /// choice after a cancel.
     Call(Option<usize>, Option<Duration>, Option<AfterCancel>),
-    /// Its frame goes to the wire.
+    /// Its frame is written.
     Write(usize),
     /// Its caller cancels it.
     Cancel(usize, Option<AfterCancel>),
-    /// Its cancel goes to the wire.
+    /// Its cancel is written.
     WriteCancel(usize),
-    /// The peer answers it: early, in time, twice, or long after its caller has left.
+    /// The peer answers it: early, in time, twice, or long after its caller has returned.
     Answer(usize, AnswerKind),
-    /// The peer acknowledges its cancel, and says whether it took effect.
+    /// The peer acknowledges its cancel, as effective or not.
     Ack(usize, bool),
 }
 
-/// What is seen of the n-th call.
+/// The observable result of the n-th call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     NotMade,
@@ -35,7 +35,7 @@ pub(super) enum Told {
     AlreadyCancelled,
     TakenBack(usize),
     CancelSent(usize),
-    /// What the canceller was told.
+    /// The result of the canceller.
     Canceller(CancelResult),
     Answered(usize, Option<CauseKind>),
     Cancelled {
@@ -49,13 +49,13 @@ pub(super) enum Told {
     },
     Acked(usize, bool),
     Unresponsive(usize),
-    /// What came is for a call that has ended.
+    /// The frame is for a call that has ended.
     Late,
-    /// What came is for a call that was not sent yet.
+    /// The frame is for a call that was not sent yet.
     Unknown,
 }
 
-/// The one cancel of a call.
+/// The state of the only cancel of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CancelFrame {
     None,
@@ -91,7 +91,7 @@ impl Caller {
         Self { may_cancel, returns_at_once, hears_acks, calls: Vec::new() }
     }
 
-    /// How many wait for their end.
+    /// The number of calls that have not ended.
     pub(super) fn open(&self) -> usize {
         self.calls.iter().filter(|call| !call.settled).count()
     }
@@ -142,7 +142,7 @@ impl Caller {
         let returns = after.map_or(call.returns_at_once, |after| after == AfterCancel::ReturnNow);
         match *call {
             Call { settled: true, .. } => CancelResult::AlreadySettled,
-            // The first cause is the one that is told.
+            // The first cause is the one that is reported.
             Call { cancelled: Some(first), .. } => {
                 if returns {
                     self.settle_cancelled(number, first, false, seen);
@@ -177,7 +177,7 @@ impl Caller {
             seen.push(Seen::Told(Told::Unknown));
             return;
         }
-        // An answer is there: a cancel that was not written has nothing left to stop.
+        // The answer has arrived, so a cancel that was not written is dropped.
         if call.cancel == CancelFrame::Waits {
             call.cancel = CancelFrame::None;
         }
@@ -200,7 +200,7 @@ impl Caller {
             return;
         }
         call.acked = true;
-        // Its answer is on its way then, and only a deadline of its own ends the wait for it.
+        // Its answer is then on its way, and only its own deadline ends the wait.
         if !cancelled && call.cancelled != Some(CauseKind::Deadline) {
             call.waits_until =
                 call.deadline.map(|deadline| deadline.max(call.waits_until.unwrap_or(deadline)));
@@ -208,7 +208,7 @@ impl Caller {
         seen.push(Seen::Told(Told::Acked(number, cancelled)));
     }
 
-    /// What time alone brings.
+    /// The effects of the passage of time.
     pub(super) fn pass(&mut self, now: Duration, seen: &mut Vec<Seen>) {
         for number in 0..self.calls.len() {
             let call = self.calls[number];
@@ -229,7 +229,7 @@ impl Caller {
         }
     }
 
-    /// A request is cancelled or has ended, and its children with it; each is told once.
+    /// A request is cancelled or has ended, and its children with it. Each is reported once.
     pub(super) fn cascade(&mut self, parent: usize, now: Duration, seen: &mut Vec<Seen>) {
         for number in 0..self.calls.len() {
             if self.calls[number].parent.take_if(|of| *of == parent).is_some() {
@@ -238,7 +238,7 @@ impl Caller {
         }
     }
 
-    /// The connection is gone: no answer can come any more.
+    /// The connection is gone: no answer can arrive any more.
     pub(super) fn lose(&mut self, seen: &mut Vec<Seen>) {
         for number in 0..self.calls.len() {
             let call = &mut self.calls[number];

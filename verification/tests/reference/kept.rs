@@ -1,4 +1,4 @@
-//! Cases in which a machine once differed from the reference, shortened: each shows the bug it is kept for.
+//! Shortened cases in which a machine once differed from the reference. Each shows the bug for which it is kept.
 
 use std::time::Duration;
 

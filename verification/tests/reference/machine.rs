@@ -1,4 +1,4 @@
-//! The machine, driven by the same events, with the account of it that every engine keeps.
+//! The machine, driven by the same events, with the ledger that every engine keeps.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(super) struct Machine {
     requests: Vec<(InboundKey, u8)>,
     calls: Vec<OwnCall>,
     seen: Vec<Seen>,
-    /// So much of it was held against the reference.
+    /// How many of the observations were compared with the reference.
     held: Cell<usize>,
 }
 
@@ -131,14 +131,14 @@ impl Machine {
         }
         let ack = self.acknowledges.then(|| RequestId::number(1000));
         let key = RequestId::number(id.into());
-        // With what it is acknowledged the model says.
+        // The model defines the status of the acknowledgement.
         if let Some(ack) = ack.clone() {
             self.ledger.owe_ack(ack, Some(key.clone()));
         }
         self.session.recv_cancel(self.now, Some(key), None, ack, &Origin::STREAM);
     }
 
-    /// What is told in the end, behind what the machine has done.
+    /// Returns the result that is recorded last, after the effects of the machine.
     fn own(&mut self, own: Own) -> Option<Told> {
         let now = self.now;
         match own {
@@ -232,9 +232,9 @@ impl Machine {
         self.seen.push(seen);
     }
 
-    /// Holds all that was seen, and what is still to be written, against the reference.
+    /// Compares all observations, and what is still to be written, with the reference.
     pub(super) fn is_as(&self, reference: &Reference) {
-        // What was seen before was held against it before.
+        // The earlier observations were already compared.
         let held = self.held.replace(self.seen.len());
         let (seen, model) = (&self.seen[held..], &reference.seen[held.min(reference.seen.len())..]);
         for (place, (real, model)) in seen.iter().zip(model).enumerate() {
@@ -277,7 +277,7 @@ impl Machine {
     }
 }
 
-/// Counts what was compared, and fails by the invariant's number.
+/// Counts a comparison, and fails with the invariant's number.
 fn judge(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) {
     if let Err(broken) = claim_holds(holds, invariant, what) {
         panic!("{broken}");

@@ -1,4 +1,4 @@
-//! What the peer and the handlers must see, said without slots, timers or queues.
+//! The required observations of the peer and the handlers, defined without slots, timers or queues.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use rescind_core::{AckStatus, CauseKind, HandlerResult};
 
 use super::caller::{Caller, Own, Told};
 
-/// Ids the peer uses.
+/// The number of ids that the peer uses.
 pub(super) const IDS: u8 = 4;
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// How long an early cancel waits for its request.
 pub(super) const EARLY: Duration = Duration::from_secs(30);
-/// How long it is known what became of an id.
+/// How long the status of an id is known.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// What is played: a dialect, the side we are, and whether frames come in the order they were sent.
+/// The parameters of a case: a dialect, the role of this side, and whether frames arrive in the order in which they
+/// were sent.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) dialect: Dialect,
@@ -24,24 +25,24 @@ pub(super) struct Case {
     pub(super) ordered: bool,
 }
 
-/// What happens.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Ask(u8),
-    /// Of any id: one in use, one that was, one still to come.
+    /// With any id: one in use, one that was used, or one of a later request.
     Cancel(u8),
-    /// The handler of the n-th request says how it ends.
+    /// The handler of the n-th request reports its result.
     End(usize, HandlerResult),
-    /// Its task is gone.
+    /// Its task has ended.
     Gone(usize),
-    /// Something about a call of ours.
+    /// An event of a call of this side.
     Own(Own),
     /// The connection is gone.
     Lost,
     Pass(Duration),
 }
 
-/// What must be seen, by the number of the request in the order of their coming.
+/// A required observation, with the number of the request in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Started(usize),
@@ -52,9 +53,9 @@ pub(super) enum Seen {
     Silence(usize),
     Aborted(usize),
     Refused(u8),
-    /// Its cancel came first: it is never started, and answered as cancelled.
+    /// Its cancel came first: it is never started, and is answered as cancelled.
     Unborn(u8),
-    /// The same where silence is owed.
+    /// The same in a protocol that forbids an answer.
     UnbornInSilence(u8),
     /// A cancel that names nothing.
     Nothing,
@@ -62,14 +63,14 @@ pub(super) enum Seen {
     Waits,
     /// A cancel from a side that may not cancel.
     Unheard,
-    /// What a cancel is acknowledged with.
+    /// The status of an acknowledgement of a cancel.
     Acknowledged(AckStatus),
-    /// Of a call of ours.
+    /// An observation of a call of this side.
     Told(Told),
 }
 
 impl Seen {
-    /// The invariant that is about it.
+    /// The invariant that requires it.
     pub(super) const fn invariant(self) -> &'static str {
         match self {
             Self::Started(_) | Self::Failed(_) | Self::Cancelled(_) | Self::Silence(_) => "I1",
@@ -94,7 +95,8 @@ impl Seen {
         }
     }
 
-    /// The invariant that is broken where the machine brought another: the caller's, where both settle its call.
+    /// The invariant that is violated if the machine gave a different observation: the caller's invariant, if both
+    /// settle its call.
     pub(super) fn broken_by(self, other: Self) -> &'static str {
         match (self, other) {
             (Self::Told(Told::Cancelled { call, .. }), Self::Told(Told::Cancelled { call: same, .. }))
@@ -119,7 +121,7 @@ pub(super) struct Asked {
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Reference {
-    /// The answer to a cancelled request is decided when its cancel comes.
+    /// Whether the answer to a cancelled request is decided when its cancel arrives.
     at_once: bool,
     silence: bool,
     hears_cancels: bool,
@@ -130,12 +132,12 @@ pub(super) struct Reference {
     pub(super) caller: Caller,
     /// When an id was settled last, and whether as cancelled.
     settled: BTreeMap<u8, (Duration, bool)>,
-    /// The highest id of which that is known no more.
+    /// The highest id whose status is forgotten.
     forgotten: Option<u8>,
-    /// Cancels that came before their requests, and when.
+    /// Cancels that arrived before their requests, with their times.
     early: BTreeMap<u8, Duration>,
     pub(super) lost: bool,
-    /// The requests whose children are to be told in the end of this step.
+    /// The requests whose children are cancelled at the end of this step.
     over: Vec<usize>,
     pub(super) seen: Vec<Seen>,
 }
@@ -173,12 +175,12 @@ impl Reference {
         self.asked.iter().position(|asked| asked.alive && asked.id == id)
     }
 
-    /// Nothing runs and no call is open, on a connection that is gone.
+    /// Whether nothing runs and no call is open, on a connection that is gone.
     pub(super) fn is_finished(&self) -> bool {
         self.lost && !self.asked.iter().any(|asked| asked.alive) && self.caller.open() == 0
     }
 
-    /// A request gets its answer. On a lost connection nobody sees it.
+    /// A request gets its answer. On a lost connection it is not observed.
     fn answer(&mut self, number: usize, answer: Seen, as_cancelled: bool) {
         let asked = &mut self.asked[number];
         asked.settled = true;
@@ -189,7 +191,7 @@ impl Reference {
         }
     }
 
-    /// The cancelled answer, or the silence in its place.
+    /// The cancelled answer, or no answer if the protocol forbids it.
     fn cancelled(&mut self, number: usize) {
         let answer = if self.silence { Seen::Silence(number) } else { Seen::Cancelled(number) };
         self.answer(number, answer, true);
@@ -260,7 +262,7 @@ impl Reference {
     fn ask(&mut self, id: u8) {
         if let Some(number) = self.occupied(id) {
             self.seen.push(Seen::Refused(id));
-            // Its handler only drains: what became of it is known from now on for as long again.
+            // Its handler only drains: its status is remembered again for the full time.
             if self.asked[number].settled {
                 let was_cancelled = self.became_of(id) == AckStatus::Cancelled;
                 self.settled.insert(id, (self.now, was_cancelled));
@@ -286,7 +288,7 @@ impl Reference {
                 self.answer(number, Seen::Value(number), false);
             }
             (None, HandlerResult::Panicked) => self.answer(number, Seen::Failed(number), false),
-            // A handler that stops by itself is not silenced: its peer did not cancel it.
+            // A handler that stops without a cancel of its peer still sends an answer.
             (None, HandlerResult::Stopped) => self.answer(number, Seen::Cancelled(number), true),
             (Some(_), _) => self.cancelled(number),
         }
@@ -350,12 +352,12 @@ impl Reference {
     }
 }
 
-/// What is due at one moment, and what a lost connection ends, has no order.
+/// Events that are due at the same time, and the effects of a lost connection, have no order.
 pub(super) fn in_no_order(event: Event, seen: &mut [Seen]) {
     if matches!(event, Event::Pass(_) | Event::Lost) {
         seen.sort_by_cached_key(|seen| format!("{seen:?}"));
     }
 }
 
-/// Who cancels in these cases.
+/// The cause of all cancels of this side in these cases.
 pub(super) const BY_US: CauseKind = CauseKind::Caller;

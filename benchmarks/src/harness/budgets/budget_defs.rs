@@ -1,4 +1,4 @@
-//! The lines of each part: all of them, whatever was measured.
+//! The lines of each part: always all of them, regardless of what was measured.
 
 use super::super::Place;
 use super::super::figures::Figure;
@@ -14,7 +14,7 @@ const TRIP: &str = "round trip";
 const TOO_SHORT: &str = "a short run cannot say";
 const WITHOUT_OTHERS: &str = "the other libraries are not in this build";
 
-/// Rules on every line of this part. W9 has none.
+/// Judges every line of this part. W9 has none.
 pub(super) fn of(court: &mut Court<'_>, part: &str) {
     match part {
         "W1" => {
@@ -56,7 +56,7 @@ fn round_trips(court: &mut Court<'_>) {
     court.hold("W1 64 KiB against the floor", found, limits::ECHO_64_KIB, "x");
 }
 
-/// The others write and parse a text for each request, so ours does here.
+/// The other libraries serialize and parse a text for each request, so this library does so here too.
 fn against_others(court: &mut Court<'_>, workload: &str, cases: &[&str], measure: &str) {
     for place in [ONE, TWO] {
         for case in cases {
@@ -69,7 +69,7 @@ fn against_others(court: &mut Court<'_>, workload: &str, cases: &[&str], measure
             }
             let at = At::new(workload, case, place, measure);
             let found = beside(court, at, |name| name.carries == Carries::Bytes).map(|(value, note)| {
-                // Nobody who must write is asked to keep up with who need not, but it is said.
+                // A competitor that serializes is not compared with one that does not, but the note mentions it.
                 let unwritten = court.best_of_others(at, |name| name.carries == Carries::Values);
                 let said = unwritten.map(|(best, name)| {
                     let Name { library, configuration, carries, .. } = name;
@@ -84,7 +84,7 @@ fn against_others(court: &mut Court<'_>, workload: &str, cases: &[&str], measure
     }
 }
 
-/// Ours as a multiple of the best of these.
+/// The figure of this library as a multiple of the best of these.
 fn beside(court: &Court<'_>, at: At<'_>, of: impl Fn(Name) -> bool) -> Found {
     let (ours, (best, name)) = (court.figure(TYPED.name, at)?, court.best_of_others(at, of)?);
     Ok((ours / best, format!("{:.2} us, {} {:.2} us", ours / 1e3, name.library, best / 1e3)))
@@ -184,7 +184,7 @@ fn wide_trees(court: &mut Court<'_>) {
     for place in Place::ALL.map(Place::name) {
         let name = format!("W7 p99 of other requests, {case}, {place}");
         if court.results.short {
-            // So few may all be signalled before another request is begun.
+            // With so few, all may be signalled before another request starts.
             court.leave(name, limits::OTHERS_MEANWHILE, "ms", TOO_SHORT);
         } else {
             let found = p99(court, At::new("W7", &case, place, "other requests meanwhile"));
@@ -235,7 +235,7 @@ fn scale(court: &mut Court<'_>) {
     }
 }
 
-/// A total that may grow as its number does, up to the last.
+/// A total that may grow in proportion to its number, up to the last one.
 fn linear(court: &mut Court<'_>, what: &str, with: &str, last: f64) {
     let name = format!("linear: {what} by {with}");
     let found = exponent(court, what, with, last);
@@ -248,7 +248,7 @@ fn linear(court: &mut Court<'_>, what: &str, with: &str, last: f64) {
     }
 }
 
-/// Below a thousand what is made once counts most.
+/// Below a thousand, one-time costs dominate.
 fn exponent(court: &Court<'_>, what: &str, with: &str, last: f64) -> Found {
     let ours = COMPETITOR.name;
     let mut all = court.results.growth.iter();

@@ -1,11 +1,11 @@
-//! Where figures are looked up and lines are ruled on.
+//! The lookup of figures and the judgement of lines.
 
 use super::super::figures::{Figure, Row};
 use super::{Build, Results, Ruling, Verdict};
 use crate::subject::Name;
 use crate::subjects;
 
-/// It has a server only; its client is one of ours that writes frames by hand, which no budget is against.
+/// It has a server only. Its client is one of ours that writes frames by hand, so no budget is compared with it.
 const WITHOUT_CLIENT: &str = "tower-lsp-server";
 
 pub(super) struct Court<'a> {
@@ -14,10 +14,10 @@ pub(super) struct Court<'a> {
     pub(super) verdicts: Vec<Verdict>,
 }
 
-/// A figure and what it is made of, or why there is none.
+/// A figure and its components, or why there is none.
 pub(super) type Found = Result<(f64, String), String>;
 
-/// Which figure.
+/// Identifies a figure.
 #[derive(Clone, Copy)]
 pub(super) struct At<'a> {
     pub(super) workload: &'a str,
@@ -31,7 +31,7 @@ impl<'a> At<'a> {
         Self { workload, case, place, measure }
     }
 
-    /// Another measure of the same.
+    /// The same with another measure.
     pub(super) const fn but(self, measure: &'a str) -> Self {
         Self { measure, ..self }
     }
@@ -47,7 +47,7 @@ impl<'a> Court<'a> {
         Self { results, build, verdicts: Vec::new() }
     }
 
-    /// The row of this competitor, or that there is none.
+    /// The row of this competitor, or an error if there is none.
     pub(super) fn row(&self, who: Name, at: At<'_>) -> Result<&'a Row, String> {
         let row = self.results.rows.iter().find(|row| row.name == who && at.is_of(row));
         row.ok_or_else(|| format!("{} ({}) was not asked: {}", who.library, who.configuration, at.measure))
@@ -72,7 +72,7 @@ impl<'a> Court<'a> {
         self.figure(subjects::FLOOR.name, at)
     }
 
-    /// The best of the others in a case: its figure and its name. Of those that have a client of their own.
+    /// The best of the others in a case: its figure and its name. Only competitors with their own client count.
     pub(super) fn best_of_others(
         &self,
         at: At<'_>,
@@ -86,7 +86,7 @@ impl<'a> Court<'a> {
         best.ok_or_else(|| format!("none of the others has a figure: {}", at.measure))
     }
 
-    /// Rules on a line: it is not met if there is no figure.
+    /// Judges a line. Without a figure it is not met.
     pub(super) fn hold(&mut self, name: impl Into<String>, found: Found, limit: f64, unit: &'static str) {
         let (value, note) = finite(found);
         let met = value.is_some_and(|value| value <= limit);
@@ -94,7 +94,8 @@ impl<'a> Court<'a> {
         self.verdicts.push(Verdict { name: name.into(), ruling, value, limit: Some(limit), unit, note });
     }
 
-    /// [`hold`](Self::hold), of a difference of two times taken apart: one below nothing says nothing of the limit.
+    /// [`hold`](Self::hold) for the difference of two separate times: a negative difference says nothing about the
+    /// limit.
     pub(super) fn hold_above_noise(&mut self, name: String, found: Found, limit: f64, unit: &'static str) {
         match found {
             Ok((value, note)) if value < 0.0 => self.verdicts.push(Verdict {
@@ -109,14 +110,14 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// A figure that nothing is asked of, beside one that something is.
+    /// Adds a figure without a limit, for comparison with one that has a limit.
     pub(super) fn show(&mut self, name: &str, found: Found, unit: &'static str) {
         let (value, note) = finite(found);
         let (name, ruling) = (name.to_owned(), Ruling::NotJudged);
         self.verdicts.push(Verdict { name, ruling, value, limit: None, unit, note });
     }
 
-    /// A line that this build or this run cannot rule on.
+    /// Adds a line that this build or this run cannot judge.
     pub(super) fn leave(&mut self, name: impl Into<String>, limit: f64, unit: &'static str, why: &str) {
         self.verdicts.push(Verdict {
             name: name.into(),
@@ -128,7 +129,7 @@ impl<'a> Court<'a> {
         });
     }
 
-    /// Something that was not done and should have been.
+    /// Adds an operation that was not done and should have been.
     pub(super) fn fail(&mut self, name: String, why: String) {
         self.verdicts.push(Verdict {
             name,
@@ -140,7 +141,7 @@ impl<'a> Court<'a> {
         });
     }
 
-    /// [`hold`](Self::hold), of what needs the counter of allocations.
+    /// [`hold`](Self::hold) for figures that need the allocation counter.
     pub(super) fn hold_memory(
         &mut self,
         name: impl Into<String>,
@@ -156,7 +157,7 @@ impl<'a> Court<'a> {
     }
 }
 
-/// What is no finite number, as a ratio to nothing, is none: JSON could not tell it either.
+/// A value that is not finite, such as a ratio to zero, counts as no figure, because JSON cannot represent it.
 fn finite(found: Found) -> (Option<f64>, String) {
     match found {
         Ok((value, note)) if value.is_finite() => (Some(value), note),

@@ -1,6 +1,7 @@
 //! The budgets, and whether this run met them.
 //!
-//! Each part has its fixed list of lines, whatever was measured: a line whose figure is missing is not met and says why.
+//! Each part has a fixed list of lines, regardless of what was measured: a line without its figure is not met, and
+//! its note has the reason.
 
 mod budget_defs;
 mod evaluator;
@@ -17,17 +18,17 @@ use evaluator::Court;
 /// One line of the table of budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What is asked.
+    /// The required property.
     pub name: String,
-    /// Whether it is so.
+    /// Whether it is met.
     pub ruling: Ruling,
-    /// What was measured; `None` where there is no figure, and then the note says why.
+    /// The measured value. `None` if there is no figure; the note then has the reason.
     pub value: Option<f64>,
-    /// The most it may be; `None` where nothing is asked.
+    /// The highest allowed value. `None` if there is no limit.
     pub limit: Option<f64>,
-    /// Of both.
+    /// The unit of both.
     pub unit: &'static str,
-    /// What the value is made of, or why there is none or none is judged.
+    /// The components of the value, or the reason why there is none or why it is not judged.
     pub note: String,
 }
 
@@ -36,14 +37,14 @@ pub struct Verdict {
 pub enum Ruling {
     /// The value is at most the limit.
     Met,
-    /// It is above, or there is none.
+    /// It is above the limit, or there is none.
     NotMet,
-    /// This build or this run cannot say, or nothing is asked.
+    /// This build or this run cannot judge it, or it has no limit.
     NotJudged,
 }
 
 impl Ruling {
-    /// As the tables have it.
+    /// Its name in the tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +56,8 @@ impl Ruling {
 }
 
 impl Verdict {
-    /// The line as JSON. "met" is null where it is not judged, "value" where there is none: "reason" says why then.
+    /// The line as JSON. "met" is null if it is not judged, "value" is null if there is none: "reason" then has the
+    /// reason.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Self { name, ruling, value, limit, unit, note } = self;
@@ -73,28 +75,28 @@ impl Verdict {
         line
     }
 
-    /// The value with so many digits behind the point, as the tables have it.
+    /// The value with this many decimal places, as in the tables.
     #[must_use]
     pub fn value_shown(&self, digits: usize) -> String {
         let shown = self.value.map(|value| format!("{value:.digits$} {}", self.unit));
         shown.map_or("-".to_owned(), |shown| shown.trim_end().to_owned())
     }
 
-    /// The limit, as the tables have it.
+    /// The limit, as in the tables.
     #[must_use]
     pub fn limit_shown(&self) -> String {
         let shown = self.limit.map(|limit| format!("{limit} {}", self.unit));
         shown.map_or("-".to_owned(), |shown| shown.trim_end().to_owned())
     }
 
-    /// Whether something that was to be measured was not.
+    /// Whether a required figure was not measured.
     #[must_use]
     pub fn lacks_its_figure(&self) -> bool {
         self.ruling == Ruling::NotMet && self.value.is_none()
     }
 }
 
-/// How many are met, of how many that are judged.
+/// The number of met lines, and of judged ones.
 #[must_use]
 pub fn tally(verdicts: &[Verdict]) -> String {
     let count = |ruling| verdicts.iter().filter(|verdict| verdict.ruling == ruling).count();
@@ -106,10 +108,10 @@ pub fn tally(verdicts: &[Verdict]) -> String {
 const ONE: &str = Place::OneThread.name();
 const TWO: &str = Place::TwoWorkers.name();
 const PIPES: &str = Place::Pipes.name();
-/// Where the wires between two processes are measured.
+/// The place of measurements between two processes.
 pub(super) const ONE_CORE: &str = "one core";
 
-/// What this program was built with: what it cannot measure it does not judge.
+/// The features of this program. It does not judge figures that it cannot measure.
 #[derive(Clone, Copy, Debug)]
 struct Build {
     counts: bool,
@@ -133,7 +135,7 @@ fn judge_of(results: &Results, build: Build) -> Vec<Verdict> {
     court.verdicts
 }
 
-/// What one of ours or a floor never did, or panicked at.
+/// The operations that this library or a floor never did, or in which it panicked.
 fn broken(results: &Results) -> impl Iterator<Item = (&Row, &'static str)> {
     let ours = subjects::all_of_ours();
     results.rows.iter().filter_map(move |row| match row.figure {
@@ -142,7 +144,7 @@ fn broken(results: &Results) -> impl Iterator<Item = (&Row, &'static str)> {
     })
 }
 
-/// What no budget asks for must still be done.
+/// Operations without a budget must still be done.
 fn failures(court: &mut Court<'_>) {
     for (row, said) in broken(court.results) {
         let name = format!("{} {}: {}, {}", row.workload, row.case, row.measure, row.place);

@@ -23,7 +23,7 @@ fn empty(parts: &[&'static str]) -> Results {
     Results { parts: parts.to_vec(), ..Results::default() }
 }
 
-/// Every figure that a budget needs, and each of them good enough.
+/// Every figure that a budget needs. Each of them meets its budget.
 fn complete() -> Results {
     const TRIP: &str = "round trip";
     const EACH: &str = "a request, of all the time";
@@ -110,7 +110,7 @@ fn names(verdicts: &[Verdict]) -> Vec<&str> {
     verdicts.iter().map(|verdict| verdict.name.as_str()).collect()
 }
 
-/// Of the lines that something is asked of.
+/// The rulings of the lines that have a limit.
 fn rulings(results: &Results) -> Vec<Ruling> {
     let verdicts = judge_of(results, ALL).into_iter();
     verdicts.filter(|verdict| !is_only_shown(verdict)).map(|verdict| verdict.ruling).collect()

@@ -1,4 +1,4 @@
-//! `rescind check`: what can be asked of somebody else's agent, asked.
+//! `rescind check`: plays the scenarios against an agent or server of another project.
 
 mod peer;
 
@@ -20,7 +20,7 @@ use crate::signals::told_to_stop;
 use crate::{Exit, Failure, matrix, say, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
-    // Whoever is asked, their words are theirs: only `matrix` holds our own fixture to every byte.
+    // A foreign peer may use other values and messages. Only `matrix` compares every byte, with our own fixture.
     let profile = match &args.profile {
         Some(file) => read_profile(file)?,
         None => {
@@ -36,7 +36,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     settings.profile = Some(profile);
     let asked: Vec<&Scenario> =
         scenarios_of(args.dialect).filter(|scenario| scenario.vector.role == Part::Serve).collect();
-    // The peer leads a process group of its own: a signal to ours is no signal to it.
+    // The peer leads a separate process group, so it does not receive signals to this one.
     let (report, silent) = tokio::select! {
         played = play_all(&asked, &peer, &settings) => played?,
         () = told_to_stop() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     }
 }
 
-/// How long a peer may take to be there: as long as for a step, but never less than a usual one needs.
+/// How long a peer may take to start or connect: the time of a step, but at least the default one.
 fn patience(step: Duration) -> Duration {
     step.max(Duration::from_secs(5))
 }
@@ -84,7 +84,7 @@ fn foreign(args: &Check) -> Result<Foreign, Failure> {
 }
 
 /// # Errors
-/// Nothing could be opened to the peer from the first on.
+/// If no connection to the peer could be opened.
 async fn play_all(
     asked: &[&Scenario],
     peer: &Foreign,
@@ -102,12 +102,13 @@ async fn play_all(
             let (mut subject, child) = peer.subject(patience(settings.deadline));
             let played = play(scenario, &mut subject, settings).await;
             openings.note(scenario, &played, &child, begun.elapsed());
-            // Some wires open a connection only for what is sent, later than they are opened themselves.
+            // Some transports connect only when something is sent.
             if let Some(why) = subject.unreached().filter(|_| !openings.opened) {
                 progress.finish_and_clear();
                 return Err(peer.out_of_reach(why));
             }
-            // A program is ended when it is dropped; one that runs on is told, or it would keep the session.
+            // Dropping the subject ends a program. A running peer must see the connection close, or it would keep the
+            // session.
             if peer.program().is_none() {
                 subject.leave().await;
             }
@@ -119,22 +120,22 @@ async fn play_all(
     Ok((Report::new(cells), openings))
 }
 
-/// Whether the peer can be talked to at all.
+/// Whether sessions with the peer can be opened.
 #[derive(Default)]
 struct Openings {
-    /// It opened a session once.
+    /// Whether it has opened a session.
     opened: bool,
-    /// Openings that failed, and the time they took.
+    /// The number of failed openings, and the time they took.
     failed: usize,
     spent: Duration,
-    /// Why the last one did.
+    /// Why the last one failed.
     why: String,
-    /// How it ended, if it never sent anything.
+    /// How the process of the last failed opening ended.
     exit: Option<String>,
     spoke: bool,
 }
 
-/// Fewer may be chance.
+/// The number of failed openings from which on the peer counts as unusable. Fewer may be chance.
 const OPENINGS: usize = 3;
 
 impl Openings {
@@ -150,13 +151,13 @@ impl Openings {
                 self.why.clone_from(why);
                 self.exit = child.epitaph();
             }
-            // What holds without a session tells nothing of one.
+            // A pass of a scenario without a session says nothing about sessions.
             Verdict::Held if scenario.vector.handshake == HandshakeMode::None => {}
             Verdict::Broke { .. } | Verdict::Held => self.opened = true,
         }
     }
 
-    /// Why the rest is not asked: it would cost a deadline each, and say nothing new.
+    /// Why the other scenarios are not played: each would take a deadline and show nothing new.
     fn hopeless(&self, deadline: Duration) -> Option<String> {
         let hopeless = !self.opened && self.failed >= OPENINGS && self.spent >= deadline;
         hopeless.then(|| {
@@ -164,7 +165,7 @@ impl Openings {
         })
     }
 
-    /// What is said of a peer that only ever ended.
+    /// The failure of a peer that always ended before it sent a message.
     fn last_words(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
         let (program, exit) = (peer.program()?, self.exit.as_ref()?);
         let only_ended = !self.opened && !self.spoke && summary.held == 0;
@@ -181,7 +182,7 @@ fn read_profile(file: &Path) -> Result<Profile, Failure> {
         .map_err(|error| format!("the profile {} is not as it should be: {error}", file.display()))
 }
 
-/// The report for people: each scenario with its source, whether it held, and what went over the wire if not.
+/// The report as text: each scenario with its source and its outcome, and the frames of those that failed.
 fn lines(report: &Report) -> String {
     let mut text = String::new();
     for cell in &report.cells {
@@ -206,10 +207,10 @@ fn lines(report: &Report) -> String {
     text
 }
 
-/// The most characters of a frame that are shown; the JSON has all of them.
+/// The most characters of a frame that are shown. The JSON has all of them.
 const SHOWN: usize = 2_000;
 
-/// A stranger's text on one line: what would steer a terminal is escaped, and what is too long is cut.
+/// Text of a peer on one line. Characters that control a terminal are escaped, and text that is too long is cut.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (at, character) in text.chars().enumerate() {
@@ -217,7 +218,7 @@ fn shown(text: &str) -> String {
             let _ = write!(shown, "... ({} bytes in all)", text.len());
             break;
         }
-        // Control characters, and the marks that turn the direction of writing.
+        // Control characters, and the marks that change the direction of text.
         let steers = character.is_control()
             || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         if steers {

@@ -1,4 +1,4 @@
-//! Who is checked: a program that is started anew for each scenario, or a peer that runs already.
+//! The peer that is checked: a program that is started for each scenario, or a running peer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::endpoint::{Endpoint, Target};
 use crate::open;
 
-/// Somebody else's agent or server.
+/// The agent or server of another project.
 #[derive(Clone)]
 pub(super) enum Foreign {
     /// Started for each scenario.
@@ -21,17 +21,17 @@ pub(super) enum Foreign {
     Running(Target, Counts),
 }
 
-/// What a running peer's counters are about.
+/// The scope of a running peer's counters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counts {
-    /// All its sessions, as the fixture's are.
+    /// All its sessions, as for the fixture.
     Agent,
-    /// Perhaps only the session that asks.
+    /// Unknown, possibly only the session that reads them.
     Unknown,
 }
 
 impl Foreign {
-    /// Whether it can be started or reached at all: a matter of usage, not of a scenario.
+    /// Checks whether it can be started or reached at all. If not, the usage is wrong, and no scenario has failed.
     pub(super) async fn try_open(&self, patience: Duration) -> Result<(), Failure> {
         match self {
             Self::Program { command, framing } => {
@@ -46,7 +46,7 @@ impl Foreign {
         Ok(())
     }
 
-    /// What is said of a peer to which nothing can be opened.
+    /// The failure for a peer that cannot be reached.
     pub(super) fn out_of_reach(&self, what: &str) -> Failure {
         match self {
             Self::Program { .. } => format!("the peer is not there: {what}"),
@@ -64,7 +64,7 @@ impl Foreign {
         }
     }
 
-    /// What it was called on the command line, if it is a program.
+    /// Its name on the command line, if it is a program.
     pub(super) fn program(&self) -> Option<&str> {
         match self {
             Self::Program { command, .. } => command.first().map(String::as_str),
@@ -103,7 +103,7 @@ impl Foreign {
     }
 }
 
-/// Whether our side can be closed alone. A Windows pipe closes both ways, and so does a WebSocket.
+/// Whether our side can be closed alone. A Windows pipe and a WebSocket close both directions.
 const fn half_closes(endpoint: &Endpoint) -> bool {
     match endpoint {
         Endpoint::Stdio => true,
@@ -122,7 +122,7 @@ fn start(command: &[String], framing: Framing) -> Result<(Link, ChildHandle), St
         .map_err(|error| error.source.to_string())
 }
 
-/// The process of the scenario that is played.
+/// The process of the current scenario.
 #[derive(Clone, Default)]
 pub(super) struct LastChild(Arc<Mutex<Option<ChildHandle>>>);
 
@@ -131,7 +131,7 @@ impl LastChild {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
     }
 
-    /// How it exited and what it last wrote to stderr, as the wire's own errors say it.
+    /// How it exited and what it last wrote to stderr, as in the transport's errors.
     pub(super) fn epitaph(&self) -> Option<String> {
         let child = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
         let status = child.exit_status()?;

@@ -15,20 +15,20 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The most characters of a frame that the page holds; the JSON has all of them.
+/// The most characters of a frame in the page. The JSON has all of them.
 const SHOWN: usize = 2_000;
 
-/// The file a page is to stand in, opened before a long run so that it does not end in vain.
+/// The file of a page. It is opened before a long run, so that the run does not fail at its end.
 pub(crate) struct PageFile {
     path: PathBuf,
     file: File,
 }
 
 impl PageFile {
-    /// Makes the file, or empties it.
+    /// Creates the file, or empties it.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be opened for writing.
     pub(crate) fn create(path: &Path) -> Result<Self, Failure> {
         match File::create(path) {
             Ok(file) => Ok(Self { path: path.to_owned(), file }),
@@ -39,7 +39,7 @@ impl PageFile {
     /// Writes the page.
     ///
     /// # Errors
-    /// It could not be written to the end.
+    /// If the page cannot be written completely.
     pub(crate) fn write(mut self, report: &Report, wires: &[&str]) -> Result<(), Failure> {
         let page = page(report, wires);
         self.file.write_all(page.as_bytes()).map_err(|error| failed(&self.path, &error))
@@ -60,7 +60,8 @@ fn page(report: &Report, wires: &[&str]) -> String {
         summary.not_asked
     );
     let data = safe(&data(report, wires).to_string());
-    // Our own parts first: what a peer sent must not be taken for a target.
+    // The parts are replaced in the page's order, and inserted text is never searched: a peer's text may contain a
+    // target.
     let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
     let mut rest = PAGE;
     for (target, text) in
@@ -75,12 +76,12 @@ fn page(report: &Report, wires: &[&str]) -> String {
     page
 }
 
-/// JSON that ends no script element and begins no comment in one.
+/// JSON that cannot end a script element or begin a comment in one.
 fn safe(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// Every text once: most frames are the same on every wire.
+/// Each text once: most frames are the same on every wire.
 #[derive(Default)]
 struct Texts {
     all: Vec<String>,
@@ -108,7 +109,8 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// What `page.js` reads: a cell is a list, its texts are places in `texts`, and what was received is counted below 0.
+/// The data for `page.js`: a cell is a list, its texts are indices in `texts`, and received frames have negative
+/// numbers.
 fn data(report: &Report, wires: &[&str]) -> Value {
     let calls: HashMap<&str, bool> =
         scenarios().iter().map(|s| (s.vector.name.as_str(), s.vector.role == Part::Call)).collect();
@@ -164,7 +166,7 @@ mod tests {
         Report::new(cells.to_vec())
     }
 
-    /// The data as the page's own script reads it.
+    /// The data as the page's script reads it.
     fn read_back(page: &str) -> Value {
         let (_, rest) = page.split_once(r#"id="data">"#).unwrap();
         let (data, _) = rest.split_once("</script>").unwrap();
@@ -193,7 +195,7 @@ mod tests {
         for word in ["src=", "href=", "@import", "url(", "fetch(", "{{"] {
             assert!(!page.contains(word), "{word}");
         }
-        // The name of SVG's elements is no address that is fetched.
+        // The namespace of SVG's elements is an address, but it is never fetched.
         assert_eq!(page.matches("http://").count(), 1);
         assert_eq!(page.matches("https://").count(), 0);
     }

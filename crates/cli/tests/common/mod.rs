@@ -18,17 +18,17 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A pipe's endpoint that no other test has.
+/// A pipe endpoint that no other test uses.
 pub(crate) fn pipe() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("pipe:rescind-cli-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// `rescind fixture --listen`, after it has said where. Killed when it is dropped.
+/// `rescind fixture --listen`, after it has printed its endpoint. Killed on drop.
 pub(crate) struct Fixture {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it said it listens on.
+    /// The endpoint that it printed.
     pub(crate) endpoint: String,
 }
 
@@ -48,7 +48,7 @@ impl Fixture {
         Self { child, stderr, endpoint }
     }
 
-    /// The code it exits with after this signal, and what else it wrote to stderr.
+    /// The exit code after this signal, and what else it wrote to stderr.
     #[cfg(unix)]
     pub(crate) fn end_by(mut self, signal: rustix::process::Signal) -> (Option<i32>, String) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();

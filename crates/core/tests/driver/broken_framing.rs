@@ -1,4 +1,4 @@
-//! What a connection still owes when its input can no longer be cut into frames.
+//! What a connection must still send when its input can no longer be split into frames.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Calls over a real connection: how they are cancelled, and what their callers see.
+//! Calls over a real connection: how they are cancelled, and which outcomes their callers get.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -60,7 +60,7 @@ impl Pair {
         self.told.recv().await.unwrap()
     }
 
-    /// Every trace of a request is gone on both sides (I3).
+    /// Waits until every trace of a request is gone on both sides (I3).
     async fn settle(&self) {
         for _ in 0..1000 {
             let (near, far) = (self.client.stats(), self.server.stats());
@@ -301,7 +301,7 @@ async fn a_reader_made_after_the_start_ends_with_its_call() {
 async fn a_call_that_moves_to_another_task_wakes_that_one() {
     let mut pair = pair();
     let mut call = pair.client.call::<_, String>("deaf", &(1000,)).start().unwrap();
-    // Here it is looked at once, and then waited for elsewhere.
+    // The call is polled once here, and then awaited in another task.
     let looked = poll_fn(|cx| Poll::Ready(Pin::new(&mut call).poll(cx))).await;
     assert!(looked.is_pending());
     assert_eq!(pair.next().await, "started");

@@ -1,4 +1,4 @@
-//! A cancel is on its way before what it overtook is written.
+//! A cancel is written before the frames that it overtook.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 
-/// Tells what each write brought.
+/// Reports the content of each write.
 struct Writes(mpsc::UnboundedSender<String>);
 
 impl AsyncWrite for Writes {

@@ -1,4 +1,4 @@
-//! How frames stand in the bytes of a stream that was not told.
+//! The framing of a byte stream without a framing setting.
 
 use rescind_core::dialect::{ACP, Dialect, LSP};
 use rescind_core::{ByteStream, CallContext, Framing, Link, Peer, Router};
@@ -33,7 +33,7 @@ async fn serve(dialects: &[Dialect], link: Link) -> Peer {
     builder.negotiate(link).await.expect("the connection opens")
 }
 
-/// What is written to the peer for these bytes of its.
+/// The bytes that the peer receives in answer to these bytes.
 async fn answered(theirs: &mut DuplexStream, bytes: &str) -> String {
     theirs.write_all(bytes.as_bytes()).await.expect("it is read");
     theirs.shutdown().await.expect("it is read");

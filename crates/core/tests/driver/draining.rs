@@ -1,4 +1,4 @@
-//! Handlers that go on although their request is settled: their server counts them until they have ended (I10).
+//! Handlers that continue after their request is settled: their server counts them until they have ended (I10).
 
 use std::sync::{Arc, Mutex, mpsc as threads};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rescind_core::{CallContext, CallError, Limits, Peer, Router, Server, ServerL
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// How the request of a handler that goes on has ended.
+/// How the request of a handler that continues has ended.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     AnsweredAfterTheGrace,
@@ -16,7 +16,7 @@ enum Ending {
     WireLost,
 }
 
-/// A second connection's request, and what it is refused for, if it is.
+/// A request of a second connection. Returns the reason if it is refused.
 async fn refused(peer: &Peer) -> Option<String> {
     match peer.call::<_, Value>("echo", &json!({})).await {
         Ok(_) => None,
@@ -29,7 +29,7 @@ async fn refused(peer: &Peer) -> Option<String> {
 async fn a_handler_that_goes_on_after_its_request_is_settled_counts_as_draining_until_it_ends() {
     settled(ACP, Ending::AnsweredAfterTheGrace).await;
     settled(MCP, Ending::Silenced).await;
-    // Without a handshake nobody cancels in this one.
+    // Without a handshake, this dialect allows no cancels.
     settled(ACP_DRAFT, Ending::WireLost).await;
 }
 
@@ -48,10 +48,10 @@ async fn settled(dialect: Dialect, how: Ending) {
     let mut limits = Limits::default();
     limits.cancel_grace = match how {
         Ending::AnsweredAfterTheGrace => Duration::from_millis(1),
-        // It counts at once, not when it is aborted.
+        // The handler counts at once, not only when it is aborted.
         Ending::Silenced | Ending::WireLost => Duration::from_secs(3600),
     };
-    // One that drains is one too many.
+    // One draining handler is above the limit.
     let mut bounds = ServerLimits::default();
     bounds.max_draining_handlers = 0;
     let server = Server::builder([dialect.clone()])
@@ -76,7 +76,7 @@ async fn settled(dialect: Dialect, how: Ending) {
         }
         Ending::WireLost => drop((call, one)),
     }
-    // What the server does about it is seen a little later.
+    // The effect on the server is visible after a short time.
     let until_refused = async {
         loop {
             if let Some(why) = refused(&two).await {

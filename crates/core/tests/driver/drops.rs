@@ -1,4 +1,5 @@
-//! What a program hands over is dropped without the connection's lock: to drop it may run the program's code (D2).
+//! Values that a program passes in are dropped without the connection's lock, because the drop may run the program's
+//! code (D2).
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +11,7 @@ use rescind_core::dialect::{ABP, ACP, Role};
 use rescind_core::{CallContext, Peer, Router, memory_pair};
 use serde_json::{Value, json};
 
-/// Looks at the connection when it is dropped.
+/// Reads the connection when it is dropped.
 struct Looks(Peer);
 
 impl Drop for Looks {
@@ -23,7 +24,7 @@ impl Wake for Looks {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Runs a test that would stand still under a lock held too long.
+/// Runs a test that would deadlock if a lock were held too long.
 fn within_ten_seconds<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
@@ -63,10 +64,10 @@ fn a_waker_that_is_replaced_is_dropped_without_the_lock() {
     });
 }
 
-/// What handlers of a program have in common: here the contexts of all requests, each a handle of its connection.
+/// The shared state of a program's handlers: the contexts of all requests, each a handle of its connection.
 type Kept = Arc<Mutex<Vec<CallContext>>>;
 
-/// Serves one request whose context is kept by what its handler holds.
+/// Serves one request whose context is kept in the state of its handler.
 async fn serve_and_keep() -> (Peer, Peer, Weak<Mutex<Vec<CallContext>>>) {
     let kept = Kept::default();
     let watched = Arc::downgrade(&kept);

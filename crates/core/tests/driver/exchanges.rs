@@ -1,4 +1,4 @@
-//! What comes on the exchange of a call, and to whom it goes.
+//! Frames on the exchange of a call, and their receivers.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -75,7 +75,7 @@ async fn a_call_without_progress_gets_from_its_exchange_what_its_matcher_says_an
     let matched = matched.notifications_where(|told| told.method() == "mine").start().unwrap();
     let mut told = matched.notifications();
     let exchange = written.recv().await.unwrap().exchange;
-    // Another call's wish for progress changes nothing for this one.
+    // Another call that wants progress does not affect this one.
     let _with_progress = peer.call::<_, Value>("work", &json!({})).progress().start().unwrap();
     for method in ["other", "mine"] {
         says.send(on(exchange, &json!({"jsonrpc": "2.0", "method": method, "params": {}}))).unwrap();

@@ -1,4 +1,4 @@
-//! Connections that nobody uses, at a server that sets a time for that.
+//! Unused connections, at a server with an idle limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(100_000);
 
 struct Served {
     client: Peer,
-    /// The server's end of it.
+    /// The server's end.
     server: Peer,
     closed_for_idleness: Arc<AtomicUsize>,
     serving: JoinHandle<()>,
@@ -56,7 +56,7 @@ async fn serve(idle: Option<Duration>) -> Served {
 }
 
 impl Served {
-    /// The end that the server makes, and how long that took.
+    /// Waits for the end that the server causes, and returns how long that took.
     async fn ended(&self) -> Duration {
         let begun = Instant::now();
         let ended = timeout(LONG, self.client.closed()).await;
@@ -93,7 +93,7 @@ async fn each_frame_either_way_begins_the_time_anew() {
             1 => served.client.try_notify("told", &json!({})).unwrap(),
             _ => served.server.try_notify("told", &json!({})).unwrap(),
         }
-        // What was written is read once the others have run.
+        // The written frames are read after the other tasks have run.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }

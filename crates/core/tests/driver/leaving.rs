@@ -1,4 +1,4 @@
-//! The session of a language server as its client begins and ends it, and what else LSP says of progress.
+//! The session of a language server as its client begins and ends it, and LSP's further rules for progress.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ async fn nothing_is_served_before_the_handshake_but_exit() {
     assert_eq!(server.exit_code(), Some(1));
 }
 
-/// The server asks before the handshake is over, which LSP lets it do for some requests.
+/// The server sends a request before the handshake is complete, which LSP allows for some requests.
 #[tokio::test(start_paused = true)]
 async fn a_client_serves_before_the_handshake() {
     let (_client, server) = open();

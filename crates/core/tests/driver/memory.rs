@@ -1,4 +1,4 @@
-//! How many bytes a connection and a server hold, and what happens at the limit `memory`.
+//! The bytes that a connection and a server hold, and the behaviour at the limit `memory`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::wire::probe::{self, TRAITS};
 
 const MIB: usize = 1 << 20;
 
-/// Handlers of all kinds; it says which began.
+/// Handlers of all kinds, and the names of those that have started.
 fn router() -> (Router, mpsc::UnboundedReceiver<String>) {
     let (tell, began) = mpsc::unbounded_channel();
     let router = Router::new()
@@ -60,7 +60,7 @@ async fn requests_over_the_memory_of_their_connection_are_refused_and_a_cancel_p
     began.recv().await.unwrap();
     let third = refused(client.call("hang", &filled(900_000)).await);
     assert!(third.contains(r#""limit":"memory""#), "{third}");
-    // What is small still fits, and a cancel always does.
+    // A small request still fits, and a cancel always does.
     let echoed: Value = client.call("echo", &json!({ "a": 1 })).await.unwrap();
     assert_eq!(echoed, json!({ "a": 1 }));
     assert!(server.queue_stats().memory > 1_800_000, "{:?}", server.queue_stats());
@@ -72,7 +72,7 @@ async fn requests_over_the_memory_of_their_connection_are_refused_and_a_cancel_p
     let fourth = hang();
     began.recv().await.unwrap();
     drop((second, fourth));
-    // What is left are the ids that are remembered.
+    // Only the remembered ids are left.
     while server.queue_stats().memory > 8 * 1024 {
         tokio::task::yield_now().await;
     }
@@ -134,7 +134,7 @@ async fn an_answer_that_nobody_reads_keeps_new_requests_out_and_is_not_lost() {
         wire.says(id, &probe::request(id, "big", &json!([900_000])));
     }
     wire.told().await;
-    // The requests were small and all were accepted: their answers are held beyond the limit.
+    // The requests were small and all were accepted. Their answers are above the limit.
     assert!(peer.queue_stats().memory > 2_700_000, "{:?}", peer.queue_stats());
     wire.says(4, &probe::request(4, "big", &json!([1])));
     let told = wire.told().await;
@@ -169,12 +169,12 @@ async fn notifications_over_the_memory_are_dropped_and_counted() {
         wire.says(0, &note);
         wire.told().await;
     }
-    // One is with its handler.
+    // One is already with its handler.
     assert_eq!(peer.queue_stats().notifications_dropped, 2, "I11");
     assert_eq!((told.recv().await, told.recv().await), (Some("memory"), Some("memory")));
 }
 
-/// A served stream of bytes whose budget belongs to `server`.
+/// A served byte stream whose budget belongs to `server`.
 fn served(framing: Framing, server: &ByteBudget) -> (tokio::io::DuplexStream, Peer) {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let link: Link = ByteStream::whole(far).framing(framing).into_link();
@@ -183,7 +183,7 @@ fn served(framing: Framing, server: &ByteBudget) -> (tokio::io::DuplexStream, Pe
     (near, Peer::builder(MCP).serve(router).attach(link).unwrap())
 }
 
-/// Reads up to the end of what is looked for.
+/// Reads until the text ends with `end`.
 async fn read_until(reads: &mut (impl AsyncRead + Unpin), end: &str) -> String {
     let mut read = String::new();
     while !read.ends_with(end) {
@@ -213,7 +213,7 @@ async fn a_frame_for_which_the_server_has_no_memory_waits_and_is_refused_and_the
         let refusal = read_until(&mut reads, "}}}").await;
         assert!(refusal.contains(r#""limit":"memory""#), "{framing:?}: {refusal}");
         assert_eq!(begun.elapsed().as_secs(), 10, "{framing:?}: it waits for what others hold");
-        // The next is read, and refused under its id: the memory is still full.
+        // The next request is read and refused with its id, because the memory is still full.
         let refusal = read_until(&mut reads, "}}}").await;
         assert!(refusal.contains(r#""id":2"#), "{framing:?}: {refusal}");
         assert!(refusal.contains(r#""limit":"memory""#), "{framing:?}: {refusal}");
@@ -238,7 +238,7 @@ async fn a_frame_that_waits_for_memory_goes_on_when_others_give_it_back() {
     drop(others);
     let answer = lines.next_line().await.unwrap().unwrap();
     assert!(answer.contains(r#""id":1"#) && answer.len() > 900_000, "{} bytes", answer.len());
-    // What is left are the ids that are remembered.
+    // Only the remembered ids are left.
     while server.used() > 8 * 1024 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -1,4 +1,4 @@
-//! Notifications beside handlers that run as tasks of their own.
+//! Notifications together with handlers that run as separate tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,7 +48,7 @@ async fn session_cancel_leaves_the_prompt_that_came_after_it_alone() {
             let (held, told) = (Arc::clone(&held), told.clone());
             async move {
                 told.send(place).unwrap();
-                // It runs on while the next prompt comes and begins.
+                // The prompt continues while the next one arrives and starts.
                 held.lock().await.recv().await.unwrap();
             }
         });

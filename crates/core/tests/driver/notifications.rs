@@ -1,4 +1,4 @@
-//! What the peer notifies for a call, and who reads it.
+//! The peer's notifications for a call, and their receivers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::wire::probe::{self, TRAITS};
 
-/// Notifies `step` with what it was called with, as soon as it can, and answers.
+/// Sends the notification `step` with its argument as early as it can, and answers.
 fn pair() -> (Peer, Peer) {
     let (near, far) = memory_pair();
     let router = Router::new().method("work", |ctx: CallContext, (number,): (u64,)| async move {
@@ -75,7 +75,7 @@ async fn progress_and_what_is_matched_come_to_one_reader() {
     assert_eq!(methods, ["notifications/progress", "notifications/message"]);
 }
 
-/// A request as the dialect writes it, with this as its progress token.
+/// A request in the dialect's form, with this progress token.
 fn with_token(dialect: &Dialect, id: u64, token: &str) -> String {
     let params = match dialect.name() {
         "abp" => {

@@ -1,4 +1,5 @@
-//! What protocols ask of either side, frame by frame: one end is a peer, the other writes and reads lines.
+//! The requirements of the protocols on either side, frame by frame: one end is a peer, the other writes and reads
+//! lines.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 
-/// The end that is no library.
+/// The end that writes and reads lines, without the library.
 pub(crate) struct Lines(BufReader<DuplexStream>);
 
 impl Lines {
@@ -36,7 +37,7 @@ pub(crate) async fn meet(dialect: Dialect, role: Role, router: Router) -> (Peer,
     (peer, Lines::new(theirs))
 }
 
-/// A request of an agent or a client whose handler never looks at its cancel, or fails after it.
+/// The methods of an agent or a client whose handlers ignore their cancel, or fail after it.
 fn deaf() -> Router {
     Router::new()
         .method("initialize", |_: CallContext, _: Value| async {
@@ -88,14 +89,14 @@ async fn a_cancelled_prompt_ends_with_its_stop_reason_whatever_its_handler_does(
                 "{prompt}"
             );
         }
-        // A cancel that is not the client's is none of its turn's (001-12).
+        // A cancel that does not come from the client does not cancel the turn (001-12).
         client.send(json!({"jsonrpc": "2.0", "id": 4, "method": "session/prompt", "params": {"prompt": "shutdown"}})).await;
         assert_eq!(client.next().await["error"]["code"], -32_800);
         client.send(json!({"jsonrpc": "2.0", "id": 5, "method": "other"})).await;
         client.send(json!({"jsonrpc": "2.0", "method": cancel, "params": {key: 5}})).await;
         assert_eq!(client.next().await["error"]["code"], -32_800);
     }
-    // Version 2 has no stop reason in the answer to a prompt.
+    // In version 2 the answer to a prompt has no stop reason.
     let (_agent, mut client) = meet(ACP_V2, Role::Server, deaf()).await;
     client.send(json!({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": {}})).await;
     client.send(json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}})).await;

@@ -1,4 +1,4 @@
-//! What a connection is opened with: its dialects, and what each side declares.
+//! How a connection is opened: its dialects, and the declarations of each side.
 
 use rescind_core::dialect::{ACP, ACP_DRAFT, MCP};
 use rescind_core::{
@@ -32,7 +32,7 @@ async fn a_side_declares_that_it_handles_cancels_unless_that_is_withheld() {
         let told = Router::new().method("initialize", |_: CallContext, told: Value| async move { Ok(told) });
         let _server = Peer::builder(ACP_DRAFT).serve(told).attach(far).unwrap();
         let client = Peer::builder(ACP_DRAFT).declare_cancellation(declaration).attach(near).unwrap();
-        // The server's own half says what the client's did, and its own declaration beside it.
+        // The server's part contains the client's declaration, and its own one next to it.
         let told: Value = client.call("initialize", &bare).await.unwrap();
         assert_eq!(told.get("clientCapabilities"), expected.get("clientCapabilities"), "{declaration:?}");
     }

@@ -1,4 +1,4 @@
-//! Who waits for room in the outbox of a connection whose peer reads nothing.
+//! Tasks that wait for room in the outbox of a connection whose peer does not read.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ impl Receiver for Comes {
     }
 }
 
-/// Takes nothing.
+/// Accepts no frame.
 struct Full;
 
 impl Sender for Full {
@@ -59,7 +59,7 @@ const TRAITS: Capabilities = Capabilities {
     max_frame: 1 << 20,
 };
 
-/// A side whose outbox is full, and what its peer says.
+/// A side whose outbox is full, and the input from its peer.
 fn full(router: Router) -> (Peer, mpsc::UnboundedSender<Value>) {
     let (says, comes) = mpsc::unbounded_channel();
     let mut limits = Limits::default();
@@ -117,7 +117,7 @@ async fn a_cancelled_handler_whose_value_waits_for_room_gives_its_permit_back_at
     assert_eq!((peer.stats().aborted, peer.stats().slots), (0, 0));
 }
 
-/// Somebody who waits.
+/// A waker of a waiting task.
 struct Waits;
 
 impl Wake for Waits {

@@ -1,4 +1,4 @@
-//! What a router serves beside methods it names, and how far a cancel goes.
+//! A router's handlers for methods that it does not name, and the requests that a cancel reaches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn pair(router: Router) -> (Peer, Peer) {
     (Peer::builder(ACP).attach(near).unwrap(), server)
 }
 
-/// Ends when this holds; the test hangs, and is told so, if it never does.
+/// Waits until this holds. If it never does, the test hangs.
 async fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         tokio::task::yield_now().await;
@@ -131,7 +131,7 @@ async fn notifications_beyond_their_room_are_dropped_and_counted_and_requests_go
     }
 }
 
-/// Says when it is dropped.
+/// Reports its drop.
 struct SaysItsDrop(mpsc::UnboundedSender<&'static str>);
 
 impl Drop for SaysItsDrop {
@@ -275,7 +275,8 @@ async fn a_cancel_goes_down_a_thousand_hops_between_two_peers() {
     assert_eq!((here.calls, there.calls), (0, 0), "I3");
 }
 
-/// The last handle of a peer that serves nothing closes its connection; a peer that serves goes on without one.
+/// The last handle of a peer that serves nothing closes its connection. A peer that serves continues without a
+/// handle.
 #[tokio::test(start_paused = true)]
 async fn whatever_a_router_has_makes_its_peer_serve_and_an_empty_one_does_not() {
     let empty = [Router::new(), Router::new().server_cancellable("named")];
@@ -295,7 +296,7 @@ async fn whatever_a_router_has_makes_its_peer_serve_and_an_empty_one_does_not() 
     }
 }
 
-/// LSP: -32802 is for "server cancellable" requests alone; for others it is a request that failed.
+/// LSP: -32802 is for "server cancellable" requests only. Other requests fail with the code for a failed request.
 #[tokio::test]
 async fn a_method_that_its_server_may_cancel_is_answered_so() {
     let by_itself = |ctx: CallContext, _: Value| async move {

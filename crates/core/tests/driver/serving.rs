@@ -1,4 +1,4 @@
-//! Serving over a real connection: registry, shields, order, trees across connections, full outboxes, endings.
+//! Serving over a real connection: registry, shields, order, cancel trees across connections, full outboxes, ends.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -115,7 +115,8 @@ async fn children_on_another_connection_are_cancelled_with_their_parent() {
         async move {
             let child = || gateway.call::<_, Value>("wait", &json!({})).child_of(&ctx).start();
             let children = (child()?, child()?);
-            // A handler that looks after its cancel itself: what ends the children is not that it lets go of them.
+            // This handler waits for its cancel and then for its children. The children end because of the cascade,
+            // and not because they are dropped.
             ctx.cancelled().await;
             let (first, second) = (children.0.outcome().await, children.1.outcome().await);
             if first.is_cancelled() && second.is_cancelled() {
@@ -320,17 +321,17 @@ async fn shutdown_goes_through_its_steps() {
     tokio::task::yield_now().await;
     // 1: new requests are refused as cancelled.
     assert!(client.call::<_, Value>("echo", &json!({})).start().unwrap().outcome().await.is_cancelled());
-    // 2: what runs may end by itself.
+    // 2: running handlers may end.
     release.notify_one();
     assert_eq!(short.await, Ok("done".to_owned()));
-    // 3: handlers are cancelled once the drain is over.
+    // 3: handlers are cancelled when the drain has ended.
     assert_eq!(told.recv().await, Some(CauseKind::Shutdown));
     assert_eq!(begun.elapsed(), Duration::from_secs(5));
     assert!(waits.outcome().await.is_cancelled());
-    // 4: the deaf one is answered for and aborted after the grace.
+    // 4: the request of the deaf handler is answered, and the handler is aborted after the grace.
     assert!(deaf.outcome().await.is_cancelled());
     assert_eq!(begun.elapsed(), Duration::from_secs(7));
-    // 6: the wire is closed.
+    // 6: the transport is closed.
     shutdown.await.unwrap();
     client.closed().await.unwrap();
     assert!(begun.elapsed() <= Duration::from_secs(8));
@@ -469,7 +470,7 @@ async fn a_server_speaks_the_dialect_of_each_peer_and_bounds_them_all() {
             Ok(())
         });
     let mut bounds = ServerLimits::default();
-    // What one client may have of it is another test's.
+    // The share of one client is tested elsewhere.
     (bounds.max_running_handlers, bounds.client_share) = (3, Share::ALL);
     let server = Server::builder([LSP, ACP])
         .serve(router)
@@ -605,7 +606,7 @@ async fn a_shutdown_reports_the_blocking_work_that_does_not_stop() {
     }));
     let _call = client.call::<_, Value>("block", &json!({})).start().unwrap();
     told.recv().await.unwrap();
-    // A blocking thread holds the paused clock: time is moved by hand.
+    // A blocking thread stops the paused clock from advancing, so the test advances it.
     let closing = server.clone();
     let shutdown = tokio::spawn(async move { closing.shutdown(Duration::ZERO).await });
     while !shutdown.is_finished() {

@@ -1,4 +1,4 @@
-//! Several clients of one server: none of them locks the others out.
+//! Several clients of one server: none of them can exclude the others.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -14,16 +14,16 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// Who opens the connections that come from now on.
+/// The origin of the next connections.
 #[derive(Clone, Debug)]
 enum Who {
     From(IpAddr),
     Named(&'static str),
-    /// Nothing is known: each connection is a client.
+    /// Unknown: each connection counts as a client.
     Nobody,
 }
 
-/// A wire that knows who opens its connections.
+/// A transport that knows the origin of its connections.
 struct Known {
     listener: MemoryListener,
     who: Arc<Mutex<Who>>,
@@ -50,7 +50,7 @@ impl Listener for Known {
     }
 }
 
-/// Threads that block until they are let go.
+/// Threads that block until they are released.
 #[derive(Clone, Default)]
 struct Deaf(Arc<(Mutex<(bool, usize)>, Condvar)>);
 
@@ -125,7 +125,7 @@ impl Served {
         let before = self.counts.sessions() + self.counts.displaced();
         *self.who.lock().unwrap() = who.clone();
         let peer = Peer::builder(ACP).connect(self.transport.clone()).await.unwrap();
-        // The next one may be somebody else.
+        // The next connection may have another origin.
         in_time(async {
             for _ in 0..1000 {
                 if self.counts.sessions() + self.counts.displaced() > before {
@@ -146,7 +146,7 @@ impl Drop for Served {
     }
 }
 
-/// The limit that an echo is refused for, if it is.
+/// The limit by which an echo is refused, if it is.
 async fn refused(peer: &Peer) -> Option<String> {
     match in_time(peer.call::<_, Value>("echo", &json!({}))).await {
         Ok(_) => None,
@@ -157,11 +157,11 @@ async fn refused(peer: &Peer) -> Option<String> {
 
 const NEAR: Who = Who::From(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 const FAR: Who = Who::From(IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2)));
-/// Clients told apart in each way: who attacks, and who only wants an echo.
+/// Pairs of clients that differ in each way: the attacker, and a client that only sends an echo.
 const PAIRS: [(Who, Who); 4] = [
     (NEAR, FAR),
     (Who::Named("mallory"), Who::Named("ada")),
-    // A principal goes before the address, and nothing else is known of who attacks.
+    // A principal takes precedence over the address. Nothing else is known about the attacker.
     (Who::Named("mallory"), NEAR),
     (Who::Nobody, Who::Nobody),
 ];
@@ -289,7 +289,7 @@ async fn a_share_of_all_lets_one_client_have_everything_and_the_table_empties() 
     .await;
 }
 
-/// Nothing was said on them yet, so that the dialect is not known.
+/// These connections have no message yet, so their dialect is unknown.
 #[tokio::test]
 async fn connections_without_a_message_make_room_too() {
     let (listener, transport) = memory_listener();

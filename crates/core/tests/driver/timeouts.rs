@@ -1,4 +1,4 @@
-//! How long calls take at most.
+//! The timeouts of calls.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn open(builder: PeerBuilder) -> (Peer, Lines) {
     (peer, Lines::new(theirs))
 }
 
-/// How long it took until the call ended by its deadline.
+/// How long it took until the deadline ended the call.
 async fn times_out(call: Call<Value>, since: Instant) -> Duration {
     match tokio::time::timeout(Duration::from_secs(86_400), call.outcome())
         .await
@@ -28,7 +28,7 @@ async fn times_out(call: Call<Value>, since: Instant) -> Duration {
     since.elapsed()
 }
 
-// MCP, "Timeouts": a sender should have a timeout for each request, and send a cancel when it is over.
+// MCP, "Timeouts": a sender should have a timeout for each request, and send a cancel when it ends.
 #[tokio::test(start_paused = true)]
 async fn a_client_of_mcp_times_calls_out_and_cancels_them_but_for_initialize() {
     let (peer, mut server) = open(Peer::builder(MCP)).await;
@@ -69,7 +69,7 @@ async fn progress_begins_a_timeout_anew_up_to_the_maximum() {
         () = tells => panic!("the maximum did not end it"),
     };
     assert_eq!(took.as_secs(), 25);
-    // Who did not ask for that has its timeout once.
+    // Without that option, the call ends at its first timeout.
     let since = Instant::now();
     let call = peer.call::<_, Value>("tools/call", &json!({})).progress().start().unwrap();
     assert_eq!(times_out(call, since).await.as_secs(), 10);
@@ -85,7 +85,7 @@ async fn other_dialects_have_a_timeout_where_it_is_set() {
         let (peer, _server) = open(Peer::builder(dialect).call_timeout(Duration::from_secs(5))).await;
         let since = Instant::now();
         let call = peer.call::<_, Value>("slow", &json!({})).start().unwrap();
-        // 5 s, and the wait for an answer to the cancel.
+        // 5 s, and then the wait for an answer to the cancel.
         assert_eq!(times_out(call, since).await.as_secs(), 10);
     }
 }

@@ -75,7 +75,7 @@ async fn a_token_that_could_cancel_a_request_keeps_nothing_of_it() {
         tokio::task::yield_now().await;
     }
     assert_eq!(server.stats().slots, 0);
-    // The two connections' own.
+    // The tasks of the two connections.
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks, 2, "I3: a task waits for the token of a request that has ended");
 }

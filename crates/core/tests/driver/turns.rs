@@ -1,4 +1,4 @@
-//! What goes on beside very many cancels.
+//! The behaviour of a connection with very many cancels.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use crate::wire::probe::{TRAITS, cancel, open as open_probe, request};
 
-/// More than any wire holds.
+/// More than any transport buffers.
 const CALLS: usize = 10_000;
 
 type Rx = Pin<Box<dyn Receiver>>;
 
-/// So many calls that the peer has read. The driver sleeps.
+/// Makes this many calls, and waits until the peer has read them and the driver sleeps.
 async fn open() -> (Peer, Vec<Call<Value>>, Link) {
     let (ours, mut theirs) = memory_pair();
     let peer = Peer::builder(ACP).attach(ours).unwrap();
@@ -28,7 +28,7 @@ async fn open() -> (Peer, Vec<Call<Value>>, Link) {
     (peer, calls, theirs)
 }
 
-/// Lets every task that is ready have one turn. The runtime's own yield lets them have many.
+/// Gives every ready task one turn. The yield of the runtime gives them many.
 async fn turn() {
     let mut has_yielded = false;
     poll_fn(|cx| {
@@ -48,7 +48,7 @@ async fn next(rx: &mut Rx) -> Value {
     }
 }
 
-/// How many frames are on the wire; they are taken off it.
+/// Removes the frames from the transport and counts them.
 async fn count(rx: &mut Rx) -> usize {
     let mut frames = 0;
     while poll_fn(|cx| Poll::Ready(rx.as_mut().poll_event(cx).is_ready())).await {
@@ -59,7 +59,7 @@ async fn count(rx: &mut Rx) -> usize {
 
 #[tokio::test]
 async fn very_many_cancels_go_out_a_few_a_turn() {
-    // As a task it takes turns with the driver.
+    // In a task it takes turns with the driver.
     tokio::spawn(few_a_turn()).await.unwrap();
 }
 
@@ -85,7 +85,7 @@ async fn a_slow_reader_of_very_many_cancels_gets_what_is_sent_beside_them() {
 async fn sent_beside() {
     let (peer, calls, mut theirs) = open().await;
     drop(calls);
-    // They fill the wire.
+    // The cancels fill the transport.
     for _ in 0..1000 {
         turn().await;
     }

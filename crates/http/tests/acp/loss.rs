@@ -1,4 +1,4 @@
-//! What a stream that is lost means, and what none at all.
+//! The effect of a lost stream, and of no stream at all.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::support::{
     Served, cancel, listen_with, make_session, open, post, prompt, read_until, request, serve, server, stream,
 };
 
-/// Waits on the paused clock until the prompt that runs hears this, and says how many seconds after `since`, which is before
-/// what it hears of: the clock runs until it is paused.
+/// Waits on the paused clock until the running prompt receives this. Returns how many seconds that is after `since`,
+/// which is a time before its cause: the clock runs until it is paused.
 async fn heard(served: &mut Served, what: &str, since: Instant) -> u64 {
     tokio::time::pause();
     let told = tokio::time::timeout(Duration::from_secs(120), served.told.recv()).await;
@@ -31,7 +31,7 @@ async fn a_request_whose_stream_stays_lost_is_cancelled_after_its_grace() {
     let of_session = stream(&address, &of_s1).await;
     assert_eq!(post(&address, &of_s1, &prompt(2, "s1")).await.status, 202);
     served.hears("started").await;
-    // The connection's own stream is read all the while: the answer would not go by it.
+    // The stream of the connection is read all the time, because the answer would not be sent on it.
     let since = Instant::now();
     drop(of_session);
     let after = heard(&mut served, "disconnected", since).await;
@@ -61,7 +61,8 @@ async fn a_stream_taken_up_within_its_grace_costs_nothing() {
     let (id, other) = (open(&address, &[]).await, open(&address, &[]).await);
     let of_s1 = [("Acp-Connection-Id", id.as_str()), ("Acp-Session-Id", "s1")];
     let of_other = [("Acp-Connection-Id", other.as_str()), ("Acp-Session-Id", "s1")];
-    // Begun before there is a stream; then one that is lost; then one that another displaces.
+    // The request starts before there is a stream. The next stream is lost, and the one after it is displaced by
+    // another.
     assert_eq!(post(&address, &of_s1, &prompt(2, "s1")).await.status, 202);
     served.hears("started").await;
     let mut first = stream(&address, &of_s1).await;
@@ -70,7 +71,7 @@ async fn a_stream_taken_up_within_its_grace_costs_nothing() {
     let displaced = stream(&address, &of_s1).await;
     let mut last = stream(&address, &of_s1).await;
     drop(displaced);
-    // The grace of a request that began later is over: the first one's would have been.
+    // The grace of a request that started later has ended, so that of the first one would have ended too.
     assert_eq!(post(&address, &of_other, &prompt(3, "s1")).await.status, 202);
     served.hears("started").await;
     served.hears("disconnected").await;
@@ -78,7 +79,7 @@ async fn a_stream_taken_up_within_its_grace_costs_nothing() {
     served.hears("peer").await;
     let said = read_until(&mut last, "\"id\":2").await;
     assert!(said.contains(r#""stopReason":"cancelled""#), "{said}");
-    // The answer of the other waits for whoever comes back.
+    // The answer of the other request waits for the next stream.
     let said = read_until(&mut stream(&address, &of_other).await, "\"id\":3").await;
     assert!(said.contains("-32800"), "{said}");
 }
@@ -91,7 +92,7 @@ async fn a_stream_that_nobody_takes_from_is_cut_and_counts_as_lost() {
     let of_s1 = [("Acp-Connection-Id", id.as_str()), ("Acp-Session-Id", "s1")];
     make_session(&address, of_s1[0]).await;
     let unread = stream(&address, &of_s1).await;
-    // More than the sockets between them hold.
+    // More than the sockets between them buffer.
     let flood = request(2, "session/prompt", &json!({"sessionId": "s1", "floods": 800}));
     let since = Instant::now();
     assert_eq!(post(&address, &of_s1, &flood).await.status, 202);

@@ -1,4 +1,4 @@
-//! One client opens connections by the thousand: others get theirs.
+//! One client opens connections by the thousand, and others still get theirs.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ async fn a_flood_of_initialize_ends_its_own_unused_connections_and_nobody_elses(
     }
     assert_eq!(usize::try_from(counts.displaced_sessions()).unwrap(), 5 * MOST - MOST / 2);
     assert_eq!(uses(mallory, &opened[0]).await, 404, "it made room");
-    // Those in use keep their places; a client has half of them at most.
+    // Used connections keep their places. A client has half of them at most.
     for id in opened.iter().rev().take(MOST / 2) {
         assert_eq!(uses(mallory, id).await, 202);
     }

@@ -88,7 +88,7 @@ async fn every_refusal_has_its_status() {
         );
         assert!(told["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{what}: {told}");
     }
-    // The connection goes on, and ends but once.
+    // The connection stays open and is ended only once.
     for (method, headers, body, status) in [
         ("POST", vec![JSON, known], new.as_str(), 202),
         ("POST", vec![JSON, known, s1], &of_s1, 202),

@@ -89,7 +89,7 @@ async fn our_client_speaks_either_http_and_its_cancel_never_overtakes() {
     }
 }
 
-/// Lets the driver take what waits.
+/// Waits until the driver has taken the waiting frames.
 async fn until_written(peer: &Peer) {
     while peer.queue_stats().outbox_frames > 0 {
         tokio::task::yield_now().await;
@@ -108,14 +108,14 @@ async fn a_connection_nobody_uses_for_too_long_ends() {
     let id = open(served.address(), &[]).await;
     let known = ("Acp-Connection-Id", id.as_str());
     let peer = in_time("its peer", served.peers.recv()).await.unwrap();
-    // A stream that is open keeps it; once that is gone, it ends.
+    // An open stream keeps the connection. When the stream is gone, the connection ends.
     drop(stream(served.address(), &[known]).await);
     let _ = in_time("the end of an idle connection", peer.closed()).await;
     assert_eq!(counts.idle_sessions(), 1);
     assert_eq!(post(served.address(), &[known], &request(1, "session/new", &json!({}))).await.status, 404);
 }
 
-/// Serves these routes, as a program with routes of its own does.
+/// Serves these routes, as a program with other routes does.
 async fn serve_routes(app: axum::Router) -> (String, tokio::task::JoinHandle<()>) {
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/acp", socket.local_addr().unwrap());
@@ -128,7 +128,8 @@ async fn the_stream_of_a_session_the_server_does_not_know_yet_is_asked_for_again
     let (service, listener) = server().mount();
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
-    // As the draft has it: a session nobody has spoken of is unknown, and loading it comes after its stream.
+    // According to the draft, a session that was not named yet is unknown, and it is loaded after its stream is
+    // opened.
     let strict = move |request: axum::extract::Request, next: axum::middleware::Next| {
         let of_session = request.method() == "GET" && request.headers().contains_key("acp-session-id");
         let is_early = of_session && count.fetch_add(1, Ordering::SeqCst) < 2;
@@ -216,7 +217,7 @@ async fn a_session_is_unknown_until_a_message_names_it() {
         assert_eq!(got.status, 404, "{session:?}: {}", got.body);
         assert!(got.body.contains("session"), "{}", got.body);
     }
-    // By an answer, by a request for it, and by a prompt.
+    // By an answer, by a request to load it, and by a prompt.
     make_session(&address, known).await;
     drop(stream(&address, &[known, ("Acp-Session-Id", "s1")]).await);
     let load = request(2, "session/load", &json!({"sessionId": "s2"}));
@@ -225,7 +226,7 @@ async fn a_session_is_unknown_until_a_message_names_it() {
     assert_eq!(post(&address, &[known, ("Acp-Session-Id", "s3")], &prompt(3, "s3")).await.status, 202);
     served.hears("started").await;
     drop(stream(&address, &[known, ("Acp-Session-Id", "s3")]).await);
-    // It is one connection that knows them.
+    // Only the connection that made them knows them.
     assert_eq!(asked(&other, "s1").await.status, 404);
 }
 
@@ -237,7 +238,7 @@ async fn a_server_may_open_the_stream_of_a_session_before_it_is_loaded() {
     drop(stream(served.address(), &[("Acp-Connection-Id", &id), ("Acp-Session-Id", "s1")]).await);
 }
 
-/// What a prompt that was cancelled is answered with.
+/// The stop reason of a cancelled prompt.
 fn stop_reason(outcome: &Outcome<Value>) -> Option<&str> {
     match outcome {
         Outcome::CompletedAfterCancel(answer) => answer.get("stopReason")?.as_str(),

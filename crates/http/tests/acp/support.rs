@@ -1,4 +1,4 @@
-//! A served router, and the bare HTTP/1.1 of a client.
+//! A served router, and a client that writes HTTP/1.1 by hand.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -119,7 +119,7 @@ pub(crate) fn hello() -> String {
     request(0, "initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))
 }
 
-/// Writes one request; the connection is left open if the response is a stream.
+/// Writes one request. The connection stays open if the response is a stream.
 pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)], body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let mut text = format!("{method} /acp HTTP/1.1\r\nConnection: close\r\n");
@@ -134,7 +134,7 @@ pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)],
     stream
 }
 
-/// Reads until this has come.
+/// Reads until this text has arrived.
 pub(crate) async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let reading = async {
         let mut text = String::new();
@@ -172,7 +172,7 @@ pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &str) -> Go
     ask(address, "POST", &headers, body).await
 }
 
-/// Opens a connection and says its id.
+/// Opens a connection and returns its id.
 pub(crate) async fn open(address: &str, more: &[(&str, &str)]) -> String {
     let got = post(address, more, &hello()).await;
     assert_eq!(got.status, 200, "{}", got.body);
@@ -180,7 +180,7 @@ pub(crate) async fn open(address: &str, more: &[(&str, &str)]) -> String {
     line.split_once(": ").unwrap().1.to_owned()
 }
 
-/// Has the session `s1` made, so that its stream can be opened.
+/// Makes the session `s1`, so that its stream can be opened.
 pub(crate) async fn make_session(address: &str, known: (&str, &str)) {
     let mut own = stream(address, &[known]).await;
     assert_eq!(post(address, &[known], &request(1, "session/new", &json!({}))).await.status, 202);
@@ -191,7 +191,7 @@ pub(crate) async fn stream(address: &str, headers: &[(&str, &str)]) -> TcpStream
     let headers: Vec<_> =
         std::iter::once(("Accept", "text/event-stream")).chain(headers.iter().copied()).collect();
     let mut stream = begin(address, "GET", &headers, "").await;
-    // Byte by byte: what follows the head is for who reads the stream.
+    // Read byte by byte, because the caller reads the stream after the head.
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(in_time("the head of a stream", stream.read_u8()).await.unwrap());

@@ -1,4 +1,4 @@
-//! Certificates of clients, made for one test.
+//! Client certificates, made for one test.
 
 use std::sync::{Arc, Mutex};
 
@@ -40,7 +40,7 @@ fn authority() -> Authority {
     }
 }
 
-/// A connection of a client that shows this certificate.
+/// A connection of a client with this certificate.
 async fn connect(
     address: &str,
     http: Http,
@@ -86,18 +86,19 @@ async fn the_hook_sees_the_certificate_of_a_client() {
             assert_eq!(client.ask(first(way, &[])).await.status, 200, "{way:?} {demand:?}");
             let shown = authority.client.0.to_vec();
             assert_eq!(seen.lock().unwrap().pop(), Some(vec![shown]), "{way:?} {demand:?}");
-            // Without one.
+            // Without a certificate.
             let stream = connect(&served.address, way.1, &authority, None).await;
             let passes = passes(stream, way.1).await;
             assert_eq!(passes, demand == ClientCertificates::Optional, "{way:?} {demand:?}");
-            // With one of another authority.
+            // With a certificate of another authority.
             let stream = connect(&served.address, way.1, &authority, Some(&other)).await;
             assert!(!self::passes(stream, way.1).await, "{way:?} {demand:?}");
         }
     }
 }
 
-/// Whether a server goes on after the handshake: in TLS 1.3 a client hears only then that its certificate is refused.
+/// Whether a server continues after the handshake. In TLS 1.3 a client learns only then that its certificate is
+/// refused.
 async fn passes(mut stream: TlsStream<TcpStream>, http: Http) -> bool {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let said: &[u8] = match http {

@@ -1,5 +1,5 @@
-//! The auth hook, on every binding over HTTP/1.1 and HTTP/2: what it sees, what it may answer, and what ends when a credential
-//! expires.
+//! The auth hook, on every binding over HTTP/1.1 and HTTP/2: its input, its possible results, and what ends when a
+//! credential expires.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -125,7 +125,7 @@ async fn a_hook_that_panics_gets_500_for_its_request() {
     }
 }
 
-/// The credential of `short` expires soon; later it is refused.
+/// The credential of `short` expires soon. After that it is refused.
 #[tokio::test]
 async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_anew() {
     for way in WAYS {
@@ -149,7 +149,7 @@ async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_a
         opened.text().await;
         let mut headers = vec![("x-user", "short")];
         headers.extend(session.as_ref().map(|(name, value)| (*name, value.as_str())));
-        // A request whose answer does not come.
+        // A request that stays unanswered.
         let wait = request(way, "POST", &headers, &message(way.0, "wait"));
         let waiting = client.ask(wait).await;
         in_time("the handler", served.told.recv()).await.unwrap();
@@ -163,7 +163,7 @@ async fn the_streams_of_an_expired_credential_end_and_what_comes_next_is_asked_a
         }
         // The stream of the session.
         if way.0 == Binding::Stateless {
-            // Here a stream that is lost is a cancel.
+            // Here a lost stream is a cancel.
             assert_eq!(in_time("the cancel", served.told.recv()).await, Some("peer"), "{way:?}");
         } else {
             let stream = client.ask(request(way, "GET", &headers, &Value::Null)).await;
@@ -191,7 +191,7 @@ async fn a_credential_that_has_expired_already_gets_401() {
     }
 }
 
-/// The body of a request that is still coming when its credential expires.
+/// The body of the request is still incomplete when its credential expires.
 #[tokio::test]
 async fn a_request_without_an_answer_gets_401_when_its_credential_expires() {
     let begun = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! A server with an auth hook, and a client that speaks HTTP/1.1 or HTTP/2 by hand.
+//! A server with an auth hook, and a client that writes HTTP/1.1 or HTTP/2 by hand.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// After so long a wait counts as a hang.
+/// A wait of this length counts as a hang.
 const HANG: Duration = Duration::from_secs(30);
 
 pub(crate) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
@@ -36,7 +36,7 @@ pub(crate) enum Http {
     Two,
 }
 
-/// Every binding over either version of HTTP.
+/// Every binding with both versions of HTTP.
 pub(crate) const WAYS: [(Binding, Http); 6] = [
     (Binding::Streamable, Http::One),
     (Binding::Streamable, Http::Two),
@@ -60,7 +60,7 @@ impl Drop for Served {
     }
 }
 
-/// Serves a binding as `set` sets its server up.
+/// Serves a binding with a server that `set` configures.
 macro_rules! served {
     ($binding:expr, $set:expr) => {{
         use crate::support::{Binding, listen};
@@ -110,7 +110,7 @@ pub(crate) enum Client {
     Two(hyper::client::conn::http2::SendRequest<Full<Bytes>>),
 }
 
-/// An answer whose body is still to be read.
+/// An answer whose body is not read yet.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -122,7 +122,7 @@ impl Answer {
         self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect()
     }
 
-    /// All of the body: a stream has ended then.
+    /// The whole body. A stream has ended then.
     pub(crate) async fn text(self) -> String {
         let body = in_time("the end of the body", self.body.collect()).await.unwrap();
         String::from_utf8(body.to_bytes().to_vec()).unwrap()
@@ -167,7 +167,7 @@ impl Client {
     }
 }
 
-/// A request with these headers beside what the binding wants of each.
+/// A request with these headers in addition to those that the binding requires.
 pub(crate) fn request(
     (binding, http): (Binding, Http),
     method: &str,
@@ -212,7 +212,7 @@ pub(crate) fn message(binding: Binding, method: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
 }
 
-/// What the binding answers with 200 and without a session.
+/// A request that the binding answers with 200 and without a session.
 pub(crate) fn first(way: (Binding, Http), headers: &[(&str, &str)]) -> Request<Full<Bytes>> {
     let method = match way.0 {
         Binding::Streamable | Binding::Acp => "initialize",

@@ -1,4 +1,5 @@
-//! The connection that a client opens to see whether its server is there is the one its first request goes by.
+//! A client opens a connection to check that its server can be reached, and sends its first request on the same
+//! connection.
 
 use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026, Role};
 use rescind_core::{CallNumber, ExchangeId, Peer, Transport};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
-/// A client of one binding, and the dialect it speaks.
+/// A client of one binding, and its dialect.
 type Row = (fn(HttpClient) -> Box<dyn Transport>, Dialect);
 
 #[tokio::test]
@@ -32,7 +33,7 @@ async fn the_first_request_goes_by_the_connection_that_was_opened_first() {
     }
 }
 
-/// The driver gives an exchange up only where it is the space of ids; elsewhere a message cancels.
+/// The driver aborts an exchange only if ids belong to it. Otherwise a message cancels.
 #[tokio::test]
 async fn an_exchange_can_be_given_up_where_that_is_how_a_request_is_cancelled_and_nowhere_else() {
     type Over = fn(HttpClient) -> Box<dyn Transport>;

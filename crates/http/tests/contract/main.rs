@@ -1,14 +1,15 @@
-//! The contract of a transport over each binding: our client's end is the one that sends, the server's end reads.
+//! The contract of a transport over each binding: our client's end sends, and the server's end reads.
 //!
-//! The rules are the testkit's own. They send bodies of their own making, and HTTP carries messages: [`wrapped`] puts each
-//! body into a message on its way into a link and takes it out where it is read, and accepts what is read as the driver
-//! would. What the rules say of a link, its readiness and its end is the wire's own.
+//! The rules are those of the testkit. They send arbitrary bodies, and HTTP carries messages: [`wrapped`] puts each
+//! body into a message before it enters a link and takes it out when it is read. It also accepts what is read, as the
+//! driver would. The link, its readiness and its end are those of the transport.
 //!
-//! Two rules ask for what HTTP has not, and are left out by name: a link is a session, a connection of ACP's or a whole
-//! listener, so the end of one HTTP connection is not the end of its input; and none of them can be closed one way.
+//! Two rules need features that HTTP does not have, and are left out by name. A link is a session, a connection of
+//! ACP's binding or a whole listener, so the end of one HTTP connection is not the end of its input. And no link can
+//! be closed in one direction.
 //!
-//! The server's end does not take its turn at sending: the rules' frames are notifications, and those of a server give way
-//! where a stream is not read fast enough (N4), so that not each of them arrives.
+//! The server's end does not send in turn. The frames of the rules are notifications, and a server drops
+//! notifications if a stream is read too slowly (N4), so not all of them would arrive.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 
@@ -25,7 +26,7 @@ use rescind_testkit::conformance::{Harness, RawBytes};
 use self::raw::RawHttp;
 use self::wrapped::{Says, connect, serve};
 
-/// So that a frame over the limit is small enough to be written whole.
+/// Small, so that a frame over the limit can be written whole.
 const SMALL: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Harness for OverAcp {
         let listener = HttpServer::new(Acp::new()).bind("127.0.0.1:0").await.unwrap();
         let (client, mut server) =
             connect(listener, |url| AcpTransport::new(HttpClient::new(url).unwrap()), Says::Plain).await;
-        // The client has its stream open: what is told of that is not the rules' concern.
+        // The client has opened its stream. The rules ignore the event for it.
         let told = std::future::poll_fn(|cx| server.rx.as_mut().poll_event(cx)).await;
         assert!(matches!(told, Some(Ok(TransportEvent::ExchangeResumed { .. }))), "{told:?}");
         (client, server)
@@ -67,7 +68,7 @@ impl Harness for OverAcp {
     }
 }
 
-/// The server's end speaks on a request that is open all the time: there is no other way.
+/// The server's end sends on a request that stays open, because there is no other way.
 #[derive(Debug)]
 struct OverStateless;
 
@@ -84,7 +85,7 @@ impl Harness for OverStateless {
         Some((link, Box::new(raw)))
     }
 
-    /// Each POST stands for itself, and notifications are posted beside each other.
+    /// Each POST is separate, and notifications are posted concurrently.
     fn keeps_order(&self) -> bool {
         false
     }

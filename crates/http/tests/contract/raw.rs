@@ -1,4 +1,4 @@
-//! The bare HTTP/1.1 of a client.
+//! A client that writes HTTP/1.1 by hand.
 
 use std::io::{self, ErrorKind};
 
@@ -10,14 +10,14 @@ use tokio::net::TcpStream;
 
 use crate::wrapped::{Says, wrap};
 
-/// A connection on which one POST follows another, and what each of them says of itself.
+/// A connection with one POST after another, and the headers that each of them has.
 pub(crate) struct RawHttp {
     path: String,
     address: String,
     headers: String,
     says: Says,
     stream: TcpStream,
-    /// Connections of requests that stay open.
+    /// The connections of requests that stay open.
     kept: Vec<TcpStream>,
 }
 
@@ -32,7 +32,7 @@ impl RawHttp {
         Self { path, address, headers, says, stream, kept: Vec::new() }
     }
 
-    /// Opens what the response names in this header.
+    /// Opens the session or connection whose id the response has in this header.
     pub(crate) fn opening(listener: &HttpListener, header: &str) -> impl Future<Output = Self> + use<> {
         let (endpoint, header) = (listener.endpoint().to_string(), header.to_owned());
         async move {
@@ -47,7 +47,7 @@ impl RawHttp {
         }
     }
 
-    /// Leaves a request open, for what the server says, and goes on with another connection.
+    /// Leaves a request open for the server's messages, and continues on another connection.
     pub(crate) fn stateless(listener: &HttpListener) -> impl Future<Output = Self> + use<> {
         let endpoint = listener.endpoint().to_string();
         async move {
@@ -89,7 +89,8 @@ impl RawBytes for RawHttp {
     fn write<'a>(&'a mut self, bytes: &'a [u8]) -> BoxFuture<'a, io::Result<()>> {
         Box::pin(async move {
             match self.stream.write_all(bytes).await {
-                // A server need not read what it refuses by its head; its answer is there to be read.
+                // A server need not read the rest of a request that it refuses by its head. The answer can still be
+                // read.
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     Ok(())
                 }
@@ -102,7 +103,7 @@ impl RawBytes for RawHttp {
         Box::pin(self.stream.shutdown())
     }
 
-    /// A server may end the connection of what it refuses: what follows goes by another.
+    /// A server may close the connection of a refused request. The next request uses another one.
     fn refused(&mut self) -> BoxFuture<'_, bool> {
         Box::pin(async {
             let head = self.head().await;

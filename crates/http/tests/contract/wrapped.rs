@@ -13,7 +13,7 @@ use rescind_core::{
 };
 use rescind_http::HttpListener;
 
-/// What a message says besides.
+/// The additional content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
     Plain,
@@ -38,7 +38,7 @@ pub(crate) fn wrap(says: Says, kind: FrameKind, body: &[u8]) -> Vec<u8> {
     [start.as_bytes(), body, b"}}"].concat()
 }
 
-/// The body as it is, whatever it is: no rule's is torn by being read.
+/// The body unchanged: reading must not split the body of any rule.
 fn unwrap(message: &Bytes) -> Bytes {
     let mark = b"\"body\":";
     let start =
@@ -57,7 +57,7 @@ async fn message(link: &mut Link) -> Inbound {
     }
 }
 
-/// Both ends, once the server has taken the client's first request.
+/// Both ends, after the server has accepted the client's first request.
 pub(crate) async fn connect<T: Transport>(
     listener: HttpListener,
     transport: impl FnOnce(&str) -> T,
@@ -82,8 +82,8 @@ pub(crate) async fn connect<T: Transport>(
     (wrapped(client, says, None, None), server)
 }
 
-/// The server's end, once `opened` has sent its first request. Where requests are all there is, it stays open for what the
-/// server says.
+/// The server's end, after `opened` has sent its first request. If the binding has requests only, this request stays
+/// open for the server's messages.
 pub(crate) async fn serve<C>(
     opened: impl Future<Output = C>,
     mut listener: HttpListener,
@@ -105,7 +105,7 @@ pub(crate) async fn serve<C>(
     (opened, wrapped(link, says, open, Some(listener)))
 }
 
-/// `listener`: of the server's end, which accepts what it reads. `open`: the exchange it speaks on.
+/// `listener`: that of the server's end, which accepts what it reads. `open`: the exchange on which the end sends.
 fn wrapped(link: Link, says: Says, open: Option<ExchangeId>, listener: Option<HttpListener>) -> Link {
     let (traits, meta) = (link.traits, link.meta.clone());
     let tx = Arc::new(Mutex::new(link.tx));

@@ -1,5 +1,5 @@
-//! What a browser asks and reads so that a page of another origin can use a server: on every binding, for origins that are
-//! allowed, and not a word of it for any other.
+//! The requests and responses with which a browser permits a page of another origin to use a server. On every binding
+//! they work for allowed origins, and for any other origin the response has no CORS header.
 
 use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_http::{Acp, HttpServer, McpRevisions, ServerBinding, Stateless, Streamable};
@@ -8,7 +8,7 @@ use crate::support::{Change, Column, Served, begin, head_of, serve};
 
 const APP: &str = "https://app.example";
 
-/// The binding of a column, with what its preflight allows and what its answers expose.
+/// The binding of a column, with the content of its preflight answer and the exposed headers.
 struct Row {
     served: Served,
     methods: &'static str,
@@ -58,14 +58,14 @@ async fn asked(served: &Served, changes: &[Change<'_>], body: Option<&str>) -> S
     head_of(&mut begin(&served.address, &served.request(changes, body)).await).await
 }
 
-/// A preflight of a page of this origin.
+/// A preflight for a page of this origin.
 async fn preflight(served: &Served, origin: &str, changes: &[Change<'_>]) -> String {
     let mut all = vec![
         (":method", "OPTIONS"),
         ("Origin", origin),
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "content-type,mcp-param-region"),
-        // A browser asks without what says who its user is.
+        // A browser sends a preflight without credentials.
         ("X-User", "nobody"),
         ("Content-Type", ""),
         ("Content-Length", ""),
@@ -144,7 +144,7 @@ async fn answers_and_refusals_can_be_read_by_an_allowed_page() {
             (&[("Content-Length", "5000")], None, "413"),
             (&[("Content-Type", "text/plain")], None, "415"),
         ] {
-            // A POST over ACP's binding is not asked what it accepts.
+            // ACP's binding does not check `Accept` of a POST.
             if status == "406" && row.exposed.contains(&"acp-connection-id") {
                 continue;
             }
@@ -186,7 +186,7 @@ async fn credentials_and_further_headers_are_allowed_by_setting_only() {
     let head = asked(&served, &[("Origin", APP)], None).await;
     assert_eq!(field(&head, "access-control-allow-credentials"), Some("true"), "{head}");
 
-    // Any page of the web must not act with the cookies of its reader.
+    // A page of another origin must not act with the cookies of its reader.
     let open = serve(http().allow_any_origin(), &[MCP], Column::Streamable).await;
     for head in
         [preflight(&open, "https://any.example", &[]).await, asked(&open, &[("Origin", "null")], None).await]

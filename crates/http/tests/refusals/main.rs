@@ -1,4 +1,5 @@
-//! The table of refusals in the crate's docs: each status it names for a binding is asked for over a socket, and no other.
+//! The table of refusals in the crate's docs: the tests provoke each status that it names for a binding over a
+//! socket, and find no other.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 
@@ -16,15 +17,15 @@ use crate::support::{Change, Column, Id, Served, begin, ended, head_of, serve};
 
 const TABLE: &str = include_str!("../../src/refusals.md");
 
-/// The statuses that the table names in this column; `-` stands for none.
+/// The statuses that the table names in this column; `-` means none.
 fn documented(column: Column) -> BTreeSet<u16> {
     let rows = TABLE.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
     let told = rows.filter(|cells| cells.len() > 5 && cells[column as usize] != "-");
     told.filter_map(|cells| cells[1].parse().ok()).collect()
 }
 
-/// What every binding refuses alike, asked of a request that would be taken: changes to it, its body if another, status,
-/// what the head holds.
+/// The refusals that every binding has in common, each as a change of a valid request: the changes, the body if it
+/// differs, the status, a part of the head.
 type Row<'a> = (&'a [Change<'a>], Option<&'a str>, u16, &'a str);
 
 const ALIKE: &[Row<'static>] = &[
@@ -46,7 +47,7 @@ const ALIKE: &[Row<'static>] = &[
     (&[("Host", "192.0.2.1")], None, 421, ""),
 ];
 
-/// Asks for all that is refused alike, then for these; gives the statuses that came.
+/// Sends the requests that every binding refuses, then these. Returns the statuses.
 async fn play(served: &Served, rows: &[Row<'_>]) -> BTreeSet<u16> {
     let mut seen = BTreeSet::new();
     for (changes, body, status, holds) in ALIKE.iter().chain(rows) {
@@ -100,7 +101,7 @@ async fn streamable_refuses_as_the_table_says() {
     assert_eq!(seen, documented(Column::Streamable));
 }
 
-/// A server whose application takes no sessions.
+/// A server whose application accepts no sessions.
 async fn full<B: rescind_http::ServerBinding>(http: HttpServer<B>, column: Column) -> u16 {
     let mut none = ServerLimits::default();
     none.max_connections = 0;
@@ -160,7 +161,7 @@ async fn acp_refuses_as_the_table_says() {
     let new = r#"{"jsonrpc":"2.0","id":1,"method":"session/new"}"#;
     let prompt = r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s1"}}"#;
     let batch = format!("[{new}]");
-    // A connection that is used makes no room for another.
+    // A connection that is in use is not closed to make room for another.
     let mut using = begin(&served.address, &served.request(&[of], Some(new))).await;
     assert!(head_of(&mut using).await.starts_with("http/1.1 202"));
     let mut seen = play(

@@ -14,10 +14,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 
-/// A header put in, in place of one of the same name; an empty value takes it out. `:method` and `:path` are of the line.
+/// A header that replaces one of the same name. An empty value removes it. `:method` and `:path` belong to the
+/// request line.
 pub(crate) type Change<'a> = (&'a str, &'a str);
 
-/// A binding, and its place in the table.
+/// A binding, and its column in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     Streamable = 2,
@@ -84,7 +85,7 @@ pub(crate) async fn serve_with<B: ServerBinding>(
     listen(listener, dialects, column, limits, server_limits)
 }
 
-/// A server on another address than the usual.
+/// A server on an address other than the usual one.
 pub(crate) async fn serve_on<B: ServerBinding>(
     http: HttpServer<B>,
     dialects: &[Dialect],
@@ -140,12 +141,12 @@ fn listen(
 }
 
 impl Served {
-    /// `wait` runs.
+    /// Waits until `wait` runs.
     pub(crate) async fn started(&self) {
         in_time("the start", async { self.begun.lock().await.recv().await }).await.unwrap();
     }
 
-    /// The body of a request that is taken.
+    /// The body of a valid request.
     pub(crate) fn good(&self) -> String {
         good(self.column)
     }
@@ -154,7 +155,7 @@ impl Served {
         request(self.column, &self.address, changes, body)
     }
 
-    /// Opens a session or connection, and gives its id.
+    /// Opens a session or connection and returns its id.
     pub(crate) async fn open(&self, header: &str) -> String {
         let mut socket = begin(&self.address, &self.request(&[], None)).await;
         let head = head_of(&mut socket).await;
@@ -162,13 +163,13 @@ impl Served {
         line.unwrap_or_else(|| panic!("no {header}: {head}")).trim_start_matches(": ").to_owned()
     }
 
-    /// Asks for what is refused: with a reason, in JSON.
+    /// Sends a request that must be refused with a reason in JSON.
     pub(crate) async fn refused(&self, changes: &[Change<'_>], body: Option<&str>) -> Got {
         refused(self.column, &self.address, changes, body).await
     }
 }
 
-/// The status for a new request of a server whose listener is gone, under a route of axum.
+/// The status of a new request to a server whose listener is dropped, in a route of axum.
 pub(crate) async fn ended<B: ServerBinding>(server: HttpServer<B>, column: Column) -> u16 {
     let (service, listener) = common(server).mount();
     drop(listener);
@@ -194,7 +195,7 @@ async fn refused(column: Column, address: &str, changes: &[Change<'_>], body: Op
     let told: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{changes:?} {head} {body}"));
     assert!(told["error"]["code"].is_i64() && told["error"]["message"].is_string(), "{changes:?} {told}");
     let id = if column == Column::Acp { Id::Null } else { Id::Absent };
-    // What the protocol itself refuses has its id, or the one its envelope has for none.
+    // A refusal by the protocol has the request's id, or the value that its envelope uses without an id.
     let is_ours = id.fits(&told) || (column != Column::Acp && matches!(status, 400 | 404 | 409 | 429));
     assert!(is_ours, "{changes:?} {status} {told}");
     Got { status, head, body }
@@ -237,7 +238,7 @@ fn request(column: Column, address: &str, changes: &[Change<'_>], body: Option<&
         .filter(|(name, _)| !name.starts_with(':'))
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
-    // A body without a length is none.
+    // A body without a length is not sent.
     let body =
         if fields.iter().any(|field| field.starts_with("Content-Length")) { body } else { String::new() };
     format!("{head}{}\r\n{body}", fields.concat())

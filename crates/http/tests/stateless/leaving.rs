@@ -12,7 +12,7 @@ async fn ask_to_wait(served: &Served, name: &str, ticks: bool) -> tokio::net::Tc
     begin(served.address(), "POST", &headers, &body).await
 }
 
-/// Reads until this has come.
+/// Reads until this text has arrived.
 async fn read_until(stream: &mut tokio::net::TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 1024];
@@ -30,7 +30,7 @@ async fn leaving_an_event_stream_cancels_its_request_and_no_other() {
     let mut served = serve().await;
     let mut one = ask_to_wait(&served, "one", true).await;
     served.hears("one started").await;
-    // The same id, on a POST of its own.
+    // The same id, on a separate POST.
     let mut two = ask_to_wait(&served, "two", false).await;
     served.hears("two started").await;
     assert!(read_until(&mut one, "tick").await.contains("text/event-stream"));
@@ -93,7 +93,7 @@ async fn our_client_cancels_by_leaving_in_either_http() {
 
 #[tokio::test]
 async fn a_burst_of_cancels_leaves_the_connection_as_it_was_though_resets_have_a_pace() {
-    // More than may be reset at once: none is left out, and no call that goes on hears of it.
+    // More than may be reset at once: all of them are cancelled, and the other calls are not affected.
     const BURST: usize = 230;
     let mut served = serve().await;
     let client = client(&served, true).await;

@@ -1,4 +1,4 @@
-//! The binding `stateless`: its vectors, its status table, and what leaving a POST does.
+//! The binding `stateless`: its vectors, its status table, and the effect of closing a POST.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on has failed")]
 

@@ -22,7 +22,7 @@ async fn a_version_that_neither_knows_is_refused_with_those_that_are_served() {
     let got = ask(&address, "POST", &headers, &list.to_string()).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32022)), "{}", got.body);
     assert_eq!(got.error()["error"]["data"], json!({"supported": ["2026-07-28"], "requested": "1999-01-01"}));
-    // Where nothing but its header says a version, it is refused in the same revision's words.
+    // If only the header names a version, the refusal has the same revision's form.
     let plain = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/list"}).to_string();
     let got = ask(&address, "POST", &headers[..3], &plain).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32602)), "{}", got.body);

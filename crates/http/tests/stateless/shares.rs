@@ -1,4 +1,4 @@
-//! One link is all clients: calls of one of them that hang delay nobody else's.
+//! One link carries all clients: hanging calls of one client do not delay those of others.
 
 use rescind_core::{AuthRefusal, AuthRequest, Credential, Limits, Principal};
 use rescind_http::{HttpServer, Stateless};
@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 
 use crate::support::{USUAL, begin_from, in_time, listen_with, message};
 
-/// Who asks: an address of this machine's own, and whom the auth hook names.
+/// A client: an address of this machine, and the name that the auth hook gives it.
 type Who = (&'static str, &'static str);
 
-/// Handlers that run at once, and requests that wait.
+/// The limit of running handlers, and of waiting requests.
 const MOST: usize = 8;
 
 async fn ask(address: &str, (from, user): Who, method: &str) -> TcpStream {
@@ -21,7 +21,7 @@ async fn ask(address: &str, (from, user): Who, method: &str) -> TcpStream {
     begin_from(from, address, "POST", &headers, &body).await
 }
 
-/// What has come so far of a response, once this is part of it.
+/// The response so far, after it contains this text.
 async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
     let mut text = String::new();
     let mut buffer = [0; 1024];
@@ -51,7 +51,7 @@ async fn hanging_calls_of_one_client_delay_nobody_elses() {
         }
         let mut served = listen_with(http.bind("127.0.0.1:0").await.unwrap(), limits);
         let address = served.address().to_owned();
-        // Enough for every handler and the whole queue, and more.
+        // More than all handlers and the whole queue.
         let (tell, mut refused) = mpsc::unbounded_channel();
         let mut hanging = Vec::new();
         for _ in 0..3 * MOST {
@@ -64,7 +64,7 @@ async fn hanging_calls_of_one_client_delay_nobody_elses() {
                     }
                     let _ = tell.send(text);
                 }
-                // It hangs for as long as it may.
+                // It hangs until it is dropped.
                 std::future::pending::<TcpStream>().await
             }));
         }

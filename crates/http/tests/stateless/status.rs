@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::{USUAL, ask, in_time, listen, message, post, serve};
 
-/// What is wrong, the headers, the body, the status and the code.
+/// The error, the headers, the body, the status and the code.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, &'a Value, u16, i64);
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     //
     let served = serve().await;
     let address = served.address();
-    // White space around a header's value and the case of its name are none of its own.
+    // White space around a header's value and the case of its name do not matter.
     let call = message(3, "tools/call", &json!({"name": "echo"}));
     let got = post(address, &[("mcp-METHOD", "tools/call"), ("MCP-NAME", "  echo  ")], &call).await;
     assert_eq!(got.status, 200, "{}", got.body);
@@ -138,7 +138,7 @@ async fn an_answer_says_what_it_is_and_a_notification_gets_202() {
     let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}});
     let got = post(address, &[("Mcp-Method", "notifications/cancelled")], &told).await;
     assert_eq!((got.status, got.body.as_str()), (202, ""), "X-12: it is taken and does nothing");
-    // What headers a notification has the document leaves open. One that is there must fit.
+    // The document does not define which headers a notification has. A header that it has must match.
     assert_eq!(post(address, &[], &told).await.status, 202);
     let got = post(address, &[("Mcp-Method", "notifications/progress")], &told).await;
     assert_eq!((got.status, &got.error()["error"]["code"]), (400, &json!(-32020)), "another method's header");
@@ -159,7 +159,7 @@ async fn a_message_about_a_task_has_the_tasks_id_as_its_name() {
             let code_told = &got.error()["error"]["code"];
             assert_eq!((got.status, code_told), (status, &json!(code)), "{method} {name:?}");
         }
-        // Our client writes it: nobody serves the method, which is asked after the headers.
+        // Our client writes the header. The method is not served, which the server checks after the headers.
         let transport = StatelessTransport::new(HttpClient::new(&served.url).unwrap());
         let peer = Peer::builder(MCP_2026).role(Role::Client).connect(transport).await.unwrap();
         let call = in_time("an answer", peer.call::<_, Value>(method, &body["params"])).await;
@@ -187,7 +187,7 @@ async fn an_argument_that_a_header_mirrors_is_held_against_it() {
             assert_eq!(got.error()["error"]["code"], -32020);
         }
     }
-    // Our client makes the header, if it is told to.
+    // Our client makes the header if it is configured.
     for (mirrors, works) in [(true, true), (false, false)] {
         let mut transport = StatelessTransport::new(HttpClient::new(&served.url).unwrap());
         if mirrors {

@@ -1,4 +1,4 @@
-//! A served router, and the bare HTTP/1.1 of a client.
+//! A served router, and a client that writes HTTP/1.1 by hand.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -101,7 +101,7 @@ pub(crate) async fn begin(address: &str, method: &str, headers: &[(&str, &str)],
     begin_from("127.0.0.1", address, method, headers, body).await
 }
 
-/// The same, from this address of the machine's own.
+/// The same, from this address of the machine.
 pub(crate) async fn begin_from(
     from: &str,
     address: &str,
@@ -121,7 +121,7 @@ pub(crate) async fn begin_from(
     stream
 }
 
-/// A response: its status, its head and its body, with a chunked one's marks left in.
+/// A response: its status, its head and its body. The chunk marks of a chunked body are not removed.
 pub(crate) struct Got {
     pub(crate) status: u16,
     pub(crate) head: String,
@@ -146,7 +146,7 @@ pub(crate) async fn ask(address: &str, method: &str, headers: &[(&str, &str)], b
     Got { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// With the usual headers and these.
+/// A POST with the usual headers and these.
 pub(crate) async fn post(address: &str, more: &[(&str, &str)], body: &Value) -> Got {
     let headers: Vec<_> = USUAL.iter().chain(more).copied().collect();
     ask(address, "POST", &headers, &body.to_string()).await

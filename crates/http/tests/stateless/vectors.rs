@@ -28,7 +28,7 @@ async fn play_over(scenario: &'static Scenario) -> Played {
     let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone()).unwrap();
     match scenario.vector.role {
         Part::Serve => {
-            // Where there are no sessions, each line of a vector is a server of its own to the same fixture.
+            // Without sessions, each connection of a vector is a separate server of the same fixture.
             let listeners: Arc<Mutex<Vec<HttpListener>>> = Arc::default();
             let connect = move || -> BoxFuture<'static, Result<Link, String>> {
                 let (fixture, listeners) = (fixture.clone(), Arc::clone(&listeners));

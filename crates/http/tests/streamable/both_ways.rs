@@ -67,7 +67,7 @@ async fn a_call_that_is_cancelled_at_once_is_cancelled_on_the_other_side_too() {
         call.canceller().cancel("never mind");
         drop(call);
     }
-    // What was started was cancelled; nothing is left running.
+    // The started handlers are cancelled, and nothing is left running.
     peer.call::<_, Value>("echo", &json!({})).await.unwrap();
     in_time("all handlers end", async {
         while served.running.load(std::sync::atomic::Ordering::SeqCst) > 0 {
@@ -157,8 +157,8 @@ async fn a_server_that_is_dropped_ends_everything() {
     assert!(again.is_err(), "the port is closed");
 }
 
-/// A server that closes the connection of an answer and does not say whether it read it, as one does whose time for idle
-/// connections is over in that moment.
+/// The server closes the connection of an answer and does not report whether it read it. This happens if the idle
+/// limit of the connection ends at that moment.
 #[tokio::test]
 async fn an_answer_whose_connection_is_lost_is_given_again() {
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

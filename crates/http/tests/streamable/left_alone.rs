@@ -1,4 +1,4 @@
-//! Connections on which nothing comes are closed, each by its own limit: the other is far away.
+//! Connections without traffic are closed, each by a separate limit. The other limit is long.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ async fn an_idle_connection_of_http2_is_closed_in_time() {
     let response = in_time("the response", sender.send_request(request)).await.unwrap();
     assert_eq!(response.status(), 200);
     response.into_body().collect().await.unwrap();
-    // The sender is kept: it is the server that ends the connection.
+    // The sender is kept, so that the server ends the connection.
     let _ = in_time("the end", connection).await.unwrap();
     assert!(sender.is_closed());
 }

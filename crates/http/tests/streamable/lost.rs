@@ -1,4 +1,4 @@
-//! What becomes of a request whose event stream is lost and stays so.
+//! The effect on a request of an event stream that is lost and not resumed.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::raw::{open, request};
 use crate::support::{Seen, Served, in_time, listen_within};
 
-/// The first gives the client an event id to come back with, the other does not.
+/// The first gives the client an event id with which it can resume, the other does not.
 const REVISIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
 const SESSION_IDLE: Duration = Duration::from_secs(300);
@@ -21,7 +21,7 @@ async fn serve(dialect: Dialect, limits: Limits) -> Served {
     listen_within(http.bind("127.0.0.1:0").await.unwrap(), dialect, limits)
 }
 
-/// Loses the stream of a request for good and gives the seconds until its handler is cancelled.
+/// Loses the stream of a request and returns the seconds until its handler is cancelled.
 async fn lost(served: &mut Served, revision: &str) -> u64 {
     let (mut raw, session) = open(&served.url).await;
     raw.send(&request(1, "wait", &json!({})).of(&session).with("MCP-Protocol-Version", revision)).await;

@@ -1,4 +1,4 @@
-//! The binding `streamable`: our client against our server, and bare HTTP against our server.
+//! The binding `streamable`: our client against our server, and HTTP written by hand against our server.
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
 #![expect(clippy::expect_used, reason = "what the tests share is part of them")]
 #![expect(clippy::indexing_slicing, reason = "what the tests share is part of them")]

@@ -1,4 +1,4 @@
-//! Bare HTTP/1.1, byte by byte as a client would write it.
+//! HTTP/1.1 written by hand, byte by byte.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ impl Head {
     }
 }
 
-/// A request to be changed by a test.
+/// A request that a test can change.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) method: &'static str,
@@ -88,7 +88,7 @@ impl Raw {
         Self::connect_from(url, "127.0.0.1").await
     }
 
-    /// From this address of the machine's own.
+    /// Connects from this address of the machine.
     pub(crate) async fn connect_from(url: &str, from: &str) -> Self {
         let host = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -129,7 +129,7 @@ impl Raw {
         }
     }
 
-    /// The body behind a head, whole: a busy machine's answer may come as a stream.
+    /// The whole body after a head. On a busy machine the answer may be a stream.
     pub(crate) async fn body(&mut self, head: &Head) -> String {
         if head.header("transfer-encoding") == "chunked" {
             let mut body = String::new();
@@ -144,7 +144,7 @@ impl Raw {
         String::from_utf8(body).unwrap()
     }
 
-    /// A request and its whole response, which is no stream without an end.
+    /// Sends a request and reads its whole response, which must not be a stream without an end.
     pub(crate) async fn ask(&mut self, ask: &Ask) -> (Head, String) {
         self.send(ask).await;
         let head = self.head().await;
@@ -180,7 +180,7 @@ impl Raw {
         }
     }
 
-    /// The one message of a response, in JSON or as the first of a stream, which is read to its end.
+    /// The single message of a response, in JSON or as the first of a stream, which is read to its end.
     pub(crate) async fn answer(&mut self) -> Value {
         let head = self.head().await;
         assert_eq!(head.status, 200);
@@ -194,7 +194,7 @@ impl Raw {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// The server has closed the connection.
+    /// Waits until the server has closed the connection.
     pub(crate) async fn is_closed(&mut self) {
         let mut rest = Vec::new();
         let _ = in_time("the end of the connection", self.stream.read_to_end(&mut rest)).await;
@@ -219,7 +219,7 @@ pub(crate) fn cancel(id: u64) -> Ask {
     Ask::post(message.to_string())
 }
 
-/// Opens a session; gives its id.
+/// Opens a session and returns its id.
 pub(crate) async fn open(url: &str) -> (Raw, String) {
     let mut raw = Raw::connect(url).await;
     let (head, body) = raw.ask(&initialize()).await;

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::raw::{Ask, Raw, initialize, open, request};
 use crate::support::{Seen, in_time, serve, server, transport};
 
-/// What is refused says why, in JSON, and under no id.
+/// Checks that a refusal has a reason, in JSON, and no id.
 async fn refused(raw: &mut Raw, ask: &Ask, status: u16) -> String {
     let (head, body) = raw.ask(ask).await;
     assert_eq!(head.status, status, "{ask:?}: {body}");
@@ -45,7 +45,7 @@ async fn what_cannot_be_understood_gets_400() {
     for id in ["nonsense", "7-1", "0-99"] {
         refused(&mut raw, &Ask::get().of(&session).with("Last-Event-ID", id), 400).await;
     }
-    // The session goes on.
+    // The session stays open.
     let (head, body) = raw.ask(&echo().of(&session).with("MCP-Protocol-Version", "2025-11-25")).await;
     assert_eq!((head.status, body.contains(r#""n":1"#)), (200, true));
 }
@@ -213,7 +213,8 @@ async fn a_server_that_refuses_a_session_says_503() {
     serving.abort();
 }
 
-// Found by the simulation: a proxy posts a request twice, the second comes first and runs, and the first is refused.
+// Found by the simulation: a proxy posts a request twice. The second copy arrives first and runs, and the first copy
+// is refused.
 #[tokio::test]
 async fn a_call_whose_id_is_said_to_be_in_use_may_have_run() {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -222,7 +223,7 @@ async fn a_call_whose_id_is_said_to_be_in_use_may_have_run() {
         loop {
             let (mut stream, _) = socket.accept().await.unwrap();
             let mut asked = Vec::new();
-            // The first connection only looks whether there is a server.
+            // The first connection only checks that there is a server.
             while !asked.ends_with(b"}") && stream.read_buf(&mut asked).await.is_ok_and(|read| read > 0) {}
             let refusal = b"HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             let _gone = stream.write_all(refusal).await;

@@ -1,4 +1,4 @@
-//! One client opens sessions by the thousand: others get theirs.
+//! One client opens sessions by the thousand, and others still get theirs.
 
 use rescind_core::dialect::MCP;
 use rescind_core::{AuthRefusal, AuthRequest, Credential, Principal};
@@ -7,11 +7,11 @@ use serde_json::json;
 use crate::raw::{Ask, Raw, initialize, request};
 use crate::support::{Served, serve, server};
 
-/// Who asks: an address of this machine's own, and whom the auth hook names.
+/// A client: an address of this machine, and the name that the auth hook gives it.
 type Who = (&'static str, &'static str);
 
 const MOST: usize = 8;
-/// Clients that are told apart by their address, and by their principal.
+/// Clients that differ by their address, and by their principal.
 const PAIRS: [(Who, Who); 2] =
     [(("127.0.0.1", "all"), ("127.0.0.2", "all")), (("127.0.0.1", "mallory"), ("127.0.0.1", "ada"))];
 
@@ -101,7 +101,7 @@ async fn silent_connections_of_one_address_leave_half_to_others() {
     for _ in 0..5 * MOST {
         silent.push(Raw::connect_from(&served.url, mallory.0).await);
     }
-    // The newest of its own has a place, the oldest made room.
+    // The latest session of the client has a place: the oldest one was closed for it.
     let (mut raw, id) = session(&served, mallory).await.unwrap();
     assert_eq!(echo(&mut raw, &id, mallory.1).await, 200);
     let (mut other, id) = session(&served, ada).await.expect("another client is let in");

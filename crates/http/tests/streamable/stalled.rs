@@ -1,4 +1,4 @@
-//! A reader that takes nothing.
+//! A client that does not read.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn the_socket_of_a_stream_that_nobody_reads_is_given_back() {
     let flood = json!({"count": 1000, "bytes": 64 * 1024});
     raw.send(&request(1, "ticks", &flood).of(&session)).await;
     assert_eq!(raw.head().await.status, 200);
-    // There is room for one connection: another is served once this one is gone.
+    // There is room for one connection: another is served after this one is gone.
     let mut next = Raw::connect(&running.url).await;
     let (head, _) = in_time("a free place", next.ask(&initialize())).await;
     assert_eq!(head.status, 200);

@@ -1,4 +1,4 @@
-//! Event streams: cut, taken up again, slow, displaced; and what cancels do between POSTs.
+//! Event streams: cut, resumed, slow, displaced; and the effect of cancels between POSTs.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Streams at once, so that a test need not wait for the head.
+/// Answers as streams at once, so that a test need not wait for the head.
 fn streaming() -> HttpServer<Streamable> {
     HttpServer::new(Streamable::new().stream_after(Duration::ZERO))
 }
@@ -43,7 +43,7 @@ async fn a_cut_stream_is_taken_up_after_its_last_event() {
     let (last, data) = again.event().await.unwrap();
     assert_eq!(parsed(&data)["result"], json!({"n": 1}));
     assert_eq!(again.event().await, None, "the stream ends behind the answer");
-    // Once more: it is kept for who lost its end. Then there is nothing left.
+    // The event is kept and can be read again if its delivery failed. After it nothing is left.
     again.send(&Ask::get().of(&session).with("Last-Event-ID", &id)).await;
     assert_eq!(again.head().await.status, 200);
     assert_eq!(again.event().await.unwrap().0, last);
@@ -133,7 +133,7 @@ async fn a_stream_taken_up_within_its_grace_is_not_cancelled() {
     let mut again = Raw::connect(&served.url).await;
     again.send(&Ask::get().of(&session).with("Last-Event-ID", &id)).await;
     again.head().await;
-    // A cancel still finds it.
+    // A cancel still reaches it.
     let mut other = Raw::connect(&served.url).await;
     assert_eq!(other.ask(&cancel(1).of(&session)).await.0.status, 202);
     assert!(matches!(in_time("the cancel", served.seen.recv()).await, Some(Seen::Cancelled(_))));
@@ -156,7 +156,7 @@ async fn a_newer_reader_displaces_the_one_before() {
     assert_eq!(first.event().await, None);
     theirs.try_notify("news", &json!({"n": 2})).unwrap();
     assert_eq!(parsed(&second.event().await.unwrap().1)["params"]["n"], 2);
-    // And one that comes back gets what it has not seen.
+    // A reader that returns receives what it has not read.
     let mut third = Raw::connect(&served.url).await;
     third.send(&Ask::get().of(&session).with("Last-Event-ID", &id)).await;
     third.head().await;
@@ -238,7 +238,7 @@ async fn a_client_that_ends_its_output_is_gone() {
 async fn a_slow_stream_holds_its_sender_back_and_loses_nothing() {
     let served = serve(server(), ACP).await;
     let (mut raw, session) = open(&served.url).await;
-    // 20 MiB: more than the sockets, the session and the outbox may hold.
+    // 20 MiB: more than the limits of the sockets, the session and the outbox.
     let params = json!({"count": 320, "bytes": 64 * 1024});
     raw.send(&request(1, "ticks", &params).of(&session)).await;
     let head = raw.head().await;
@@ -368,7 +368,7 @@ async fn a_client_that_closes_its_half_is_answered_where_that_is_no_leaving() {
     assert_eq!(head.status, 200);
     assert!(raw.body(&head).await.contains("protocolVersion"));
     raw.is_closed().await;
-    // One whose answer takes its time, on an event stream.
+    // A request with a late answer, on an event stream.
     let session = head.header("mcp-session-id").to_owned();
     let mut raw = Raw::connect(&served.url).await;
     raw.send(&request(1, "gate", &json!({})).of(&session)).await;

@@ -1,4 +1,4 @@
-//! A served router, and the bare HTTP/1.1 of a client.
+//! A served router, and a client that writes HTTP/1.1 by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) ->
         .unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
-/// What the handlers saw.
+/// The events of the handlers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Started(String),
@@ -30,7 +30,7 @@ pub(crate) enum Seen {
 pub(crate) struct Served {
     pub(crate) url: String,
     pub(crate) seen: mpsc::UnboundedReceiver<Seen>,
-    /// Lets `gate` answer.
+    /// Allows `gate` to answer.
     pub(crate) gate: Arc<Notify>,
     pub(crate) peers: mpsc::UnboundedReceiver<Peer>,
     pub(crate) running: Arc<AtomicUsize>,
@@ -149,7 +149,7 @@ pub(crate) fn transport(url: &str) -> StreamableTransport {
     StreamableTransport::new(HttpClient::new(url).unwrap()).retry(Duration::from_millis(20))
 }
 
-/// A client that has shaken hands.
+/// A client after the handshake.
 pub(crate) async fn client(transport: StreamableTransport, dialect: Dialect) -> Peer {
     let router = Router::new().method("answer", |_: CallContext, value: Value| async move { Ok(value) });
     let builder = Peer::builder(dialect).serve(router).role(rescind_core::dialect::Role::Client);

@@ -1,4 +1,4 @@
-//! A directory of each test's own, and the two ways to a connection.
+//! A separate directory for each test, and two ways to open a connection.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rescind_core::{Link, Listener as _, TransportError};
 use rescind_named_pipe::{NamedPipeListener, PipeAddress};
 
-/// A directory that is ours alone and gone when this is.
+/// A private directory that is deleted on drop.
 #[derive(Debug)]
 pub(crate) struct TempPath(PathBuf);
 

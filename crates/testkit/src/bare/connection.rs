@@ -1,4 +1,4 @@
-//! One connection of the bare machine: its session, its handlers, its calls, and what it wrote.
+//! One connection of the bare machine: its session, its handlers, its calls and the frames it wrote.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -21,15 +21,15 @@ pub(super) struct Connection {
     pub(super) declares_tasks: bool,
     pub(super) drain: std::time::Duration,
     pub(super) local_cancel: Option<LocalCancel>,
-    /// Requests that have a slot and have not been started.
+    /// Requests that have a slot and are not started yet.
     pub(super) waiting: BTreeMap<InboundKey, Job>,
     pub(super) handlers: BTreeMap<InboundKey, Handler>,
-    /// Keys by the id on the wire, for calls that are children.
+    /// Keys by the id in the frame, for calls that are children.
     pub(super) ids: BTreeMap<RequestId, InboundKey>,
     pub(super) calls: BTreeMap<OutboundKey, OwnCall>,
-    /// Calls whose frame is not written yet, in order.
+    /// Calls whose frames are not written yet, in order.
     pub(super) staged: VecDeque<OutboundKey>,
-    /// What an answer that is being read says.
+    /// The content of the answer that is being read.
     pub(super) answer: Option<super::inputs::OwnedAnswer>,
     pub(super) outcomes: BTreeMap<String, Ended>,
     pub(super) out: VecDeque<String>,
@@ -39,7 +39,7 @@ pub(super) struct Connection {
     pub(super) all_stats: Vec<(Stats, u64)>,
 }
 
-/// Whether the connection is over.
+/// Whether the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Open,
@@ -47,7 +47,7 @@ pub(super) enum End {
 }
 
 impl Connection {
-    /// The fixture's so many-th, from 1.
+    /// Creates the connection with this number. The fixture's first connection is number 1.
     pub(super) fn new(number: usize, config: SessionConfig, options: &Options) -> Self {
         Self {
             dialect: config.dialect.clone(),
@@ -71,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// What has come next from this side, if anything.
+    /// Returns the next frame or event of this side, if there is one.
     pub(super) fn pop(&mut self) -> Option<Seen> {
         match (self.out.pop_front(), self.end) {
             (Some(frame), _) => Some(Seen::Frame(frame)),
@@ -80,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Its counters, and how many of the handlers counted served `test/stats`.
+    /// Returns the counters, and how many of the counted handlers served `test/stats`.
     pub(super) fn own_stats(&self) -> (Stats, u64) {
         (self.session.stats(), self.stats_served)
     }

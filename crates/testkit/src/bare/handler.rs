@@ -1,4 +1,4 @@
-//! The fixture's methods as data: what each is doing and when it does the next thing.
+//! The fixture's methods as data: what each handler does and when its next action is due.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -14,9 +14,9 @@ use crate::meta;
 pub(super) struct Job {
     pub(super) method: String,
     pub(super) task: Task,
-    /// It is a prompt: its cancelled answer is a result of its own.
+    /// Set if the request is a prompt, whose cancelled answer is a result. Holds the session's id.
     pub(super) prompt: Option<String>,
-    /// It came as a tool call, whose results are wrapped.
+    /// Whether it arrived as a tool call, whose results are wrapped.
     pub(super) tool: bool,
     pub(super) token: Option<Value>,
 }
@@ -24,16 +24,16 @@ pub(super) struct Job {
 /// What a method does.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Task {
-    /// One of the abilities the fixture has in every protocol.
+    /// One of the actions that the fixture has in every protocol.
     Act(Action),
-    /// Its params are not what the ability takes, or not what the dialect demands.
+    /// The params do not fit the action or do not meet the dialect's rules.
     Refuse(ErrorObject),
     Answer(Value),
     NewSession,
 }
 
 impl Job {
-    /// The fixture's handshake answers.
+    /// Returns the fixture's answer to the handshake.
     pub(super) fn handshake(params: &Value, declares_tasks: bool) -> Self {
         let version = params.get("protocolVersion").cloned().unwrap_or(json!(1));
         let mut result = json!({"protocolVersion": version, "capabilities": {}, "sessionId": "session-1",
@@ -48,7 +48,7 @@ impl Job {
         Self { method: method.to_owned(), task, prompt: None, tool: false, token: None }
     }
 
-    /// `None`: the fixture has no such method.
+    /// Returns `None` if the fixture has no such method.
     pub(super) fn read(method: &str, params: &Value, token: Option<Value>) -> Option<Self> {
         let text = |name: &str| params.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let job = match method {
@@ -69,7 +69,8 @@ impl Job {
         Some(Self { token, ..job })
     }
 
-    /// The same request, refused before it does anything; what a prompt or a tool puts around its answer is left out.
+    /// Returns the same request as one that is refused before it does anything. The refusal has no prompt or tool
+    /// wrapper.
     pub(super) fn refused(self, why: ErrorObject) -> Self {
         Self { task: Task::Refuse(why), prompt: None, tool: false, ..self }
     }
@@ -83,7 +84,7 @@ impl Job {
 }
 
 impl Task {
-    /// `None`: there is no ability of this name.
+    /// Returns `None` if there is no action with this name.
     fn read(name: &str, params: &Value) -> Option<Self> {
         action::ALL.contains(&name).then(|| {
             let refuse = |why| Self::Refuse(ErrorObject::invalid_params(why));
@@ -97,23 +98,23 @@ fn tools() -> Value {
     json!({"tools": action::ALL.map(tool)})
 }
 
-/// A handler that runs.
+/// A handler that is running.
 #[derive(Debug)]
 pub(super) struct Handler {
     pub(super) job: Job,
-    /// It was told of its cancel.
+    /// Whether its cancel was signalled.
     pub(super) signalled: bool,
-    /// It has given its answer; blocking work may still run.
+    /// Whether it has answered. Blocking work may still run.
     pub(super) answered: bool,
-    /// When it does something next.
+    /// When its next action is due.
     pub(super) next: Option<Instant>,
     /// When the fixture cancels it.
     pub(super) local_cancel: Option<Instant>,
-    /// What it has notified so far.
+    /// How many notifications it has sent.
     pub(super) ticks: u64,
-    /// Its own calls that are open.
+    /// Its open calls.
     pub(super) children: BTreeSet<OutboundKey>,
-    /// What it ended with, until the session asks for it.
+    /// Its result, until the session asks for it.
     pub(super) end: Option<(HandlerResult, Value)>,
 }
 

@@ -1,4 +1,4 @@
-//! Frames that come in: the codec reads them, the session is told.
+//! Incoming frames: the codec reads them, and the session receives them as inputs.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::connection::{Connection, End};
 use super::handler::{Job, Task};
 use crate::meta;
 
-/// What an answer says, kept until the session has settled its call.
+/// The content of an answer, kept until the session has settled its call.
 #[derive(Clone, Debug)]
 pub(super) enum OwnedAnswer {
     Value(Value),
@@ -63,7 +63,7 @@ impl Connection {
                 self.session.recv_bad_request(id, tag, why, &Origin::STREAM);
             }
             Incoming::Bad(why) => self.session.recv_bad(now, why, ExchangeId::NONE),
-            // An error about a frame of ours is never answered; nor is a shape this model does not know.
+            // An error about one of our frames is never answered. This model ignores shapes that it does not know.
             _ => {}
         }
     }
@@ -131,7 +131,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// What the fixture demands of a request's params, whatever it asks for.
+    /// Checks what the fixture requires of a request's params, independent of the method.
     fn check(&self, method: &str, params: &Value) -> Result<(), ErrorObject> {
         match (self.dialect.name(), method) {
             ("mcp-2026", _) => meta::check(params),
@@ -154,7 +154,7 @@ fn owned(body: AnswerBody<'_>) -> (AnswerKind, OwnedAnswer) {
         AnswerBody::Value(value) => (AnswerKind::Value, OwnedAnswer::Value(value_of(Some(value)))),
         AnswerBody::Cancelled => (AnswerKind::Cancelled, OwnedAnswer::Cancelled),
         AnswerBody::Error(error) => (AnswerKind::Error, OwnedAnswer::Error(error)),
-        // Malformed, or a shape this model does not know.
+        // Malformed, or a shape that this model does not know.
         _ => (AnswerKind::Error, OwnedAnswer::Unreadable),
     }
 }

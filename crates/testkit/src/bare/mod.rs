@@ -1,7 +1,8 @@
 //! The bare machine as a subject: `Session`, codec and a model of the fixture, under virtual time.
 //!
-//! No runtime, no driver, no I/O: frames in, frames out. Nothing takes time; when the runner waits and nothing is
-//! ready, time jumps to the next timer. So a vector that breaks here breaks in the machine or in the vector itself.
+//! It has no runtime, no driver and no I/O: frames in, frames out. Nothing takes time. When the runner waits and
+//! nothing is ready, time advances to the next timer. A vector that breaks here shows an error in the machine or in
+//! the vector.
 
 mod connection;
 mod handler;
@@ -28,7 +29,7 @@ use crate::runner::{
 use crate::step::{CallStep, CancelWord};
 use crate::vector::{Part, Scenario};
 
-/// The bare machine, set up for one vector.
+/// The bare machine, configured for one vector.
 #[derive(Debug)]
 pub struct BareMachine {
     dialect: Dialect,
@@ -36,12 +37,12 @@ pub struct BareMachine {
     options: Options,
     now: Instant,
     connections: Vec<Connection>,
-    /// Which connection a named call was made on.
+    /// The connection on which each named call was made.
     calls: BTreeMap<String, usize>,
 }
 
 impl BareMachine {
-    /// A machine that speaks `dialect`, set up as `scenario` wants it.
+    /// Creates a machine that speaks `dialect`, configured for `scenario`.
     #[must_use]
     pub fn new(dialect: &Dialect, scenario: &Scenario) -> Self {
         let role = match scenario.vector.role {
@@ -53,7 +54,7 @@ impl BareMachine {
         Self { dialect, role, options, now: Instant::now(), connections: Vec::new(), calls: BTreeMap::new() }
     }
 
-    /// Plays a vector against a bare machine of its own, at once.
+    /// Plays a vector against a new bare machine, without waiting.
     #[must_use]
     pub fn play(dialect: &Dialect, scenario: &Scenario) -> Played {
         let mut machine = Self::new(dialect, scenario);
@@ -61,7 +62,7 @@ impl BareMachine {
         let played = pin!(play(scenario, &mut machine, &settings));
         match played.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(played) => played,
-            // Nothing here waits for anything outside.
+            // Nothing here waits for an external event.
             Poll::Pending => Played {
                 verdict: Verdict::Broke { why: "the bare machine waited".to_owned(), step: 0 },
                 trace: Vec::new(),
@@ -83,7 +84,7 @@ impl BareMachine {
             .ok_or_else(|| Trouble::Failed(format!("no call is named `{name}`")))
     }
 
-    /// The counters of all connections together.
+    /// Passes the counters of all connections to each of them.
     fn share_stats(&mut self) {
         let all: Vec<_> = self.connections.iter().map(Connection::own_stats).collect();
         for connection in &mut self.connections {
@@ -91,7 +92,7 @@ impl BareMachine {
         }
     }
 
-    /// Lets time jump to the next timer, at most to `limit`. `false`: there was none before that.
+    /// Advances time to the next timer, at most to `limit`. Returns `false` if there is no timer before that.
     fn jump(&mut self, limit: Instant) -> bool {
         let next = self.connections.iter().filter_map(Connection::next_timeout).min();
         let Some(next) = next.filter(|next| *next <= limit) else {

@@ -14,10 +14,10 @@ use super::inputs::OwnedAnswer;
 use crate::runner::{Ended, Trouble};
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
 
-/// What is kept of a call until it is settled.
+/// The data of a call until it is settled.
 #[derive(Debug)]
 pub(super) struct OwnCall {
-    /// What the vector calls it; empty: a handler made it.
+    /// The vector's name for it. Empty: a handler made it.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
     pub(super) is_handshake: bool,
@@ -25,13 +25,13 @@ pub(super) struct OwnCall {
     pub(super) params: Option<Box<RawValue>>,
 }
 
-/// The number a connection's call keys are made from; fixed, so that every run is the same.
+/// The seed of a connection's call keys. It is fixed, so that every run is the same.
 pub(super) const SEED: u128 = 0x5eed;
 
 impl Connection {
     pub(super) fn call(&mut self, now: Instant, call: &CallStep) -> Result<(), Trouble> {
         if call.token_cancelled {
-            // What is cancelled before it begins never reaches the machine.
+            // A call that is cancelled before it starts never reaches the machine.
             let cause = Cause::new(CauseKind::Caller);
             self.outcomes.insert(call.name.clone(), cancelled(&cause, true));
             return Ok(());
@@ -58,7 +58,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Puts a call into the session and its frame in line.
+    /// Passes a call to the session and queues its frame.
     pub(super) fn stage(
         &mut self,
         now: Instant,
@@ -173,7 +173,7 @@ fn cancelled(cause: &Cause, confirmed: bool) -> Ended {
     Ended { cause: Some(cause), confirmed: Some(confirmed), ..Ended::new(OutcomeWord::Cancelled) }
 }
 
-/// The value as it stands in a frame.
+/// The value as JSON text.
 pub(super) fn raw(value: &Value) -> Option<Box<RawValue>> {
     to_raw_value(value).ok()
 }

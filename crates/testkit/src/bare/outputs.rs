@@ -1,4 +1,4 @@
-//! What the session wants done, done at once: every frame is written as soon as it is made.
+//! Executes the outputs of the session. Every frame is written as soon as it is made.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::connection::{Connection, End};
 use super::outgoing::{SEED, raw};
 
 impl Connection {
-    /// Does what the session wants, and writes what is staged.
+    /// Executes the session's outputs and writes what is staged.
     pub(super) fn pump(&mut self, now: Instant) {
         loop {
             while self.session.has_work() {
@@ -87,8 +87,8 @@ impl Connection {
                 self.end = End::Closed;
                 self.session.recv_lost(now, DisconnectPolicy::CancelNow);
             }
-            // Frames are written at once, so nothing waits that silence could fence; there are no exchanges, and no
-            // calls on other connections.
+            // Frames are written immediately, so the outputs for waiting frames have no effect. There are no
+            // exchanges and no calls on other connections.
             _ => {}
         }
     }
@@ -110,7 +110,7 @@ impl Connection {
                     Some((HandlerResult::Error, refused @ Value::Object(_))) => {
                         codec.encode_error(rules, &mut frame, &to, &error_of(&refused));
                     }
-                    // A panic is the machine's to answer; a stop is a cancelled reply.
+                    // The machine answers a panic. A stop is a cancelled reply.
                     Some((HandlerResult::Error | HandlerResult::Stopped | HandlerResult::Panicked, _))
                     | None => {
                         let error =
@@ -147,7 +147,7 @@ impl Connection {
         codec.encode_value(rules, frame, to, &value);
     }
 
-    /// A notification of a handler's.
+    /// Sends a notification of a handler.
     pub(super) fn notify(&mut self, method: &str, params: &Value) {
         let dialect = self.dialect.clone();
         let mut frame = Vec::new();
@@ -156,7 +156,7 @@ impl Connection {
     }
 }
 
-/// The error a request was refused with, as its handler left it.
+/// The error that a request was refused with, from its handler's value.
 fn error_of(refused: &Value) -> ErrorObject {
     let code = refused.get("code").and_then(Value::as_i64).map_or(ErrorCode::INTERNAL_ERROR, ErrorCode);
     let message = refused.get("message").and_then(Value::as_str).unwrap_or_default();

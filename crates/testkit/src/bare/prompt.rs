@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::connection::Connection;
 
 impl Connection {
-    /// `session/cancel`: user code stops the prompts of that session.
+    /// Handles `session/cancel`: application code cancels the prompts of that session.
     pub(super) fn session_cancelled(&mut self, now: Instant, params: &Value) {
         let session = params.get("sessionId").and_then(Value::as_str).unwrap_or_default().to_owned();
         let is_its = |handler: &super::handler::Handler| handler.job.prompt.as_ref() == Some(&session);

@@ -1,4 +1,5 @@
-//! What the model's handlers do: when they start, when they are signalled, when their time comes.
+//! The behaviour of the model's handlers: what they do when they start, when they are signalled, and when a timer is
+//! due.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ impl Connection {
         }
     }
 
-    /// `test/nested` calls itself on its peer, or `test/wait` at the bottom.
+    /// `test/nested` calls itself on its peer, or `test/wait` at depth 0 and 1.
     fn call_back(&mut self, now: Instant, key: InboundKey, depth: u64, width: u64) {
         let (method, params) = match depth {
             0 | 1 => ("test/wait", json!({})),
@@ -59,7 +60,7 @@ impl Connection {
             return;
         }
         if handler.answered {
-            // Blocking work whose request was settled long ago ends now.
+            // Blocking work whose request is already settled ends now.
             self.gone(now, key);
             return;
         }
@@ -122,7 +123,7 @@ impl Connection {
         self.notify(method, &params);
     }
 
-    /// A handler learns of its cancel.
+    /// Signals its cancel to a handler.
     pub(super) fn signal(&mut self, now: Instant, key: InboundKey) {
         let partial =
             if self.dialect.name() == "acp-v2" { HandlerResult::Stopped } else { HandlerResult::Value };
@@ -150,7 +151,7 @@ impl Connection {
         self.end_handler(now, key, end.0, end.1);
     }
 
-    /// A call that a handler had made has ended.
+    /// A call that a handler made has ended.
     pub(super) fn child_ended(&mut self, now: Instant, child: OutboundKey) {
         let parent = self.handlers.iter_mut().find(|(_, handler)| handler.children.contains(&child));
         let Some((&key, handler)) = parent else { return };
@@ -164,7 +165,7 @@ impl Connection {
     fn end_handler(&mut self, now: Instant, key: InboundKey, end: HandlerResult, value: Value) {
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         let (end, value) = match (&handler.job.prompt, end) {
-            // 001-09: a prompt ends with a result of its own, however it was cancelled.
+            // 001-09: a prompt ends with a result, by whichever message it was cancelled.
             (Some(_), HandlerResult::Stopped | HandlerResult::Error) => {
                 (HandlerResult::Value, json!({"stopReason": "cancelled"}))
             }
@@ -176,7 +177,7 @@ impl Connection {
             }
             (_, end) => (end, value),
         };
-        // What the dialect lets a handler say after its cancel stands as a value would.
+        // An error that the dialect allows after a cancel counts as a value.
         let heard = self.dialect.rules().errors_after_cancel;
         let code = value.get("code").and_then(Value::as_i64).filter(|_| end == HandlerResult::Error);
         let stands = code.is_some_and(|code| heard.iter().any(|heard| heard.0 == code));
@@ -186,7 +187,7 @@ impl Connection {
         self.gone(now, key);
     }
 
-    /// The handler's task ends, or its thread.
+    /// The handler's task or thread has ended.
     pub(super) fn gone(&mut self, now: Instant, key: InboundKey) {
         if self.handlers.remove(&key).is_some() {
             self.session.local_ended(now, key);
@@ -194,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// The grace is over: a task is dropped, a thread runs on.
+    /// The grace has ended: a task is dropped, a thread continues.
     pub(super) fn abort(&mut self, now: Instant, key: InboundKey) {
         let Some(handler) = self.handlers.get_mut(&key) else { return };
         match handler.job.work() {
@@ -203,9 +204,9 @@ impl Connection {
         }
     }
 
-    /// The counters of the whole fixture, without `test/stats` itself.
+    /// The counters of the whole fixture, without those of `test/stats`.
     fn stats_value(&self) -> Value {
-        // Taken before the frame that asks was read, so it does not count itself.
+        // The counters are taken before the requesting frame is read, so they do not include it.
         let all = &self.all_stats;
         let sum = |count: fn(&Stats) -> u64| all.iter().map(|(stats, _)| count(stats)).sum::<u64>();
         let served: u64 = all.iter().map(|(_, served)| *served).sum();

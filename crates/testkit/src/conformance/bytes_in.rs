@@ -1,13 +1,13 @@
-//! What comes in as bytes.
+//! Rules for incoming bytes.
 
 use rescind_core::TransportEvent;
 
 use super::harness::{Harness, body, event, in_time, raw};
 
-/// Frames that come one byte at a time are the same frames.
+/// Frames that arrive one byte at a time are read as the same frames.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn one_byte_at_a_time(harness: &impl Harness) {
     let (mut link, mut raw) = raw(harness).await;
     let bodies: [&[u8]; 3] = [b"{\"id\":1}", b"{\"method\":\"m\"}", b"[1,2,3]"];
@@ -26,10 +26,11 @@ pub async fn one_byte_at_a_time(harness: &impl Harness) {
     in_time("frames one byte at a time", async { tokio::join!(write, read) }).await;
 }
 
-/// Input that ends inside a frame ends the input: no hang, and at most one refusal or one part of a frame before.
+/// Input that ends inside a frame ends the input. It does not hang, and at most one refusal or one part of a frame
+/// comes before the end.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn end_of_input_inside_a_frame(harness: &impl Harness) {
     let (mut link, mut raw) = raw(harness).await;
     let whole = raw.frame(b"{\"id\":1}");
@@ -58,10 +59,10 @@ pub async fn end_of_input_inside_a_frame(harness: &impl Harness) {
     in_time("the end of input inside a frame", async { tokio::join!(write, read) }).await;
 }
 
-/// A frame over the limit is refused once, by its link or by the wire itself, and the next one is read.
+/// A frame over the limit is refused once, by its link or by the transport, and the next frame is read.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn oversize_then_a_valid_frame(harness: &impl Harness) {
     let (mut link, mut raw) = raw(harness).await;
     let oversize = raw.frame(&vec![b'x'; link.traits.max_frame + 1]);
@@ -88,10 +89,10 @@ pub async fn oversize_then_a_valid_frame(harness: &impl Harness) {
     assert_eq!(next, "{\"id\":2}");
 }
 
-/// Bytes that are no UTF-8 are passed on or refused, and the next frame is read.
+/// Bytes that are not valid UTF-8 are passed on or refused, and the next frame is read.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn bad_utf8_then_a_valid_frame(harness: &impl Harness) {
     let (mut link, mut raw) = raw(harness).await;
     let bad: &[u8] = b"{\"id\":\"\xff\xc3\x28\"}";

@@ -1,4 +1,4 @@
-//! How connections end.
+//! Rules for the end of connections.
 
 use std::future::poll_fn;
 
@@ -6,10 +6,10 @@ use rescind_core::{Lane, TransportEvent};
 
 use super::harness::{Harness, body, close, event, in_time, note, read_to_end, ready, send};
 
-/// With the peer gone, input ends, and output fails or closes.
+/// When the peer is gone, the input ends, and the output fails or closes.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn a_peer_that_is_gone_hangs_nobody(harness: &impl Harness) {
     let (mut a, b) = harness.connect().await;
     drop(b);
@@ -20,18 +20,18 @@ pub async fn a_peer_that_is_gone_hangs_nobody(harness: &impl Harness) {
                 break;
             }
         }
-        // Whether it fails or closes, it ends.
+        // The write may fail or close, but it ends.
         let _ = close(&mut a).await;
     };
     in_time("writing to a peer that is gone", write).await;
     in_time("reading from a peer that is gone", read_to_end(&mut a)).await;
 }
 
-/// A side that closed its output is told of as half closed, and still gets what is sent to it; the link is closed
-/// once both sides are.
+/// A peer that closes its output is reported as half closed and still receives what is sent to it. The link is closed
+/// when both sides are.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn a_closed_side_still_reads(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     let ours = async {
@@ -56,10 +56,10 @@ pub async fn a_closed_side_still_reads(harness: &impl Harness) {
     in_time("closing one side after the other", steps).await;
 }
 
-/// What was sent before closing arrives, then the peer learns of the end; nothing can be sent any more.
+/// What was sent before the close arrives, and then the peer sees the end. Nothing can be sent after the close.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn a_closed_link_sends_nothing_more(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     let steps = async {
@@ -81,7 +81,8 @@ pub async fn a_closed_link_sends_nothing_more(harness: &impl Harness) {
                         told = true;
                     }
                     Some(Ok(TransportEvent::HalfClosed)) | None if told => break,
-                    // What was open is told as closed. Of a link of many clients, which goes on, it is the end of this one.
+                    // Each open exchange is reported as closed. On a link of many clients, which stays open, this is
+                    // the end of the client.
                     Some(Ok(TransportEvent::ExchangeClosed { .. })) if !traits.ordered && !ended => {
                         ended = traits.exchange_scoped;
                     }

@@ -12,52 +12,52 @@ use rescind_core::{
     TransportEvent,
 };
 
-/// After so long a wait counts as a hang.
+/// A wait of this length counts as a hang.
 pub const HANG: Duration = Duration::from_secs(30);
 
-/// Connects the wire under test.
+/// Connects the transport under test.
 pub trait Harness: Debug + Sync {
-    /// Two ends of a fresh connection.
+    /// Returns two ends of a new connection.
     fn connect(&self) -> impl Future<Output = (Link, Link)> + Send;
 
-    /// One end of a fresh connection and the bare bytes of the other. A wire without them leaves out the rules that ask for
-    /// them, by name.
+    /// Returns one end of a new connection and the raw bytes of the other. A transport without raw bytes leaves out
+    /// the rules that need them, by name.
     fn connect_raw(&self) -> impl Future<Output = Option<(Link, Box<dyn RawBytes>)>> + Send {
         async { None }
     }
 
-    /// Whether frames of one lane keep their order. On a wire where each frame goes for itself, say `false`: then each comes
-    /// whole and once.
+    /// Whether frames of one lane keep their order. Return `false` for a transport that sends each frame separately:
+    /// then each frame must arrive whole and once.
     fn keeps_order(&self) -> bool {
         true
     }
 }
 
-/// The bare bytes of one end. What comes the other way is dropped.
+/// The raw bytes of one end. Bytes in the other direction are dropped.
 pub trait RawBytes: Send {
-    /// A body with the framing of this wire.
+    /// Returns a body with the framing of this transport.
     fn frame(&self, body: &[u8]) -> Vec<u8>;
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     ///
     /// # Errors
-    /// The stream broke.
+    /// If the stream fails.
     fn write<'a>(&'a mut self, bytes: &'a [u8]) -> BoxFuture<'a, io::Result<()>>;
 
     /// Ends the output.
     ///
     /// # Errors
-    /// The stream broke.
+    /// If the stream fails.
     fn end(&mut self) -> BoxFuture<'_, io::Result<()>>;
 
-    /// Where the wire itself answers a frame it does not take, as HTTP does: waits for that answer to the last frame, and says
-    /// `true` if it refuses. `false`: the link is told, and its driver answers.
+    /// For a transport that itself answers a frame it does not accept, as HTTP does: waits for the answer to the last
+    /// frame, and returns `true` if it refuses. `false`: the link reports the frame, and its driver answers.
     fn refused(&mut self) -> BoxFuture<'_, bool> {
         Box::pin(async { false })
     }
 }
 
-/// What is still to come, in its order where the wire keeps one.
+/// The bodies that have not arrived yet, in order if the transport keeps the order.
 pub(super) struct Expected {
     bodies: VecDeque<String>,
     in_order: bool,
@@ -72,7 +72,7 @@ impl Expected {
         self.bodies.is_empty()
     }
 
-    /// Strikes a body out; one that is not expected, or not yet, fails the test.
+    /// Removes a body. Panics if it is not expected or out of order.
     pub(super) fn take(&mut self, body: &[u8]) {
         let place = self.bodies.iter().position(|expected| expected.as_bytes() == body);
         let is_next = place.is_some_and(|place| place == 0 || !self.in_order);
@@ -81,12 +81,13 @@ impl Expected {
     }
 }
 
-/// Fails a test that waits for ever.
+/// Waits at most [`HANG`] and fails the test after that.
 pub(super) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
-/// One end, and the bare bytes of the other. A harness without them fails, so that no rule passes without having run.
+/// Returns one end and the raw bytes of the other. Panics for a harness without raw bytes, so that no rule passes
+/// without being run.
 pub(super) async fn raw(harness: &impl Harness) -> (Link, Box<dyn RawBytes>) {
     let connected = in_time("connecting bare bytes", harness.connect_raw()).await;
     connected.unwrap_or_else(|| panic!("{harness:?} has no bare bytes: leave this rule out with a reason"))
@@ -99,7 +100,7 @@ pub(super) fn frame(kind: FrameKind, lane: Lane, body: impl Into<Bytes>) -> Outb
     Outbound { body: body.into(), exchange: ExchangeId::NONE, lane, head, last: false }
 }
 
-/// A notification of the bulk lane.
+/// A notification on the data lane.
 pub(super) fn note(body: impl Into<Bytes>) -> Outbound {
     frame(FrameKind::Notification, Lane::Data, body)
 }
@@ -109,7 +110,7 @@ pub(super) async fn event(link: &mut Link) -> Option<Result<TransportEvent, Tran
     poll_fn(|cx| link.rx.as_mut().poll_event(cx)).await
 }
 
-/// The next frame; anything else fails the test, but for what a link of many clients is told of requests that were open.
+/// The next frame. Any other event fails the test, except the events of a link with many clients about open requests.
 pub(super) async fn body(link: &mut Link) -> Bytes {
     loop {
         match event(link).await {
@@ -139,12 +140,12 @@ pub(super) async fn close(link: &mut Link) -> Result<(), TransportError> {
     poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)).await
 }
 
-/// Reads to the end and drops all; an error ends it too.
+/// Reads to the end and drops everything. An error is an end too.
 pub(super) async fn read_to_end(link: &mut Link) {
     while let Some(Ok(_)) = event(link).await {}
 }
 
-/// Polls once and drops the poll, as a losing branch of a select does.
+/// Polls once and drops the poll, as the losing branch of a `select!`.
 pub(super) async fn poll_once<T>(mut poll: impl FnMut(&mut std::task::Context<'_>) -> Poll<T>) -> Poll<T> {
     poll_fn(|cx| Poll::Ready(poll(cx))).await
 }

@@ -1,4 +1,4 @@
-//! What was not given to the wire can be overtaken and taken back.
+//! Rules for frames that the transport has not accepted: they can be overtaken and taken back.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -10,9 +10,9 @@ use super::harness::{Harness, body, flush, frame, in_time, note, send};
 
 const QUEUED: usize = 4000;
 
-/// Gives bulk frames to the wire until it takes no more, at most `count`; says how many it took.
+/// Passes data frames to the transport until it accepts no more, at most `count`. Returns how many it accepted.
 ///
-/// Flushing goes on meanwhile, so that what the operating system would take is taken.
+/// It flushes continuously, so that the operating system takes as much as it can.
 async fn fill(link: &mut Link, count: usize, make: impl Fn(usize) -> Outbound) -> usize {
     let mut taken = 0;
     poll_fn(|cx| {
@@ -36,11 +36,11 @@ fn bulk(number: usize) -> Outbound {
     note(format!("\"{number} {}\"", "x".repeat(1024)))
 }
 
-/// A cancel comes right behind what the wire had taken, before all that waits; and it needs no reader where the
-/// wire has room for control.
+/// A cancel arrives directly after the frames that the transport had accepted, before all that wait. It needs no
+/// reader if the transport has room for control frames.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn a_cancel_overtakes_four_thousand_queued_frames(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     let taken = in_time("filling the wire", fill(&mut a, QUEUED, bulk)).await;
@@ -70,16 +70,17 @@ pub async fn a_cancel_overtakes_four_thousand_queued_frames(harness: &impl Harne
     assert!(!ordered || place == taken, "the cancel came {place}th, the wire had taken {taken} frames");
 }
 
-/// A request that was never given to the wire leaves no trace, even after the wire said it was ready for it.
+/// A request that was never passed to the transport leaves no trace, even after the transport reported that it is
+/// ready.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
-    // Ready, then nothing: the request was taken back.
+    // The transport is ready, and nothing is sent: the request was taken back.
     poll_fn(|cx| a.tx.as_mut().poll_ready(Lane::Data, cx)).await.expect("the wire is open");
     in_time("flushing nothing", flush(&mut a)).await.expect("the wire is open");
-    // Not ready for a request that waits, and it is taken back while it does.
+    // The transport is not ready, and the waiting request is taken back.
     let taken = in_time("filling the wire", fill(&mut a, QUEUED, bulk)).await;
     let marker = frame(FrameKind::Cancel, Lane::Control, "\"marker\"");
     let ordered = a.traits.ordered;
@@ -87,7 +88,8 @@ pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
         send(&mut a, marker).await.expect("the wire is open");
     };
     let read = async {
-        // Without an order the marker may come before what was taken ahead of it; each frame comes, and comes once.
+        // Without an order the marker may arrive before frames that were accepted earlier. Each frame arrives exactly
+        // once.
         let mut missing: BTreeSet<usize> = (0..taken).collect();
         let mut has_come = false;
         while !missing.is_empty() || !has_come {
@@ -103,7 +105,7 @@ pub async fn a_request_taken_back_never_appears(harness: &impl Harness) {
         }
     };
     in_time("what the wire had taken", async { tokio::join!(write, read) }).await;
-    // Behind all that the wire had taken nothing of the request is left.
+    // After all accepted frames, nothing of the request is left.
     let last = async { send(&mut a, note("\"last\"")).await.expect("the wire is open") };
     let ((), last) = in_time("the last frame", async { tokio::join!(last, body(&mut b)) }).await;
     assert_eq!(last, "\"last\"");

@@ -1,4 +1,4 @@
-//! Frames come whole, in order, and however they are polled.
+//! Rules for frames that arrive: whole, in order, and independent of how they are polled.
 
 use std::task::Poll;
 
@@ -9,7 +9,7 @@ use super::harness::{Expected, Harness, body, close, flush, frame, in_time, note
 /// Small frames, empty objects and frames of a few hundred KiB arrive whole and in order.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn frames_arrive_whole_and_in_order(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
     let large = a.traits.max_frame.min(b.traits.max_frame).min(300 * 1024) - 2;
@@ -33,13 +33,13 @@ pub async fn frames_arrive_whole_and_in_order(harness: &impl Harness) {
     assert_eq!(answer, "{}");
 }
 
-/// Polls that are dropped half way lose no frame and no wake-up, whichever task polls next.
+/// Dropped polls lose no frame and no wake-up, also if another task polls next.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn dropped_polls_lose_nothing(harness: &impl Harness) {
     let (mut a, mut b) = harness.connect().await;
-    // A waker that is soon stale: another task's.
+    // The waker of another task, which becomes stale.
     let mut b = tokio::spawn(async move {
         assert!(poll_once(|cx| b.rx.as_mut().poll_event(cx)).await.is_pending(), "nothing was sent yet");
         b
@@ -73,16 +73,16 @@ pub async fn dropped_polls_lose_nothing(harness: &impl Harness) {
     in_time("frames between dropped polls", write).await;
 }
 
-/// A reader that takes its time loses nothing; the sender waits, and bulk is not taken without bound.
+/// A slow reader loses nothing. The sender waits, and the transport does not accept data frames without limit.
 ///
 /// # Panics
-/// The wire breaks the contract.
+/// If the transport breaks the contract.
 pub async fn a_slow_reader_loses_nothing(harness: &impl Harness) {
     const FRAMES: usize = 500;
     let (mut a, mut b) = harness.connect().await;
     let filler = "x".repeat(2048);
     let ordered = a.traits.ordered;
-    // Where the exchange is the space of ids a client is asked nothing, so that it answers nothing.
+    // If ids belong to the exchange, a client receives no requests, so it sends no answers.
     let is_asked = !(a.traits.opens_exchanges && a.traits.exchange_scoped);
     let last = if is_asked { FrameKind::Answer } else { FrameKind::Notification };
     let write = async {
@@ -101,7 +101,7 @@ pub async fn a_slow_reader_loses_nothing(harness: &impl Harness) {
                 tokio::task::yield_now().await;
             }
             let body = body(&mut b).await;
-            // Without an order an answer may overtake what was sent before it.
+            // Without an order an answer may overtake frames that were sent before it.
             if body == "\"last\"" && (expected.is_empty() || !ordered) {
                 assert!(!std::mem::replace(&mut answered, true), "the answer came twice");
                 continue;

@@ -1,4 +1,4 @@
-//! A side that makes calls, as a subject: its frames go over a link whose other end the runner holds.
+//! A side that makes calls, as a subject: its frames go over a link, and the runner holds the other end.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use super::link::LinkSubject;
 use super::subject::{Abilities, Ended, Line, Seen, Subject, Trouble};
 use crate::step::{CallStep, CancelWord};
 
-/// Makes calls when it is told to: a `Peer` of ours, or another client that can be driven from within this process.
+/// Makes calls on request: a `Peer` of this library, or another client in this process.
 pub trait Caller: Send {
     /// Makes a call and does not wait for it.
     fn call(&mut self, call: &CallStep) -> impl Future<Output = Result<(), Trouble>> + Send;
 
-    /// Cancels a call; says what the canceller said.
+    /// Cancels a call and returns the canceller's result.
     fn cancel_call(
         &mut self,
         name: &str,
@@ -22,18 +22,18 @@ pub trait Caller: Send {
     /// Drops a call.
     fn drop_call(&mut self, name: &str) -> impl Future<Output = Result<(), Trouble>> + Send;
 
-    /// How a call ended, waiting this long at most; `None`: it has not.
+    /// Waits at most this long and returns how a call ended. `None`: it has not ended.
     fn outcome(
         &mut self,
         name: &str,
         within: Duration,
     ) -> impl Future<Output = Result<Option<Ended>, Trouble>> + Send;
 
-    /// Begins to shut down and does not wait for it.
+    /// Starts the shutdown and does not wait for it.
     fn shutdown(&mut self) -> impl Future<Output = Result<(), Trouble>> + Send;
 }
 
-/// A [`Caller`] and the wire it is at the other end of. It was set up with the vector's options.
+/// A [`Caller`] and the runner's end of its connection. It is configured with the vector's options.
 #[derive(Debug)]
 pub struct CallingSubject<C> {
     wire: LinkSubject,
@@ -41,7 +41,7 @@ pub struct CallingSubject<C> {
 }
 
 impl<C: Caller> CallingSubject<C> {
-    /// `wire` opens to the runner's end of the connection that `caller` holds the other end of.
+    /// `wire` opens the runner's end of the connection whose other end `caller` holds.
     #[must_use]
     pub const fn new(wire: LinkSubject, caller: C) -> Self {
         Self { wire, caller }

@@ -1,6 +1,6 @@
-//! Raw frames on a wire of exchanges: which exchange a frame goes out on, and what it answers.
+//! Raw frames on a transport of exchanges: the exchange on which a frame is sent, and the request that it answers.
 //!
-//! On a wire without exchanges nothing of this shows.
+//! On a transport without exchanges it has no effect.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use crate::wire_format::call_name;
 
-/// One connection that is spoken to in raw frames.
+/// One connection that carries raw frames.
 pub(super) struct Exchanging {
     pub(super) link: Link,
-    /// Exchanges of the runner's own so far.
+    /// The number of exchanges that the runner opened.
     opened: u64,
-    /// The runner's requests and what they went out on.
+    /// The runner's requests and the exchanges on which they were sent.
     asked: Vec<(Value, ExchangeId)>,
-    /// The subject's requests that were not answered, and what they came on.
+    /// The subject's unanswered requests and the exchanges on which they arrived.
     served: Vec<(Value, ExchangeId)>,
-    /// What a cancel names the runner's requests by, where that is not their id.
+    /// The names that cancels use for the runner's requests, if they differ from the ids.
     keys: Vec<(Value, Value)>,
 }
 
@@ -32,16 +32,16 @@ impl Exchanging {
         Self { link, opened: 0, asked: Vec::new(), served: Vec::new(), keys: Vec::new() }
     }
 
-    /// Takes every frame before it flushes, so that the peer can read them together.
+    /// Accepts every frame before it flushes, so that the peer can read them together.
     ///
-    /// Where ids mean nothing beyond their exchange, a cancel closes the exchange of what it names.
+    /// If ids belong to an exchange, a cancel closes the exchange of the request that it names.
     pub(super) async fn write(&mut self, frames: Vec<String>) -> Result<(), TransportError> {
         for frame in frames {
             let mut sketch = Sketch::of(&frame);
             if let (Some(key), Some(id)) = (&sketch.key, &sketch.id) {
                 self.keys.push((key.clone(), id.clone()));
             }
-            // Of two calls of one name the open one has it: the other was refused.
+            // If two calls have the same name, the open one is meant: the other was refused.
             let mut named = self.keys.iter().filter(|(key, _)| sketch.names.as_ref() == Some(key));
             let open = named.clone().rfind(|(_, id)| self.asked.iter().any(|(asked, _)| asked == id));
             if let Some((_, id)) = open.or_else(|| named.next_back()) {
@@ -55,7 +55,7 @@ impl Exchanging {
             let body = Bytes::from(frame);
             let out = Outbound { body, exchange, lane: Lane::Data, head: sketch.head(), last };
             match self.link.tx.as_mut().start_send(out) {
-                // What belongs to no open exchange cannot be said here: nobody is left to hear it.
+                // A frame that belongs to no open exchange cannot be sent here, because nothing would receive it.
                 Err(error) if error.exchange.is_some() && self.link.traits.exchange_scoped => {}
                 sent => sent?,
             }
@@ -63,7 +63,7 @@ impl Exchanging {
         poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await
     }
 
-    /// The next event. What is no request is owed nothing more: its exchange is ended.
+    /// The next event. The exchange of a frame that is not a request is ended, because it needs no answer.
     pub(super) async fn next(&mut self) -> Option<Result<TransportEvent, TransportError>> {
         loop {
             let event = poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await;
@@ -75,14 +75,14 @@ impl Exchanging {
                         Some(id) if sketch.kind != FrameKind::Answer => self.served.push((id, exchange)),
                         _ => {
                             self.link.tx.as_mut().finish_exchange(exchange, ExchangeEnd::Accepted);
-                            // Whether the peer still hears that is told by what is read next.
+                            // The next read shows whether the peer still receives.
                             let _ = poll_fn(|cx| self.link.tx.as_mut().poll_flush(cx)).await;
                         }
                     }
                 }
                 Some(Ok(TransportEvent::Message(inbound))) => {
                     let sketch = Sketch::of(std::str::from_utf8(&inbound.body).unwrap_or_default());
-                    // Under no id nothing is answered.
+                    // A frame without an id answers no request.
                     if sketch.kind == FrameKind::Answer && sketch.id.is_some() {
                         take(&mut self.asked, |(_, on)| *on == inbound.exchange);
                     }
@@ -94,17 +94,17 @@ impl Exchanging {
         }
     }
 
-    /// The runner's request that went out on this exchange.
+    /// The runner's request that was sent on this exchange.
     pub(super) fn asked_on(&mut self, exchange: ExchangeId) -> Value {
         take(&mut self.asked, |(_, on)| *on == exchange).map_or(Value::Null, |(id, _)| id)
     }
 
-    /// Whether a request of this id is open.
+    /// Whether a request with this id is open.
     pub(super) fn asks(&self, id: &Value) -> bool {
         self.asked.iter().any(|(asked, _)| asked == id)
     }
 
-    /// The subject's request that came on this exchange.
+    /// The subject's request that arrived on this exchange.
     pub(super) fn served_on(&mut self, exchange: ExchangeId) -> Value {
         let found = take(&mut self.served, |(_, on)| *on == exchange);
         found.map_or(Value::Null, |(id, on)| {
@@ -113,7 +113,7 @@ impl Exchanging {
         })
     }
 
-    /// Whether this cancel was said by closing the exchange of the request it names.
+    /// Whether this cancel was expressed by closing the exchange of the request that it names.
     fn gives_up(&mut self, sketch: &Sketch) -> bool {
         let scoped = self.link.traits.exchange_scoped && sketch.kind == FrameKind::Cancel;
         let named = sketch.names.as_ref().filter(|_| scoped);
@@ -144,7 +144,8 @@ impl Exchanging {
         }
     }
 
-    /// Where a frame goes that belongs to no request: where there is no stream but the posts' own, on the last one.
+    /// The exchange for a frame that belongs to no request. If the posts have the only streams, it is that of the
+    /// last request.
     fn open_exchange(&self) -> ExchangeId {
         let last = self.served.last().filter(|_| self.link.traits.exchange_scoped);
         last.map_or(ExchangeId::NONE, |(_, exchange)| *exchange)
@@ -162,14 +163,14 @@ fn take<T>(all: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) -> Option<T> {
     Some(all.remove(found))
 }
 
-/// What a frame seems to be, for wires that want to know.
+/// The apparent content of a frame, for transports that need it.
 struct Sketch {
     kind: FrameKind,
-    /// Its own id.
+    /// Its id.
     id: Option<Value>,
     /// The id it cancels.
     names: Option<Value>,
-    /// What it can be cancelled by, where that is not its id.
+    /// The name that a cancel uses for it, if it differs from its id.
     key: Option<Value>,
     method: Option<String>,
 }
@@ -197,7 +198,7 @@ impl Sketch {
             (None, None) if frame.get("result").is_some() || frame.get("error").is_some() => {
                 (FrameKind::Answer, None)
             }
-            // What is no message is answered like a request.
+            // A frame that is not a message is answered like a request.
             (None, None) => (FrameKind::Request, None),
         };
         Self { kind, names: names.cloned(), key, method: method.map(str::to_owned), id }

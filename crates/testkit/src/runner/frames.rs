@@ -1,4 +1,4 @@
-//! Frames of a play: what is sent, and what comes.
+//! Sending and receiving the frames of a play.
 
 use std::time::Instant;
 
@@ -29,7 +29,7 @@ impl<S: Subject> Play<'_, S> {
             self.outcomes.sent(&on.name, speech, &frame);
             match speech.shape(&frame) {
                 Shape::Cancel { key } => self.silenced.push(key),
-                // It is asked anew.
+                // The request is sent again.
                 Shape::Request { id, .. } => on.unanswered.retain(|(of, _)| *of != id),
                 Shape::Notification { .. } | Shape::Answer { .. } | Shape::Other => {}
             }
@@ -42,7 +42,7 @@ impl<S: Subject> Play<'_, S> {
         Ok(self.subject.send(line, texts).await?)
     }
 
-    /// The next frame that came, kept or new. Those awaited are the requests without whose answers `what` cannot come.
+    /// The next frame, kept or new. `awaited`: the requests without whose answers `what` cannot arrive.
     pub(crate) async fn next(&mut self, what: &str, awaited: &[Value]) -> Result<Next, Stop> {
         if let Some(frame) = self.line_mut()?.inbox.pop_front() {
             return Ok(Next::Frame(frame));
@@ -56,7 +56,7 @@ impl<S: Subject> Play<'_, S> {
         }
     }
 
-    /// One deadline bounds a whole step, however much else comes meanwhile.
+    /// One deadline limits a whole step, regardless of other frames.
     async fn receive(&mut self, until: Instant) -> Result<Next, Stop> {
         let within = until.saturating_duration_since(self.subject.now());
         if within.is_zero() {
@@ -110,7 +110,7 @@ impl<S: Subject> Play<'_, S> {
         Ok(Next::Frame(frame))
     }
 
-    /// Waits for one frame and keeps the others. Those awaited are as in [`Self::next`].
+    /// Waits for one frame and keeps the others. `awaited` is as in [`Self::next`].
     pub(super) async fn wait_for(
         &mut self,
         what: &str,
@@ -138,12 +138,12 @@ impl<S: Subject> Play<'_, S> {
     }
 }
 
-/// What came next.
+/// The next event.
 #[derive(Debug)]
 pub(crate) enum Next {
     Frame(Value),
     Closed(Option<String>),
-    /// Something went on that is no frame.
+    /// An event that is not a frame.
     Silence,
     Nothing,
 }

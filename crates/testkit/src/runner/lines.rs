@@ -1,4 +1,4 @@
-//! The connections of one play, and the frames that came and were not asked for yet.
+//! The connections of one play, and the received frames that no step has used yet.
 
 use std::collections::VecDeque;
 
@@ -9,24 +9,24 @@ use super::subject::Line;
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct LineState {
-    /// What the vector calls it.
+    /// The vector's name for it.
     pub(crate) name: String,
     pub(crate) line: Line,
-    /// Frames that came while something else was waited for.
+    /// Frames that arrived while the play waited for something else.
     pub(crate) inbox: VecDeque<Value>,
     pub(crate) closed: Closed,
-    /// Requests that cannot be answered any more, and what the wire says of that. `null`: it is not known which.
+    /// Requests that cannot be answered any more, with the transport's reason. `null`: the request is unknown.
     pub(crate) unanswered: Vec<(Value, String)>,
 }
 
-/// Whether a connection can still be asked.
+/// Whether a connection can still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
-    /// Both ways are open.
+    /// Both directions are open.
     No,
-    /// We ended what we send.
+    /// This side closed its output.
     Half,
-    /// It is over.
+    /// It has ended.
     Yes,
 }
 

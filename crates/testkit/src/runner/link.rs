@@ -1,4 +1,4 @@
-//! Any wire as a subject: raw frames over a [`Link`] to whoever serves at its other end.
+//! Any transport as a subject: raw frames over a [`Link`] to the server at its other end.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,20 +13,21 @@ use tokio::time::timeout;
 use super::exchange::Exchanging;
 use super::subject::{Abilities, Line, Seen, Subject, Trouble};
 
-/// How long a connection may take to open, and a write before the peer counts as not reading, unless more is said.
+/// Default for the time in which a connection must open and a write must be accepted. After that the peer counts as
+/// not reading.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens a connection to the subject; says in words why it could not.
+/// Opens a connection to the subject, or returns a sentence with the reason why it cannot.
 pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> + Send>;
 
-/// Whoever serves at the other end of a wire. It asks for raw frames only, so it knows no dialect.
+/// The server at the other end of a transport. It handles raw frames only, so it needs no dialect.
 ///
-/// A connection's lines are closed when it is dropped.
+/// Dropping it closes its connections.
 pub struct LinkSubject {
     connect: Connect,
     abilities: Abilities,
     lines: Vec<Option<LazyLine>>,
-    /// What is known of lines that open only once the subject speaks.
+    /// The capabilities of connections that open only after the subject speaks.
     late: Option<Capabilities>,
     epitaph: Option<Box<dyn FnMut() -> Option<String> + Send>>,
     unreached: Option<String>,
@@ -34,7 +35,8 @@ pub struct LinkSubject {
 }
 
 impl LinkSubject {
-    /// A subject reached by `connect`. It is asked nothing beyond one plain connection until `with_*` says it can.
+    /// Creates a subject that `connect` reaches. It supports only one plain connection until a `with_*` method adds
+    /// more.
     #[must_use]
     pub fn new(connect: Connect) -> Self {
         let abilities = Abilities {
@@ -58,7 +60,7 @@ impl LinkSubject {
         }
     }
 
-    /// A connection may take so long to open, and a write to be taken. Default: 5 s.
+    /// Sets how long opening a connection and accepting a write may take. Default: 5 s.
     #[must_use]
     pub const fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -72,22 +74,22 @@ impl LinkSubject {
         self
     }
 
-    /// Closing our side leaves the other open.
+    /// Closing the output leaves the input open.
     #[must_use]
     pub const fn with_half_close(mut self) -> Self {
         self.abilities.half_close = true;
         self
     }
 
-    /// The fixture was set up with the vector's options.
+    /// The fixture is configured with the vector's options.
     #[must_use]
     pub const fn with_options(mut self) -> Self {
         self.abilities.options = true;
         self
     }
 
-    /// A line opens only once the subject has spoken on it, as where a first message opens the connection. What such a
-    /// wire can and cannot do is told beforehand.
+    /// A connection opens only after the subject has sent a message on it, for transports that open with the first
+    /// message. `traits`: the capabilities of the transport, in advance.
     #[must_use]
     pub const fn with_late_lines(mut self, traits: Capabilities) -> Self {
         self.note(&traits);
@@ -95,39 +97,39 @@ impl LinkSubject {
         self
     }
 
-    /// Nothing can be said on a line before the opening the dialect usually has.
+    /// Nothing can be sent on a connection before the dialect's usual opening.
     #[must_use]
     pub const fn with_usual_opening_only(mut self) -> Self {
         self.abilities.bare = false;
         self
     }
 
-    /// Says how the subject ended when a line closes: an exit status, the tail of its standard error.
+    /// Returns how the subject ended, when a connection closes: an exit status, the tail of its standard error.
     #[must_use]
     pub fn with_epitaph(mut self, epitaph: impl FnMut() -> Option<String> + Send + 'static) -> Self {
         self.epitaph = Some(Box::new(epitaph));
         self
     }
 
-    /// Why nothing could be opened to the subject, the last time that happened: a connection, or, where a wire opens one only for
-    /// what is sent, that.
+    /// Why the last connection to the subject could not be opened. For a transport that connects only to send: why
+    /// the last send could not connect.
     #[must_use]
     pub fn unreached(&self) -> Option<&str> {
         self.unreached.as_deref()
     }
 
-    /// Closes the lines that are open as a client that leaves does: over HTTP that ends the session, which a peer that
-    /// runs on would otherwise keep. Waits at most five seconds for each.
+    /// Closes the open connections as a client that leaves does: over HTTP that ends the session, which a running
+    /// peer would otherwise keep. Waits at most five seconds for each.
     pub async fn leave(&mut self) {
         for opening in self.lines.iter_mut().filter_map(Option::take) {
             let LazyLine::Now(Exchanging { mut link, .. }) = opening else { continue };
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
-            // A peer that is gone has nothing to be told.
+            // A peer that is gone receives nothing.
             let _told = timeout(PATIENCE, closed).await;
         }
     }
 
-    /// The open line. Dropped while it waits for one to open, nothing is lost.
+    /// Returns the open connection, and waits for it to open. Dropping the future loses nothing.
     async fn link(&mut self, line: Line) -> Result<&mut Exchanging, Trouble> {
         let found = self.lines.get_mut(line.0).and_then(Option::as_mut);
         let opening = found.ok_or_else(|| Trouble::Failed("the connection is closed".to_owned()))?;
@@ -141,7 +143,7 @@ impl LinkSubject {
         }
     }
 
-    /// What the wire says of itself counts from its first connection on.
+    /// The transport's capabilities are known from its first connection on.
     const fn note(&mut self, traits: &Capabilities) {
         self.abilities.ordered = traits.ordered;
         self.abilities.batches = traits.batches;
@@ -155,14 +157,14 @@ impl LinkSubject {
     fn closed(&mut self, how: Option<String>) -> Seen {
         let epitaph = self.epitaph.as_mut().and_then(|epitaph| epitaph());
         Seen::Closed(match (how, epitaph) {
-            // A wire that knows its peer may have said all of it.
+            // The transport's own description of the end may already contain it.
             (Some(how), Some(epitaph)) if !how.contains(&epitaph) => Some(format!("{how}; {epitaph}")),
             (how, epitaph) => how.or(epitaph),
         })
     }
 }
 
-/// A line that is open, or opens once the subject speaks.
+/// A connection that is open, or opens when the subject speaks.
 enum LazyLine {
     Now(Exchanging),
     Later(BoxFuture<'static, Result<Link, String>>),
@@ -287,7 +289,7 @@ impl Subject for LinkSubject {
     }
 }
 
-/// An error and what led to it, in one sentence: the reason may stand at the end.
+/// An error and its sources, in one sentence. The reason may be the last part.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -302,7 +304,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What happened, without the words for the kind where the reader is told that the connection has ended.
+/// The reason, without the name of the error kind if the message already says that the connection has ended.
 fn cause(error: &TransportError) -> String {
     match error.kind {
         TransportErrorKind::Closed | TransportErrorKind::Io => error.source.to_string(),

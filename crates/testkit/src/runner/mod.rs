@@ -1,7 +1,7 @@
-//! Plays vectors against subjects and says what came of it.
+//! Plays vectors against subjects and reports the results.
 //!
-//! Every step has a deadline, so a subject that hangs, crashes, closes or talks nonsense is reported, never waited
-//! for. That a frame does *not* come is proved by a barrier, an echo of the runner's own, and not by sleeping.
+//! Every step has a deadline, so a subject that hangs, crashes, closes or sends invalid frames is reported. The
+//! absence of a frame is proved by a barrier, an echo of the runner, and not by sleeping.
 
 mod calling;
 mod exchange;
@@ -35,9 +35,9 @@ use crate::vector::Scenario;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long a step may take. 5 s.
+    /// How long a step may take. Default: 5 s.
     pub deadline: Duration,
-    /// How a foreign peer is asked. `None`: the subject is the fixture.
+    /// The profile of a foreign peer. `None`: the subject is the fixture.
     pub profile: Option<Profile>,
 }
 
@@ -47,10 +47,10 @@ impl Default for Settings {
     }
 }
 
-/// Plays one vector against a fresh subject.
+/// Plays one vector against a new subject.
 ///
 /// # Cancel safety
-/// Dropping the future ends the play; what it had opened is closed when the subject is dropped.
+/// Dropping the future ends the play. Its connections are closed when the subject is dropped.
 pub async fn play<S: Subject>(scenario: &Scenario, subject: &mut S, settings: &Settings) -> Played {
     play::Play::new(scenario, subject, settings).run().await
 }

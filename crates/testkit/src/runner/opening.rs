@@ -1,4 +1,4 @@
-//! How a session is opened, from either side.
+//! How a session is opened, by either side.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ impl<S: Subject> Play<'_, S> {
         Ok(())
     }
 
-    /// Opens the session as the dialect usually does, or as the profile says.
+    /// Opens the session as usual in the dialect, or as the profile defines.
     pub(crate) async fn open_session(&mut self) -> Result<(), Stop> {
         if self.scenario.vector.role == Part::Call {
             return self.open_as_server().await;
@@ -39,7 +39,8 @@ impl<S: Subject> Play<'_, S> {
         Ok(())
     }
 
-    /// The answer to a request of the opening. Without the session nothing a vector says can be asked.
+    /// Returns the answer to a request of the opening. A refusal ends the play, because without the session the
+    /// vector cannot be played.
     async fn accepted(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         let answer = self.request(method, params).await?;
         if self.speech()?.is_refusal(&answer) {
@@ -65,8 +66,8 @@ impl<S: Subject> Play<'_, S> {
         Ok(answer)
     }
 
-    /// A foreign peer that opens a session otherwise than a vector's own handshake wants is not what that vector is about: what it
-    /// declares, and which version it speaks, are its own affair.
+    /// A vector with its own handshake tests what the peer declares and which version it speaks. A foreign peer that
+    /// opens the session differently is not asked that vector, because both are its own choice.
     pub(super) fn check_own_opening(&self, answer: &Value) -> Result<(), Stop> {
         let opens = answer.pointer("/result/protocolVersion").is_some();
         if opens && self.asks.own_opening && self.is_foreign() {
@@ -78,7 +79,7 @@ impl<S: Subject> Play<'_, S> {
         Ok(())
     }
 
-    /// The subject is the client: it is told to open the session, and answered.
+    /// The subject is the client: it opens the session on request and receives an answer.
     async fn open_as_server(&mut self) -> Result<(), Stop> {
         let speech = self.speech()?;
         let Some((method, params)) = speech.opening() else {

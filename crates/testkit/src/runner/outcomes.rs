@@ -1,8 +1,9 @@
-//! What came of each request of a play, in words that no wire changes: the trace that invariant I15 compares.
+//! The result of each request of a play, in a form that is the same on every transport: the trace that invariant I15
+//! compares.
 //!
-//! How a cancel or a silence is spelled is the wire's own; that it was asked for, that the handler was signalled, how
-//! it settled and what the caller saw is not. The two directions are kept apart, because only within one of them a
-//! wire gives an order.
+//! The form of a cancel or of a missing answer depends on the transport. That a cancel was sent, that the handler was
+//! signalled, how the request settled and what the caller saw do not. The two directions are kept apart, because a
+//! transport defines an order only within one of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,22 +15,22 @@ use crate::fixture::Handled;
 use crate::vector::Scenario;
 use crate::wire_format::{Shape, Speech, call_name};
 
-/// What came of the requests of one play, by the line and the id they had, or by the name of the call.
+/// The results of the requests of one play, by connection and id, or by the name of the call.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
     requests: BTreeMap<String, Exchange>,
-    /// The handlers that ran, by the id of the request, in no order where an id was used again; `None` if nobody
-    /// could be asked.
+    /// The handlers that ran, by the id of the request. They have no order if an id was used again. `None`: no
+    /// connection could be asked.
     handlers: Option<BTreeMap<String, Vec<String>>>,
     /// How often a request was cancelled by closing its exchange, by its id.
     given_up: BTreeMap<String, usize>,
-    /// Requests whose exchange was closed with the whole line, by their ids.
+    /// Requests whose exchange was closed with the whole connection, by their ids.
     left: BTreeMap<String, usize>,
-    /// Ids by the names cancels use for them, where a protocol gives a request a second one.
+    /// Ids by the names that cancels use for them, if a protocol gives a request a second name.
     names: BTreeMap<String, String>,
 }
 
-/// What was said about one request.
+/// The messages about one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Exchange {
     sent: Vec<String>,
@@ -62,7 +63,8 @@ impl Outcomes {
         self.requests.entry(format!("call {call}")).or_default().ended = Some(format!("{ended:?}"));
     }
 
-    /// Which request a frame is about, and what it says of it; `None`: a notification, or the runner's own request.
+    /// Returns the request that a frame is about, and its content. `None`: a notification, or a request of the
+    /// runner.
     fn said(&mut self, speech: Speech, frame: &Value) -> Option<(String, String)> {
         let (id, said) = match speech.shape(frame) {
             Shape::Request { id, method } => {
@@ -81,7 +83,7 @@ impl Outcomes {
         (!is_the_runners(&id)).then_some((id, said))
     }
 
-    /// Closing its exchange said the cancel of this request, if it was open.
+    /// This request was cancelled by closing its exchange, if it was open.
     pub(super) fn gave_up(&mut self, line: &str, key: &Value) {
         let id = key.to_string();
         if self.requests.get(&format!("{line} {id}")).is_some_and(Exchange::is_open) {
@@ -89,7 +91,7 @@ impl Outcomes {
         }
     }
 
-    /// The line was closed, and on this wire that is the exchanges of its open requests.
+    /// The connection was closed. On this transport that closes the exchanges of its open requests.
     pub(super) fn left(&mut self, line: &str) {
         for (name, exchange) in &self.requests {
             let id = name.strip_prefix(line).and_then(|rest| rest.strip_prefix(' '));
@@ -99,8 +101,8 @@ impl Outcomes {
         }
     }
 
-    /// Whether the handler of each request that was given up began and was signalled: on a wire where giving up closes an
-    /// exchange, what is asked next may overtake both.
+    /// Whether the handler of each request whose exchange was closed has started and was signalled. On a transport
+    /// that cancels by closing an exchange, the next request may overtake both.
     pub(super) fn has_shown(&self, handled: &[Handled]) -> bool {
         self.given_up.iter().all(|(id, count)| {
             let signalled = handled.iter().filter(|one| one.id == *id && one.cause.is_some());
@@ -108,8 +110,8 @@ impl Outcomes {
         })
     }
 
-    /// A line that ends is no cause of a handler's, on no wire ([`Handled::cause`]). Where each exchange is closed by
-    /// itself the handlers are told of the same end as a cancel.
+    /// The end of a connection does not count as a cause of a handler, on any transport ([`Handled::cause`]). On a
+    /// transport that closes each exchange separately, the handlers see the same end as a cancel.
     pub(super) fn without_the_end_of_lines(&self, handled: &mut [Handled]) {
         let left = self.left.iter().filter(|(id, _)| !self.given_up.contains_key(*id));
         for (id, count) in left {
@@ -120,7 +122,7 @@ impl Outcomes {
         }
     }
 
-    /// What the fixture says of its handlers; those of the runner's own requests are left out.
+    /// Adds what the fixture reports about its handlers, without those of the runner's requests.
     pub fn handled(&mut self, handled: impl IntoIterator<Item = Handled>) {
         let mut handlers: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for one in handled {
@@ -158,13 +160,14 @@ impl fmt::Display for Outcomes {
     }
 }
 
-/// The id of a request that is part of no vector: a barrier, a look at the counters, the opening.
+/// Whether this is the id of a request that is not part of the vector: a barrier, a request for the counters, the
+/// opening.
 fn is_the_runners(id: &str) -> bool {
     id.trim_start_matches('"').starts_with("runner-")
         || id.trim_start_matches('"').starts_with("call-runner-")
 }
 
-/// An answer without what every frame has; ABP's timestamps differ from run to run.
+/// An answer without the fields of the envelope. ABP's timestamps differ from run to run.
 fn without_the_envelope(frame: &Value) -> Value {
     let mut answer = frame.clone();
     if let Some(fields) = answer.as_object_mut() {
@@ -175,7 +178,7 @@ fn without_the_envelope(frame: &Value) -> Value {
     answer
 }
 
-/// The wires whose outcomes differ literally from the first one's (I15), each with both printed; none for a vector
+/// The transports whose outcomes differ from those of the first one (I15), each with both printed. Empty for a vector
 /// that is a race by nature.
 #[must_use]
 pub fn differences<'a>(scenario: &Scenario, all: &[(&'a str, &Outcomes)]) -> Vec<(&'a str, String)> {

@@ -1,4 +1,4 @@
-//! A [`Peer`] of ours that makes the calls a vector tells it to.
+//! A [`Peer`] of this library that makes the calls of a vector.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::wire_format::Speech;
 /// How long the handler of a request may take to start.
 const HANDLER_LIMIT: Duration = Duration::from_secs(5);
 
-/// A peer of ours on its own end of a wire. It serves the fixture's methods too.
+/// A peer of this library on one end of a connection. It serves the fixture's methods too.
 pub struct PeerCaller {
     peer: Peer,
     fixture: Fixture,
@@ -39,17 +39,17 @@ struct Running {
 }
 
 impl PeerCaller {
-    /// A peer that serves this fixture's methods, on its own end of a wire.
+    /// Creates a peer that serves this fixture's methods on this link.
     ///
     /// # Errors
-    /// The peer could not be attached.
+    /// If the peer cannot be attached.
     pub fn open(fixture: Fixture, link: Link) -> Result<Self, ConnectionError> {
         let peer = fixture.open(link)?;
         let acknowledges = fixture.dialect().rules().ack == AckStyle::Acknowledged;
         Ok(Self { peer, fixture, acknowledges, calls: HashMap::new() })
     }
 
-    /// The request of the runner's with this id, once its handler runs.
+    /// The context of the runner's request with this id, as soon as its handler runs.
     async fn served(&self, id: &Value) -> Result<CallContext, Trouble> {
         let known = RequestId::from_json(&id.to_string())
             .map_err(|error| Trouble::Failed(format!("{id} is no id of a request: {error}")))?;
@@ -112,7 +112,7 @@ impl Caller for PeerCaller {
     }
 
     async fn drop_call(&mut self, name: &str) -> Result<(), Trouble> {
-        // The call lives in its task; it is dropped when the task is.
+        // The call is owned by its task and is dropped with it.
         let running = self.named(name)?;
         running.ended.abort();
         let _dropped = (&mut running.ended).await;
@@ -131,7 +131,7 @@ impl Caller for PeerCaller {
     async fn shutdown(&mut self) -> Result<(), Trouble> {
         let (peer, drain) = (self.peer.clone(), self.fixture.drain_deadline());
         let mut shutdown = Box::pin(async move { peer.shutdown(drain).await });
-        // The first poll begins it; what is left is only the waiting.
+        // The first poll starts the shutdown. The rest of the future only waits.
         let begun = poll_fn(|cx| Poll::Ready(shutdown.as_mut().poll(cx))).await;
         if begun.is_pending() {
             tokio::spawn(shutdown);
@@ -157,7 +157,7 @@ async fn end_of(mut call: Call<Value>, acknowledges: bool) -> Ended {
         Outcome::Disconnected { may_have_run } => {
             Ended { may_have_run: Some(may_have_run), ..Ended::new(OutcomeWord::Disconnected) }
         }
-        // The enum may grow; an outcome this runner does not know matches no step.
+        // The enum is non-exhaustive. An outcome that this runner does not know matches no step.
         _ => Ended::new(OutcomeWord::Failed),
     };
     ended.acked = acked;

@@ -1,4 +1,5 @@
-//! What is a foreign peer's own affair: what it asks and notifies beside the vector, and how it spells a silence.
+//! Frames that a foreign peer may send in addition to the vector: its own requests and notifications, and its form of
+//! a missing answer.
 
 use serde_json::Value;
 
@@ -8,7 +9,7 @@ use super::subject::{Abilities, Subject};
 use crate::wire_format::Shape;
 
 impl<S: Subject> Play<'_, S> {
-    /// A foreign peer may notify and ask what it likes beside the vector.
+    /// Whether the frame is an additional notification or request of a foreign peer, which is allowed.
     pub(super) async fn passes_over(&mut self, frame: &Value) -> Result<bool, Stop> {
         let speech = self.speech()?;
         if !self.is_foreign() {
@@ -25,7 +26,8 @@ impl<S: Subject> Play<'_, S> {
         }
     }
 
-    /// A foreign peer may ask things no vector knows of: they are refused, so that it can go on.
+    /// Whether the frame is a request that the vector does not contain, or the cancel of one. The request is refused,
+    /// so that the peer can continue.
     pub(super) async fn is_the_peers_own_affair(&mut self, frame: &Value) -> Result<bool, Stop> {
         let speech = self.speech()?;
         let Some(translator) = self.translator.as_ref().filter(|translator| translator.is_foreign()) else {
@@ -45,7 +47,8 @@ impl<S: Subject> Play<'_, S> {
         }
     }
 
-    /// Says no, but to a ping, which must be answered. Once our half is closed there is no way left to say anything.
+    /// Refuses a request, except a ping, which must be answered. After this side has closed its output, no answer can
+    /// be sent.
     async fn decline(&mut self, id: Value, method: &str) -> Result<(), Stop> {
         if self.line()?.closed == Closed::No {
             let speech = self.speech()?;
@@ -59,11 +62,11 @@ impl<S: Subject> Play<'_, S> {
         Ok(())
     }
 
-    /// A POST that is answered in JSON cannot end in silence: -32800 is how a cancelled one says it, once.
+    /// A POST that is answered in JSON cannot end without an answer. A cancelled one has the error -32800, once.
     pub(super) fn spells_silence(&mut self, frame: &Value) -> Result<bool, Stop> {
         let speech = self.speech()?;
         let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
-        // The wire of exchanges in a session.
+        // The transport with exchanges in a session.
         let by_post = !ordered && !exchange_scoped;
         let code = frame.pointer("/error/code").and_then(Value::as_i64);
         if !(by_post && self.is_foreign() && speech.owes_silence() && code == Some(-32800)) {
@@ -76,20 +79,20 @@ impl<S: Subject> Play<'_, S> {
         Ok(cancelled.is_some())
     }
 
-    /// What may be the answer that is waited for, under another id or in another form.
+    /// Describes a frame that may be the awaited answer with another id or in another form.
     fn came_meanwhile(&self) -> String {
         let (Some(speech), Ok(line)) = (self.speech, self.line()) else { return String::new() };
         let is_answer = |frame: &&Value| matches!(speech.shape(frame), Shape::Answer { .. } | Shape::Other);
-        // The latest is the likeliest.
+        // The latest is the most likely one.
         line.inbox
             .iter()
             .rfind(is_answer)
             .map_or_else(String::new, |frame| format!("; meanwhile this came: {frame}"))
     }
 
-    /// Breaks at once where the wire has told that one of these requests will not be answered.
+    /// Fails at once if the transport has reported that one of these requests will not be answered.
     pub(super) fn can_come(&self, what: &str, awaited: &[Value]) -> Result<(), Stop> {
-        // Under no id answers come to requests that were not understood, each on an exchange of its own.
+        // Answers without an id belong to requests that were not understood. Each has a separate exchange.
         let mut known = self.line()?.unanswered.iter().filter(|(id, _)| !id.is_null());
         match known.find(|(id, _)| awaited.contains(id)) {
             Some((_, why)) => Err(Stop::Broke(format!("{what} cannot come: {why}{}", self.came_meanwhile()))),

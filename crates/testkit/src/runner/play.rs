@@ -45,22 +45,22 @@ pub(crate) struct Play<'a, S> {
     pub(crate) bindings: Bindings,
     pub(crate) trace: Vec<TraceLine>,
     pub(crate) outcomes: Outcomes,
-    /// Requests of the runner's own so far.
+    /// The number of the runner's own requests.
     own: u64,
-    /// Barriers that were calls of the subject.
+    /// The number of barriers that were calls of the subject.
     barriers: u64,
-    /// Echoes of the runner's own that the fixture counts as handlers.
+    /// The number of the runner's echoes that the fixture counts as handlers.
     echoes: u64,
     baseline: Work,
-    /// When the step that runs has taken too long.
+    /// The deadline of the current step.
     pub(super) until: Instant,
     pub(crate) cancel_at: Option<Instant>,
     pub(crate) cancel: Option<Duration>,
-    /// What the vector asks, read once.
+    /// The requirements of the vector, derived once.
     pub(super) asks: Asks,
-    /// Requests of a foreign peer's own: refused, but for a ping.
+    /// Requests of a foreign peer that were refused. A ping is answered.
     pub(super) refused: Vec<Value>,
-    /// Requests that were cancelled and owe silence.
+    /// Requests that were cancelled and must not be answered.
     pub(super) silenced: Vec<Value>,
 }
 
@@ -138,7 +138,7 @@ impl<'a, S: Subject> Play<'a, S> {
             *at += 1;
             self.until = self.subject.now() + self.settings.deadline;
             match (step, steps.peek()) {
-                // Which of the two comes first is the peer's own affair.
+                // A foreign peer may send either of the two first.
                 (Step::Expect(ack), Some(Step::Expect(answer))) if self.is_foreign() && is_ack(ack) => {
                     self.expect_any_order(&[ack.clone(), answer.clone()]).await?;
                     steps.next();
@@ -158,7 +158,7 @@ impl<'a, S: Subject> Play<'a, S> {
         self.nothing_is_left().await
     }
 
-    /// Frames nobody asked for are a fault: a second answer, a cancel too many.
+    /// Unexpected frames are errors: a second answer, an extra cancel.
     async fn nothing_is_left(&mut self) -> Result<(), Stop> {
         for index in 0..self.lines.len() {
             self.current = index;
@@ -177,7 +177,7 @@ impl<'a, S: Subject> Play<'a, S> {
         self.ask_for_handlers().await
     }
 
-    /// The fixture's own word on which handlers ran, where it serves and can still be asked.
+    /// Asks the fixture which handlers ran, if it serves and can still be asked.
     async fn ask_for_handlers(&mut self) -> Result<(), Stop> {
         let serves = self.scenario.vector.role == Part::Serve && !self.is_foreign();
         if !serves || self.line()?.closed != Closed::No || !self.can_barrier() {
@@ -197,7 +197,7 @@ impl<'a, S: Subject> Play<'a, S> {
                 self.outcomes.handled(handled);
                 return Ok(());
             }
-            // Only the last look is worth reading.
+            // Only the last request for counters is kept in the trace.
             if self.trace.len() == before + 2 {
                 self.trace.truncate(before);
             }
@@ -215,7 +215,7 @@ impl<'a, S: Subject> Play<'a, S> {
         has_quick && !steps.iter().any(|step| matches!(step, Step::Shutdown(_)))
     }
 
-    /// A request of the runner's own; other frames that come meanwhile are kept.
+    /// Sends a request of the runner. Other frames that arrive meanwhile are kept.
     pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<Value, Stop> {
         self.own += 1;
         let id = format!("runner-{}", self.own);
@@ -236,10 +236,10 @@ impl<'a, S: Subject> Play<'a, S> {
         self.send(vec![frame]).await
     }
 
-    /// What was sent before has been read, and what the subject sent before this is in the inbox.
+    /// After it the subject has read what was sent before, and what the subject sent before is in the inbox.
     pub(crate) async fn barrier(&mut self) -> Result<(), Stop> {
         if self.scenario.vector.role == Part::Call {
-            // The answer to a call may overtake what was sent before; what goes the same way does not.
+            // The answer to a call may overtake earlier frames. A frame in the same direction does not.
             let Abilities { ordered, exchange_scoped, .. } = self.subject.abilities();
             if !ordered && !exchange_scoped {
                 self.request("test/echo", json!({"value": "barrier"})).await?;
@@ -257,12 +257,12 @@ impl<'a, S: Subject> Play<'a, S> {
         Ok(())
     }
 
-    /// Whether there is anything to look at: a foreign peer's frames are judged without it too.
+    /// Whether there are counters to read. The frames of a foreign peer are checked without them too.
     fn has_witness(&self) -> bool {
         self.settings.profile.as_ref().is_none_or(|profile| profile.witness.is_some())
     }
 
-    /// The counters now; `None` if the subject refused to say.
+    /// The counters now. `None`: the subject refused the request.
     async fn stats(&mut self) -> Result<Option<Work>, Stop> {
         let witness = self.settings.profile.as_ref().and_then(|profile| profile.witness.as_ref());
         let (method, params) = match witness {
@@ -290,7 +290,7 @@ impl<'a, S: Subject> Play<'a, S> {
                 None => Some("the counters were refused".to_owned()),
             };
             let Some(difference) = difference else {
-                // Where silence is owed, the witness is what shows that the cancel worked.
+                // If no answer is allowed, the witness shows that the cancel worked.
                 if wanted.cancelled.is_some_and(|count| count > 0) {
                     self.cancel_showed();
                 }
@@ -299,7 +299,8 @@ impl<'a, S: Subject> Play<'a, S> {
             if self.subject.now() >= until {
                 return Err(Stop::Broke(format!("after {:?} {difference}", self.settings.deadline)));
             }
-            // Between the first look and the last one, those that came to the same are not worth reading.
+            // Of the requests for counters between the first and the last, those with the same result are removed
+            // from the trace.
             looks += 1;
             if looks > 1 && self.trace.len() == before + 2 {
                 self.trace.truncate(before);
@@ -308,7 +309,7 @@ impl<'a, S: Subject> Play<'a, S> {
         }
     }
 
-    /// What was sent last as a cancel has shown its effect.
+    /// The last cancel has had a visible effect.
     pub(crate) fn cancel_showed(&mut self) {
         if let (Some(at), None) = (self.cancel_at, self.cancel) {
             self.cancel = Some(self.subject.now().saturating_duration_since(at));
@@ -333,7 +334,7 @@ impl<'a, S: Subject> Play<'a, S> {
     }
 }
 
-/// Wants ABP's acknowledgement of a cancel.
+/// Whether the pattern expects ABP's acknowledgement of a cancel.
 fn is_ack(pattern: &Value) -> bool {
     pattern.get("type").is_some_and(|kind| kind == "capabilities/cancel-result")
 }

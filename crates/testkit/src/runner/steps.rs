@@ -1,4 +1,4 @@
-//! What each step of a vector does.
+//! The implementation of each step of a vector.
 
 use serde_json::Value;
 
@@ -267,7 +267,7 @@ impl<S: Subject> Play<'_, S> {
         Err(first.unwrap_or_default())
     }
 
-    /// The requests that these patterns want the answers of.
+    /// The requests whose answers these patterns expect.
     fn answered_by<'v>(&self, patterns: impl IntoIterator<Item = &'v Value>) -> Result<Vec<Value>, Stop> {
         let speech = self.speech()?;
         let answered = |pattern: &Value| match speech.shape(&self.bindings.fill(pattern)) {
@@ -287,7 +287,7 @@ impl<S: Subject> Play<'_, S> {
     }
 }
 
-/// An answer that its cancel brought about, in whatever words.
+/// Whether the answer is the result of a cancel, in any form.
 fn says_cancelled(frame: &Value) -> bool {
     let code = frame.pointer("/error/code").and_then(Value::as_i64);
     let flag = |pointer: &str| frame.pointer(pointer).and_then(Value::as_bool) == Some(true);

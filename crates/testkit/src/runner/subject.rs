@@ -1,4 +1,4 @@
-//! Whom a vector is played against.
+//! The subjects of vectors.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -11,34 +11,34 @@ use crate::step::{CallStep, CancelWord, OutcomeWord};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Line(pub usize);
 
-/// What came on a line.
+/// An event on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A frame, as text.
     Frame(String),
-    /// Something that is no frame; the words say what.
+    /// An event that is not a frame, with a description.
     Noise(String),
-    /// On a wire of exchanges, what a request went out on has ended without an answer.
+    /// On a transport of exchanges: the exchange of a request has ended without an answer.
     Unanswered {
-        /// The request. `null`: it carried none, or one that was answered.
+        /// The request. `null`: the exchange had none, or an answered one.
         id: Value,
-        /// What the wire says of that. `None`: a request of the same id is still open.
+        /// The transport's reason. `None`: a request with the same id is still open.
         why: Option<String>,
     },
-    /// On a wire of exchanges, the subject has given up the exchange of this request. `null`: it carried none.
+    /// On a transport of exchanges: the subject has closed the exchange of this request. `null`: it had none.
     GivenUp(Value),
-    /// The subject closed the line; the words say how, if it was not in good order.
+    /// The subject closed the connection, with a description if it was not a regular close.
     Closed(Option<String>),
-    /// Nothing in the time given.
+    /// Nothing within the given time.
     Nothing,
 }
 
-/// Why a subject did not do what a step asks.
+/// Why a subject did not do what a step requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It cannot, and nobody says it should: the vector is not asked.
+    /// It cannot, and it need not: the vector is not played.
     Unable(String),
-    /// It should have.
+    /// It should have done it.
     Failed(String),
 }
 
@@ -48,22 +48,22 @@ pub enum Trouble {
 pub struct Ended {
     /// The outcome.
     pub outcome: OutcomeWord,
-    /// For a cancelled call: the peer confirmed it.
+    /// For a cancelled call: whether the peer confirmed it.
     pub confirmed: Option<bool>,
-    /// For a cancelled call: the kind of its first cause, in small letters.
+    /// For a cancelled call: the kind of its first cause, in lower case.
     pub cause: Option<String>,
     /// The value.
     pub value: Option<Value>,
     /// The error's code.
     pub code: Option<i64>,
-    /// For a lost call: it had been written.
+    /// For a lost call: whether it had been written.
     pub may_have_run: Option<bool>,
-    /// What the peer said of the cancel, where cancels are acknowledged.
+    /// The peer's acknowledgement of the cancel, if the dialect has acknowledgements.
     pub acked: Option<bool>,
 }
 
 impl Ended {
-    /// An outcome of which nothing more is known.
+    /// An outcome without further details.
     #[must_use]
     pub const fn new(outcome: OutcomeWord) -> Self {
         Self {
@@ -78,33 +78,33 @@ impl Ended {
     }
 }
 
-/// What a subject can be asked.
+/// What a subject supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent abilities, each named where it is set")]
 pub struct Abilities {
-    /// More than one connection to the same fixture can be open.
+    /// Whether more than one connection to the same fixture can be open.
     pub many_lines: bool,
-    /// Its input can be ended while its output stays open.
+    /// Whether its input can be ended while its output stays open.
     pub half_close: bool,
-    /// It makes calls when it is told to (role `call`).
+    /// Whether it makes calls on request (role `call`).
     pub calls: bool,
-    /// It is set up with the vector's options.
+    /// Whether it is configured with the vector's options.
     pub options: bool,
-    /// Its wire keeps the order of frames.
+    /// Whether its transport keeps the order of frames.
     pub ordered: bool,
-    /// Its wire may carry batches.
+    /// Whether its transport may carry batches.
     pub batches: bool,
-    /// Anything can be said on a fresh line; else the dialect's usual opening has to come first.
+    /// Whether any frame can be sent on a new connection. Otherwise the dialect's usual opening must come first.
     pub bare: bool,
-    /// Its wire's ids mean nothing beyond their exchange, so that closing the exchange is its cancel.
+    /// Whether its ids belong to an exchange, so that closing the exchange is the cancel.
     pub exchange_scoped: bool,
 }
 
-/// Whom a vector is played against: the bare machine, a wire, a foreign peer, a `Peer` of ours.
+/// The party that a vector tests: the bare machine, a transport, a foreign peer, a `Peer` of this library.
 ///
-/// The methods about calls are for role `call`; a subject that makes no calls keeps the provided ones.
+/// The methods about calls are for role `call`. A subject that makes no calls keeps the provided ones.
 pub trait Subject: Send {
-    /// What it can be asked.
+    /// What it supports.
     fn abilities(&self) -> Abilities;
 
     /// The subject's time.
@@ -116,7 +116,7 @@ pub trait Subject: Send {
     /// Sends frames in one write.
     fn send(&mut self, line: Line, frames: Vec<String>) -> impl Future<Output = Result<(), Trouble>> + Send;
 
-    /// The next thing that comes, waiting this long at most.
+    /// Waits at most this long for the next event.
     fn recv(&mut self, line: Line, within: Duration) -> impl Future<Output = Seen> + Send;
 
     /// Ends the subject's input.
@@ -125,7 +125,7 @@ pub trait Subject: Send {
     /// Closes the connection.
     fn disconnect(&mut self, line: Line) -> impl Future<Output = Result<(), Trouble>> + Send;
 
-    /// Lets a little time pass between two looks at a counter.
+    /// Waits briefly between two reads of a counter.
     fn pause(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Makes a call.
@@ -134,7 +134,7 @@ pub trait Subject: Send {
         async { Err(makes_no_calls()) }
     }
 
-    /// Cancels a call; says what the canceller said.
+    /// Cancels a call and returns the canceller's result.
     fn cancel_call(
         &mut self,
         name: &str,
@@ -150,7 +150,7 @@ pub trait Subject: Send {
         async { Err(makes_no_calls()) }
     }
 
-    /// How a call ended, waiting this long at most; `None`: it has not.
+    /// Waits at most this long and returns how a call ended. `None`: it has not ended.
     fn outcome(
         &mut self,
         name: &str,
@@ -160,7 +160,7 @@ pub trait Subject: Send {
         async { Err(makes_no_calls()) }
     }
 
-    /// Begins the shutdown and does not wait for it.
+    /// Starts the shutdown and does not wait for it.
     fn shutdown(&mut self, line: Line) -> impl Future<Output = Result<(), Trouble>> + Send {
         let _ = line;
         async { Err(makes_no_calls()) }

@@ -1,4 +1,5 @@
-//! Vectors in the words of a foreign peer: requests of the fixture become the profile's, and so do their answers.
+//! Translation of vectors for a foreign peer: requests of the fixture become those of the profile, and so do their
+//! answers.
 
 use serde_json::{Map, Value, json};
 
@@ -7,19 +8,19 @@ use crate::profile::{CancelledForm, Profile, ProfileRequest, RequestKind};
 use crate::requirements::Asks;
 use crate::wire_format::{Shape, Speech};
 
-/// Translates one play. Without a profile nothing is changed.
+/// Translates one play. Without a profile it changes nothing.
 #[derive(Debug)]
 pub(crate) struct Translator<'a> {
     speech: Speech,
     profile: Option<&'a Profile>,
-    /// Requests sent so far and what they stand for.
+    /// The requests that were sent, and the kinds that they have.
     sent: Vec<(Value, RequestKind, Words)>,
 }
 
-/// In whose words a request was sent.
+/// Whose params and results a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Words {
-    /// The peer serves the fixture's own method, so the vector's params and results are its own.
+    /// The peer serves the fixture's method, so the vector's params and results apply.
     Vectors,
     Profiles,
 }
@@ -37,7 +38,7 @@ impl<'a> Translator<'a> {
         self.profile?.requests.get(&kind)
     }
 
-    /// A frame to be sent, its captures already filled in.
+    /// Translates a frame before it is sent. Its captures are already filled in.
     pub(crate) fn outgoing(&mut self, frame: Value, bindings: &Bindings) -> Value {
         let Shape::Request { id, method } = self.speech.shape(&frame) else {
             return frame;
@@ -56,7 +57,7 @@ impl<'a> Translator<'a> {
         self.speech.with_method(&frame, &request.method, &bindings.fill(&request.params))
     }
 
-    /// What may come where a vector wants this pattern. Ids in it are filled in already.
+    /// Returns the patterns that are allowed in place of this pattern. Its ids are already filled in.
     pub(crate) fn incoming(&self, pattern: &Value) -> Vec<Value> {
         if self.profile.is_none() {
             return vec![pattern.clone()];
@@ -70,7 +71,7 @@ impl<'a> Translator<'a> {
                     }
                     Some((request, words)) => {
                         let mut forms = answers(pattern, Some(request), words);
-                        // It need not wait for who does not listen.
+                        // The answer need not wait for a handler that ignores its cancel.
                         if sent.is_some_and(|(_, kind, _)| *kind == RequestKind::Deaf) {
                             forms.extend(answers(&cancelled(pattern), Some(request), words));
                         }
@@ -96,7 +97,8 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// What the peer's own nested request asks of its client, where that was sent in place of the vector's.
+    /// The request that the peer's nested request sends to its client, if the nested request was sent in place of the
+    /// vector's.
     fn child(&self) -> Option<&'a str> {
         let was_sent = self
             .sent
@@ -106,7 +108,7 @@ impl<'a> Translator<'a> {
         was_sent.then_some(child.method.as_str())
     }
 
-    /// Whether the vector waits for requests with this method: others are the peer's own affair.
+    /// Whether the vector expects requests with this method. Others are the peer's own choice.
     pub(crate) fn waits_for(&self, method: &str, asks: &Asks) -> bool {
         let nested = asks.methods.contains("test/nested");
         match self.child() {
@@ -118,7 +120,7 @@ impl<'a> Translator<'a> {
     }
 }
 
-/// What the fixture's `test/progress` notifies, in any dialect.
+/// The notifications of the fixture's `test/progress`, in any dialect.
 const PROGRESS: [&str; 3] = ["test/tick", "notifications/progress", "progress"];
 
 fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> Vec<Value> {
@@ -153,7 +155,8 @@ fn answers(pattern: &Value, request: Option<&ProfileRequest>, words: Words) -> V
     }
 }
 
-/// The pattern of the answer that says of the same request that it was cancelled; as it is where that is no answer.
+/// The pattern of the answer that reports the same request as cancelled. A pattern that is not an answer is returned
+/// unchanged.
 fn cancelled(pattern: &Value) -> Value {
     let mut pattern = pattern.clone();
     if let Some(members) = pattern.as_object_mut()
@@ -164,7 +167,7 @@ fn cancelled(pattern: &Value) -> Value {
     pattern
 }
 
-/// The pattern of a failure in the peer's own way.
+/// The pattern of a failure with any code.
 fn with_any_code(pattern: &Value) -> Value {
     let mut pattern = pattern.clone();
     if let Some(code) = pattern.pointer_mut("/error/code") {
@@ -173,7 +176,7 @@ fn with_any_code(pattern: &Value) -> Value {
     pattern
 }
 
-/// The pattern that asks for an error's code, and for some message in place of the fixture's.
+/// The pattern with the error's code, and with any message instead of the fixture's.
 fn by_code(pattern: &Value) -> Value {
     let mut pattern = pattern.clone();
     for place in ["/error/message", "/payload/error/message"] {
@@ -181,14 +184,14 @@ fn by_code(pattern: &Value) -> Value {
             *message = json!("$string");
         }
     }
-    // What may be asked again is the peer's own opinion.
+    // Whether a request may be retried is the peer's own choice.
     if let Some(error) = pattern.pointer_mut("/payload/error").and_then(Value::as_object_mut) {
         error.remove("retryable");
     }
     pattern
 }
 
-/// What a peer says beside a result or an error that is not there.
+/// Removes a `null` result or error, which some peers send in addition.
 pub(crate) fn without_what_is_null(frame: &mut Value) {
     let Some(members) = frame.as_object_mut() else { return };
     let is_null = |name: &str| members.get(name).is_some_and(Value::is_null);
@@ -200,7 +203,7 @@ pub(crate) fn without_what_is_null(frame: &mut Value) {
     members.remove(spare);
 }
 
-/// The pattern that asks for these members and allows others.
+/// The pattern that requires these members and allows others.
 pub(crate) fn subset(value: &Value) -> Value {
     match value {
         Value::Object(members) if members.contains_key("$one_of") => {

@@ -1,4 +1,4 @@
-//! What came of playing a vector.
+//! The result of playing a vector.
 
 use std::time::Duration;
 
@@ -6,57 +6,57 @@ use serde::Serialize;
 
 use super::outcomes::Outcomes;
 
-/// The result of one vector, with all that was sent and received.
+/// The result of one vector, with everything that was sent and received.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Played {
-    /// Whether it held.
+    /// Whether it passed.
     pub verdict: Verdict,
     /// What was sent and received, in order.
     pub trace: Vec<TraceLine>,
-    /// From the cancel to what showed that it had worked.
+    /// The time from the cancel to its first visible effect.
     pub cancel: Option<Duration>,
-    /// What came of each request, in words that no wire changes.
+    /// The result of each request, in a form that is the same on every transport.
     pub outcomes: Outcomes,
 }
 
-/// Whether a vector held.
+/// Whether a vector passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All steps went as they should.
+    /// All steps passed.
     Held,
-    /// One did not.
+    /// A step failed.
     Broke {
-        /// What was wanted and what came.
+        /// The expected and the actual result.
         why: String,
-        /// Which step, counted from 1; 0: the opening; one past the last: the end.
+        /// The number of the step, from 1. 0: the opening; one above the last: the end.
         step: usize,
     },
-    /// It could not be asked of this subject.
+    /// It cannot be played against this subject.
     NotAsked {
         /// Why not.
         why: String,
     },
 }
 
-/// One frame that went over a line.
+/// One frame on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TraceLine {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// What, as text.
+    /// The content, as text.
     pub text: String,
 }
 
 impl TraceLine {
-    /// One frame.
+    /// Creates the line of one frame.
     pub fn new(direction: Direction, text: impl Into<String>) -> Self {
         Self { direction, text: text.into() }
     }
 }
 
-/// Which way a frame went, seen from the runner.
+/// The direction of a frame, seen from the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

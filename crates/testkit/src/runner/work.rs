@@ -1,4 +1,4 @@
-//! The fixture's counters, as a vector counts them.
+//! The fixture's counters in the form that a vector uses.
 
 use serde_json::Value;
 
@@ -28,8 +28,9 @@ pub(crate) fn read(result: &Value, witness: Option<&Witness>) -> Work {
     }
 }
 
-/// What is counted since `baseline`, without `own` echoes of the runner. Gauges stay as they are, but for what ran at a
-/// foreign peer before: one that runs already may be at work for others, or still for a vector it broke.
+/// Returns the counts since `baseline`, without `own` echoes of the runner. Gauges are not changed, except by what
+/// ran at a foreign peer before: a peer that already runs may do work for other clients or still for a vector that it
+/// failed.
 pub(crate) fn since(now: Work, baseline: Work, own: u64, shown: Shown) -> Work {
     let less = |now: Option<u64>, then: Option<u64>, own: u64| {
         now.map(|now| now.saturating_sub(then.unwrap_or_default()).saturating_sub(own))
@@ -48,7 +49,7 @@ pub(crate) fn since(now: Work, baseline: Work, own: u64, shown: Shown) -> Work {
     }
 }
 
-/// The first counter that is not as wanted. A foreign peer need not show all of them.
+/// The first counter that differs. A foreign peer need not have all of them.
 pub(crate) fn difference(wanted: Work, seen: Work, all: Shown) -> Option<String> {
     let pairs = [
         ("started", wanted.started, seen.started),
@@ -69,11 +70,11 @@ pub(crate) fn difference(wanted: Work, seen: Work, all: Shown) -> Option<String>
     })
 }
 
-/// Which counters a subject shows.
+/// Which counters a subject has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// All of them.
     All,
-    /// Those its profile names.
+    /// Those that its profile names.
     Some,
 }

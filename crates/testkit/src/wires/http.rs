@@ -1,4 +1,4 @@
-//! HTTP on a free port of the loopback interface, in each binding.
+//! HTTP on a free port of the loopback interface, with each binding.
 
 use std::pin::Pin;
 
@@ -13,14 +13,14 @@ use super::loopback::Loopback;
 use super::{Reached, Wire};
 use crate::vector::Scenario;
 
-/// A binding: the server's side of it, and the client's.
+/// A binding: its server side and its client side.
 pub(super) struct Http<B, T> {
     server: fn() -> B,
     client: fn(HttpClient) -> T,
 }
 
-/// Any message opens a session here, so that what may be said before a handshake is asked of every protocol; and frames are
-/// sent in order, as the scenarios write them down.
+/// Any message opens a session here, so that scenarios without a handshake run in every protocol. Frames are sent in
+/// order, as the scenarios list them.
 pub(super) const STREAMABLE: Http<Streamable, StreamableTransport> = Http {
     server: || Streamable::new().opened_by_any_message(),
     client: |client| StreamableTransport::new(client).in_order(),
@@ -30,7 +30,7 @@ pub(super) const STREAMABLE: Http<Streamable, StreamableTransport> = Http {
 pub(super) const STATELESS: Http<Stateless, StatelessTransport> =
     Http { server: Stateless::new, client: StatelessTransport::new };
 
-/// In HTTP/2, as its protocol asks.
+/// In HTTP/2, as its protocol requires.
 pub(super) const ACP: Http<Acp, AcpTransport> = Http { server: Acp::new, client: AcpTransport::new };
 
 impl<B: ServerBinding + Send, T: Transport + Clone> Http<B, T> {

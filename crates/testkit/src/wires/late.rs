@@ -1,4 +1,4 @@
-//! The server's end of a connection that is there only once something was sent on it, as with sessions over HTTP.
+//! The server's end of a connection that exists only after something was sent on it, such as a session over HTTP.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use rescind_core::{
     RejectReason, Sender, TransportError, TransportErrorKind, TransportEvent, Unsupported,
 };
 
-/// The first link that comes out of this listener, which is kept with it.
+/// The first link that this listener accepts. The listener is kept with it.
 pub(super) fn late(listener: Pin<Box<dyn Listener>>, traits: Capabilities) -> Link {
     let both = Late(Arc::new(Mutex::new(State { listener, link: None, sender: None })));
     Link::new(both.clone(), both, traits, PeerInfo::default())
@@ -21,7 +21,7 @@ struct Late(Arc<Mutex<State>>);
 struct State {
     listener: Pin<Box<dyn Listener>>,
     link: Option<Link>,
-    /// Waits for the link.
+    /// The waker of the sender, which waits for the link.
     sender: Option<Waker>,
 }
 

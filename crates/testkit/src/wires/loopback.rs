@@ -1,4 +1,4 @@
-//! What the wires that listen share: the fixture behind a listener of its own, in this process.
+//! The common part of the transports that listen: the fixture behind a listener in this process.
 
 use std::pin::Pin;
 
@@ -9,14 +9,14 @@ use super::Reached;
 use crate::fixture::Fixture;
 use crate::runner::LinkSubject;
 
-/// A listener, and the way to it.
+/// A listener and the transport that connects to it.
 pub(super) struct Loopback {
     pub(super) listener: Pin<Box<dyn Listener>>,
     pub(super) transport: Box<dyn Fn() -> Box<dyn Transport> + Send>,
 }
 
 impl Loopback {
-    /// Serves this fixture to whoever connects, until the end is awaited or dropped.
+    /// Serves this fixture to all clients until the end is awaited or dropped.
     pub(super) fn reach(self, fixture: Fixture) -> Reached {
         let Self { listener, transport } = self;
         let serving = Serving(tokio::spawn(serve_all(fixture, listener)));
@@ -33,7 +33,7 @@ impl Loopback {
         Reached { subject, end: Box::pin(end) }
     }
 
-    /// The client's end of a connection, and the server's.
+    /// The client's end of a connection and the server's end.
     pub(super) async fn pair(mut self) -> Result<(Link, Link), String> {
         let accepted = self.listener.accept();
         let (near, far) = tokio::join!((self.transport)().open(), accepted);
@@ -46,13 +46,13 @@ impl Loopback {
 async fn serve_all(fixture: Fixture, mut listener: Pin<Box<dyn Listener>>) {
     while let Some(accepted) = listener.accept().await {
         if let Ok(link) = accepted {
-            // What a connection that does not open means for the scenario, the scenario says.
+            // The scenario decides whether a connection that does not open is an error.
             let _peer = fixture.serve(link);
         }
     }
 }
 
-/// Ends with this.
+/// Aborts the task when it is dropped.
 struct Serving(JoinHandle<()>);
 
 impl Drop for Serving {

@@ -1,4 +1,4 @@
-//! Both ends in this process, without a system between them.
+//! Both ends in this process, in memory.
 
 use rescind_core::{BoxFuture, Link, memory_pair};
 

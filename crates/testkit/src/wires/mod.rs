@@ -1,8 +1,8 @@
-//! Every vector on every wire: what `rescind matrix` plays, and tests with it. Feature `wires`.
+//! Every vector on every transport: used by `rescind matrix` and by tests. Feature `wires`.
 //!
-//! Each play has a fixture and a connection of its own. A wire is one file here, which says how to reach a fresh
-//! fixture over it and how to give a caller of ours one end of it; what it carries, and what it cannot be asked, is one
-//! row of `ROWS`. A cell without a play is explicit: it says why.
+//! Each play has a separate fixture and connection. A wire is one file here: it connects to a new fixture over its
+//! transport and gives a caller one end of a connection. One row of `ROWS` lists the dialects that it carries and
+//! what it cannot do. A cell without a play always has a reason.
 
 mod http;
 mod late;
@@ -103,21 +103,21 @@ struct Row {
     name: &'static str,
     carries: fn(&str) -> bool,
     kind: Kind,
-    /// What no scenario can ask of it, and why.
+    /// Features that no scenario can use on it, with the reason.
     lacks: &'static [(Lack, &'static str)],
     wire: fn(&Program) -> Box<dyn Wire>,
 }
 
-/// What a wire makes of the order of frames and of ids; where protocols differ by it, a vector says what it needs.
+/// How a wire orders frames and scopes ids. A vector states its needs if protocols differ in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Frames keep their order, and ids belong to the connection.
     Connection,
-    /// Each frame is a post of its own, without order; ids belong to the session.
+    /// Each frame is a separate post, without order. Ids belong to the session.
     Posts,
-    /// The same, and its opening has to come first.
+    /// The same, and the opening must come first.
     Opened,
-    /// Each frame is a post of its own, and so is the space of its ids.
+    /// Each frame is a separate post. Ids belong to the post.
     Exchanges,
 }
 
@@ -144,9 +144,9 @@ impl Kind {
 /// What a wire may not be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
-    /// End one direction alone.
+    /// Ending one direction alone.
     HalfClose,
-    /// Connect again to the same agent.
+    /// Connecting again to the same agent.
     ManySessions,
 }
 
@@ -156,27 +156,27 @@ fn every_dialect(_: &str) -> bool {
 
 /// How a wire is set up for one play.
 trait Wire: Send + Sync {
-    /// A fixture as the scenario wants it, and the way to it.
+    /// Creates a fixture for the scenario and connects to it.
     fn fixture<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<Reached, String>>;
 
-    /// The two ends of one connection: a client's for our caller, a server's for the scenario.
+    /// The two ends of one connection: a client's end for our caller, a server's end for the scenario.
     fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>>;
 }
 
 /// A fixture that serves.
 struct Reached {
     subject: LinkSubject,
-    /// Awaited once the subject is dropped: nothing is left behind.
+    /// Awaited after the subject is dropped, so that nothing is left running.
     end: BoxFuture<'static, ()>,
 }
 
-/// Plays a scenario on a wire. `program` is what the wires that need a process of their own start.
+/// Plays a scenario on a wire. `program` is started by the wires that need a separate process.
 ///
 /// # Errors
-/// There is no such wire, or it could not be set up on this machine.
+/// If there is no such wire, or it cannot be set up on this machine.
 ///
 /// # Cancel safety
-/// Dropping the future ends the play; what it had opened is closed, and a process it had started is ended.
+/// Dropping the future ends the play, closes its connections and ends the process that it started.
 pub async fn play_on(
     wire: &str,
     scenario: &Scenario,
@@ -204,10 +204,10 @@ pub async fn play_on(
     Ok(Cell::new(scenario, row.name, played))
 }
 
-/// Why this scenario is not asked on this wire; `None`: it is.
+/// Why this scenario is not played on this wire. `None`: it is played.
 ///
 /// # Errors
-/// There is no such wire.
+/// If there is no such wire.
 pub fn not_asked(wire: &str, scenario: &Scenario) -> Result<Option<&'static str>, String> {
     Ok(Row::named(wire)?.cannot(scenario))
 }
@@ -222,7 +222,7 @@ impl Row {
         self.lacks.iter().any(|(it, _)| *it == lack)
     }
 
-    /// Why this scenario cannot be asked here.
+    /// Why this scenario cannot be played here. `None`: it can.
     fn cannot(&self, scenario: &Scenario) -> Option<&'static str> {
         if !(self.carries)(scenario.dialect) {
             return Some("this binding does not carry this dialect");
@@ -239,7 +239,7 @@ impl Row {
     }
 }
 
-/// Our own `Peer` on the near end of a wire; the scenario plays the far end.
+/// Our `Peer` on the near end of a wire. The scenario acts on the far end.
 async fn play_calling(
     scenario: &Scenario,
     near: Link,
@@ -261,7 +261,7 @@ async fn play_calling(
     Ok(played)
 }
 
-/// The fixture in this process, set up as the scenario wants it.
+/// The fixture in this process, configured for the scenario.
 fn fixture(scenario: &Scenario) -> Result<Fixture, String> {
     let fixture = Fixture::new(scenario.dialect, scenario.vector.options.clone());
     fixture.ok_or_else(|| no_dialect(scenario))
@@ -276,7 +276,7 @@ fn no_dialect(scenario: &Scenario) -> String {
     format!("there is no dialect {}", scenario.dialect)
 }
 
-/// Opens to this link, once.
+/// Connects to this link, once.
 fn only(link: Link) -> Connect {
     let mut link = Some(link);
     Box::new(move || {
@@ -285,7 +285,7 @@ fn only(link: Link) -> Connect {
     })
 }
 
-/// Where a scenario held on several wires its outcomes are literally the same (I15); a wire with others broke.
+/// If a scenario passed on several wires, its outcomes must be equal (I15). A wire with other outcomes fails.
 pub fn same_on_every_wire(scenario: &Scenario, row: &mut [Cell]) {
     let held: Vec<(&str, &Outcomes)> = row
         .iter()

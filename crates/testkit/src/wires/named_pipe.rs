@@ -1,4 +1,4 @@
-//! A named pipe in the place of this user's own.
+//! A named pipe in this user's directory.
 
 use std::process::id;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::loopback::Loopback;
 use super::{Lack, Reached, Wire, framing_of};
 use crate::vector::Scenario;
 
-/// What no scenario can ask of a pipe.
+/// Features that no scenario can use on a pipe.
 pub(super) const LACKS: &[(Lack, &str)] = if cfg!(windows) {
     &[(Lack::HalfClose, "a Windows pipe closes in both directions at once")]
 } else {

@@ -3,11 +3,11 @@ use std::path::PathBuf;
 
 use rescind_stdio::Command;
 
-/// The program that is started where a wire needs a process of its own.
+/// The program that is started if a wire needs a separate process.
 ///
-/// It is run as `PROGRAM ARG.. fixture --dialect D --listen stdio [--options FILE.json]`, to serve the fixture, and as
-/// `PROGRAM ARG.. relay ADDRESS WORD`, to say the word to a TCP address and then copy between it and its stdin and stdout. The command line `rescind`
-/// is such a program, and a test binary can be its own.
+/// It is run as `PROGRAM ARG.. fixture --dialect D --listen stdio [--options FILE.json]` to serve the fixture, and as
+/// `PROGRAM ARG.. relay ADDRESS WORD` to send the word to a TCP address and then copy between it and its stdin and
+/// stdout. The command line `rescind` is such a program. A test binary can be one too.
 #[derive(Clone, Debug)]
 pub struct Program {
     path: PathBuf,
@@ -15,20 +15,20 @@ pub struct Program {
 }
 
 impl Program {
-    /// This program, without arguments before the others.
+    /// This program, without leading arguments.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), leading: Vec::new() }
     }
 
-    /// The program that runs now.
+    /// The running program.
     ///
     /// # Errors
-    /// The system does not say which file that is.
+    /// If the system does not report its path.
     pub fn this() -> io::Result<Self> {
         Ok(Self::new(std::env::current_exe()?))
     }
 
-    /// One more argument before the others.
+    /// Adds a leading argument.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.leading.push(argument.into());

@@ -1,4 +1,5 @@
-//! The fixture as a process of its own behind its stdin and stdout; a relay, where the scenario plays what is behind.
+//! The fixture as a separate process with stdin and stdout. If the scenario acts as the server, the process is a
+//! relay.
 
 use std::io;
 use std::path::PathBuf;
@@ -53,7 +54,7 @@ impl Wire for Stdio {
         Box::pin(async move { self.start(scenario) })
     }
 
-    /// Our own end is the stdio of a real process, whose other side comes back to us.
+    /// Our end is the stdio of a real process. The other side of that process is connected back to us.
     fn pair<'a>(&'a self, scenario: &'a Scenario) -> BoxFuture<'a, Result<(Link, Link), String>> {
         Box::pin(async move {
             let framing = framing_of(scenario)?;
@@ -74,7 +75,7 @@ impl Wire for Stdio {
     }
 }
 
-/// The connection on which this word comes first. Others are somebody else's, who believes that a port is still theirs.
+/// The connection on which this word arrives first. Other connections come from programs that used this port before.
 async fn who_says(listener: &TcpListener, word: &[u8]) -> io::Result<TcpStream> {
     let mut callers = JoinSet::new();
     loop {
@@ -93,7 +94,7 @@ async fn who_says(listener: &TcpListener, word: &[u8]) -> io::Result<TcpStream> 
     }
 }
 
-/// The options of a vector as a file, gone when this is.
+/// The options of a vector as a file, which is deleted on drop.
 struct OptionsFile(PathBuf);
 
 impl OptionsFile {

@@ -1,4 +1,4 @@
-//! What the tests of this wire share.
+//! The common parts of this transport's tests.
 #![expect(dead_code, reason = "each test program uses a part of it")]
 #![expect(unreachable_pub, reason = "a module of several test programs")]
 
@@ -18,7 +18,7 @@ use rescind_core::{
 };
 use rescind_websocket::{LinkOptions, UpgradeOptions, WebSocketListener, connect};
 
-/// After so long a wait counts as a hang.
+/// A wait of this length counts as a hang.
 pub const HANG: Duration = Duration::from_secs(30);
 
 pub async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
@@ -34,7 +34,7 @@ pub async fn accept(listener: &mut (impl Listener + Unpin)) -> Result<Link, Tran
     in_time("accepting", accepted).await.unwrap()
 }
 
-/// Both ends of a connection over a real socket: the client's, the server's.
+/// Both ends of a connection over a real socket, the client's first.
 pub async fn pair(options: LinkOptions) -> (Link, Link) {
     let mut listener = listen(UpgradeOptions::new().link(options.clone())).await;
     let transport = Box::new(connect(&listener.endpoint().0).options(options));

@@ -1,11 +1,11 @@
-//! An axum application that has a WebSocket among its routes.
+//! An axum application with a WebSocket route.
 
 use axum::Router;
 use axum::routing::{any, get};
 use rescind_websocket::{MountedListener, UpgradeOptions, mount};
 use tokio::task::AbortHandle;
 
-/// Ends the application.
+/// Stops the application on drop.
 pub struct Serving(AbortHandle);
 
 impl Drop for Serving {

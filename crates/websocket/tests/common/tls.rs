@@ -11,10 +11,10 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// How many were made, so that each has a folder of its own.
+/// How many were made, so that each has a separate folder.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A certificate authority of its own and a certificate for loopback, as files that go with it.
+/// A certificate authority and a certificate for loopback, as files that are deleted on drop.
 pub struct Authority {
     folder: PathBuf,
     /// The certificate of a client and its key, in DER.
@@ -62,7 +62,7 @@ impl Authority {
         &self.client.0
     }
 
-    /// A client that shows a certificate of another authority, or its own.
+    /// A client with a certificate of another authority, or of this one.
     pub fn client_of(&self, other: &Self) -> ClientTls {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.file("ca.pem")).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The bare frames of one end, once it has shaken hands.
+//! The raw frames of one end, after the handshake.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio_tungstenite::{accept_async, client_async};
 
 pub(crate) struct RawFrames {
     stream: TcpStream,
-    /// A client masks what it sends.
+    /// A client masks its frames.
     mask: Option<[u8; 4]>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) async fn client(url: &str) -> RawFrames {
     RawFrames { stream: socket.into_inner(), mask: Some([1, 2, 3, 4]) }
 }
 
-/// A server's end, of the first client that comes.
+/// A server's end, for the first client that connects.
 pub(crate) async fn server(socket: TcpListener) -> RawFrames {
     let (stream, _) = socket.accept().await.unwrap();
     let socket = accept_async(stream).await.unwrap();
@@ -31,7 +31,7 @@ pub(crate) async fn server(socket: TcpListener) -> RawFrames {
 }
 
 impl RawBytes for RawFrames {
-    /// One text message in one frame, of a length that needs one byte.
+    /// One text message in one frame, with a length of one byte.
     fn frame(&self, body: &[u8]) -> Vec<u8> {
         let length = u8::try_from(body.len()).unwrap();
         assert!(length < 126, "a body of a few bytes");

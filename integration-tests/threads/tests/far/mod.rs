@@ -1,4 +1,4 @@
-//! The far end of a wire, by hand: it reads frames, answers, and counts.
+//! The far end of a transport, written by hand: it reads frames, answers, and counts.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub enum Way {
     /// At once.
     Answer,
-    /// As cancelled, when its cancel comes.
+    /// As cancelled, when its cancel arrives.
     AnswerWhenCancelled,
 }
 
@@ -19,12 +19,12 @@ pub enum Way {
 pub struct Far {
     link: Link,
     way: Way,
-    /// It goes when it has read the first frame.
+    /// Whether it disconnects after it has read the first frame.
     leaves: bool,
     seen: Seen,
 }
 
-/// What came.
+/// The received frames.
 #[derive(Debug, Default)]
 pub struct Seen {
     calls: BTreeMap<u64, String>,
@@ -32,7 +32,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// No cancel came without its call, before it, or twice.
+    /// Checks that no cancel arrived without its call, before it, or twice.
     pub fn check(&self) {
         for (id, cancels) in &self.cancels {
             assert_eq!(*cancels, 1, "I12: {id} was cancelled {cancels} times");
@@ -45,7 +45,7 @@ impl Far {
         Self { link, way, leaves, seen: Seen::default() }
     }
 
-    /// Reads until the input ends, or it leaves.
+    /// Reads until the input ends or until it disconnects.
     pub async fn run(mut self) -> Seen {
         loop {
             let event = poll_fn(|cx| self.link.rx.as_mut().poll_event(cx)).await;
@@ -95,7 +95,7 @@ impl Far {
             head: FrameInfo { kind: FrameKind::Answer, id: None, method: None },
             last: false,
         };
-        // The near end may have gone.
+        // The near end may be gone.
         let _: Result<(), _> = tx.as_mut().start_send(out);
         let _: Result<(), _> = poll_fn(|cx| tx.as_mut().poll_flush(cx)).await;
     }

@@ -1,4 +1,4 @@
-//! A server without a socket: requests go into its service by hand, and its links to a peer.
+//! A server without a socket: requests are passed to its service, and its links to a peer.
 
 #![expect(dead_code, reason = "each test uses a part of it")]
 
@@ -21,11 +21,11 @@ pub struct Site {
     headers: &'static [(&'static str, &'static str)],
 }
 
-/// What a request was answered with.
+/// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answered {
     pub status: StatusCode,
-    /// The session it opened.
+    /// The session that it opened.
     pub session: Option<String>,
     /// The messages of its body.
     pub messages: Vec<Value>,
@@ -34,7 +34,7 @@ pub struct Answered {
 }
 
 impl Site {
-    /// One whose requests all carry these headers too.
+    /// Creates one whose requests all carry these headers too.
     pub fn new(
         binding: impl ServerBinding,
         headers: &'static [(&'static str, &'static str)],
@@ -43,7 +43,7 @@ impl Site {
         (Self { service, headers }, listener)
     }
 
-    /// A request that has been sent, and is not answered yet.
+    /// A request that has been sent and is not answered yet.
     pub fn send(
         &self,
         method: Method,
@@ -69,17 +69,18 @@ impl Site {
         }
     }
 
-    /// A message, with its answer read to its end.
+    /// Posts a message and reads its whole answer.
     pub async fn post(&self, headers: &[(&str, &str)], message: &Value) -> Answered {
         read(self.send(Method::POST, headers, Some(message)).await, usize::MAX).await
     }
 
-    /// To be served.
+    /// The service, to be served.
     pub fn service(&self) -> HttpService {
         self.service.clone()
     }
 
-    /// Waits until it holds no more than this: sessions, and POSTs whose exchange has not ended. A hang is found as one.
+    /// Waits until the counts of sessions, and of POSTs whose exchange has not ended, satisfy the condition. A hang
+    /// is detected.
     pub fn until_held(&self, is_so: impl Fn((usize, usize)) -> bool) {
         while !is_so(self.service.held()) {
             shuttle::thread::yield_now();
@@ -87,7 +88,7 @@ impl Site {
     }
 }
 
-/// Reads so many messages of an answer, and drops the rest.
+/// Reads this many messages of an answer, and drops the rest.
 pub async fn read(response: Response<ReplyBody>, most: usize) -> Answered {
     let (head, mut body) = response.into_parts();
     let session = head.headers.get("mcp-session-id").or_else(|| head.headers.get("acp-connection-id"));
@@ -113,7 +114,7 @@ pub async fn read(response: Response<ReplyBody>, most: usize) -> Answered {
     answered
 }
 
-/// Begins to wait for an answer, and goes when others had their turn. `Some`: it was there at once.
+/// Begins to wait for an answer, and drops it after other threads have run. `Some`: the answer was ready at once.
 pub async fn leave<F: Future<Output = Response<ReplyBody>>>(answer: F) -> Option<Answered> {
     let mut answer = pin!(answer);
     let response = poll_fn(|cx| match answer.as_mut().poll(cx) {
@@ -128,7 +129,7 @@ pub async fn leave<F: Future<Output = Response<ReplyBody>>>(answer: F) -> Option
     }
 }
 
-/// Drives the next link of a listener.
+/// Attaches the next link of a listener to a peer.
 pub async fn accept(listener: &mut HttpListener, peer: PeerBuilder) -> Peer {
     match listener.accept().await {
         Some(Ok(link)) => match peer.attach(link) {

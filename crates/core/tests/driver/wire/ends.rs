@@ -1,4 +1,4 @@
-//! What ends a connection, and what its wire is asked for until then.
+//! The ends of a connection, and the calls of the transport until then.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a wire is told of its exchanges: where each frame goes, and how each exchange of the peer ends.
+//! The driver's calls for exchanges: where each frame goes, and how each exchange of the peer ends.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
 
     wire.says(4, &request(2, "wait", &json!({})));
     wire.says(5, &request(3, "step", &json!({})));
-    // The second waits for a permit: its handler does not run yet.
+    // The second request waits for a permit, so its handler does not run yet.
     assert_eq!(wire.told().await, ["begin 4", "Data Notification waits on 4"]);
     wire.says(6, &cancel(2));
     let silenced = ["finish 6 Accepted", "finish 4 Silent"];
@@ -128,7 +128,7 @@ async fn an_answer_the_wire_refuses_ends_its_exchange_and_harms_no_other() {
         [r#"refused Control Answer "c1" on 7, last"#, "finish 7 Accepted"],
         "the exchange of an acknowledgement: the cancel was taken in"
     );
-    // ABP has no message for this, and no fault is told of what is not written.
+    // ABP has no message for this, and the driver reports no fault for a frame that it does not write.
     wire.says(8, &"{");
     assert_eq!(wire.told().await, ["finish 8 Refused"]);
 }
@@ -182,14 +182,14 @@ async fn a_call_is_cancelled_by_a_message_or_by_giving_up_its_exchange_where_ids
         assert_eq!(wire.told().await, [sent], "{traits:?}");
         assert_eq!(call.canceller().cancel(""), CancelResult::Sent);
         assert_eq!(wire.told().await, cancelled, "I12: {traits:?}");
-        // Once the exchange is given up no answer can come; else the peer has its time.
+        // After its exchange is aborted, no answer can arrive. Otherwise the driver waits for the peer.
         let given_up = cancelled == ["abort ours 1"];
         let ended = tokio::time::timeout(Duration::from_secs(1), call.outcome()).await;
         assert_eq!(ended.is_ok(), given_up, "{traits:?}: {ended:?}");
     }
 }
 
-/// What an answer declares of cancels.
+/// The declaration about cancels in an answer.
 fn declared_in(answer: &[u8]) -> Option<bool> {
     let answer: Value = serde_json::from_slice(answer).unwrap();
     answer.pointer("/result/agentCapabilities/cancellation/request").and_then(Value::as_bool)

@@ -1,4 +1,4 @@
-//! What a wire is told when it has no room, and what goes by it in which order.
+//! The driver's calls if the transport has no room, and the order of frames.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn a_wire_without_room_for_bulk_is_not_asked_again_for_each_frame_of_it() 
         assert_eq!(wire.told().await, [""; 0]);
     }
     assert_eq!(wire.state().asked_in_vain, 1, "the driver wakes for what it cannot write");
-    // Control goes by it.
+    // Control frames pass it.
     wire.says(3, &"{");
     assert_eq!(wire.told().await, ["fault 3 BadMessage", "Control Answer on 3, last"]);
     wire.make_room();

@@ -1,4 +1,4 @@
-//! What the driver tells its wire.
+//! The driver's calls of its transport.
 
 mod ends;
 mod exchanges;

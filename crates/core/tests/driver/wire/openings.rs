@@ -1,4 +1,4 @@
-//! Messages before it is known which dialect is spoken.
+//! Messages before the dialect is known.
 
 use super::probe::{TRAITS, Wire, request, wire};
 use rescind_core::dialect::{ABP, ACP, LSP, MCP};
@@ -9,7 +9,7 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-/// So many messages that no dialect recognises end the connection.
+/// This many messages that no dialect recognises end the connection.
 const ATTEMPTS: u64 = 16;
 
 type Opened = JoinHandle<Result<Peer, ConnectionError>>;
@@ -61,7 +61,7 @@ async fn what_could_not_be_read_counts_and_ends_its_exchange() {
 #[tokio::test(start_paused = true)]
 async fn a_message_refused_without_a_word_ends_its_exchange() {
     let (link, wire) = wire(TRAITS);
-    // ABP has no message for what is none.
+    // ABP has no message for the refusal of an invalid message.
     let opened = tokio::spawn(async move { Peer::builder(ABP).dialects([ABP, ABP]).negotiate(link).await });
     wire.says(3, &"{}");
     assert_eq!(wire.told().await, ["finish 3 Refused"]);

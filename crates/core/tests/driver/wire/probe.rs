@@ -1,4 +1,4 @@
-//! A wire that notes all it is told, a line each, and has room only where a test says so.
+//! A transport that records each call of the driver as a line. It has room only if a test allows it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,7 +14,7 @@ use rescind_core::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-/// Exchanges as HTTP has them, in one session.
+/// Exchanges as in HTTP, in one session.
 pub(crate) const TRAITS: Capabilities = Capabilities {
     ordered: false,
     opens_exchanges: true,
@@ -34,27 +34,27 @@ impl Receiver for Comes {
     }
 }
 
-/// What the wire was told, and what it can do.
+/// The recorded calls, and the settings of the transport.
 #[derive(Default)]
 pub(crate) struct State {
     told: Vec<String>,
-    /// The lane it has no room on.
+    /// The lane without room.
     pub(crate) full: Option<Lane>,
-    /// The most frames it holds before it is flushed.
+    /// The most frames that it holds before a flush.
     pub(crate) holds: Option<usize>,
     held: usize,
     waker: Option<Waker>,
-    /// It does not flush.
+    /// Whether it does not flush.
     pub(crate) keeps: bool,
-    /// It does not close.
+    /// Whether it does not close.
     pub(crate) stays_open: bool,
     /// How often it had no room.
     pub(crate) asked_in_vain: usize,
-    /// The kind of frame it refuses, and what its error is about.
+    /// The kind of frame that it refuses, and the exchange in its error.
     pub(crate) refuses: Option<(FrameKind, Option<ExchangeId>)>,
-    /// It cannot give up an exchange.
+    /// Whether it cannot abort an exchange.
     pub(crate) cannot_abort: bool,
-    /// The frame that was taken last.
+    /// The last frame that it accepted.
     pub(crate) frame: Bytes,
 }
 
@@ -113,7 +113,7 @@ impl Sender for Goes {
         Ok(())
     }
 
-    /// Whoever flushes knows that there is room again: nobody is woken.
+    /// The caller of a flush knows that there is room again, so no task is woken.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
         let mut state = self.0.lock().unwrap();
         if state.keeps {
@@ -163,24 +163,24 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// A frame comes in on an exchange the peer opened; 0: on none.
+    /// Delivers a frame on an exchange of the peer; 0: on none.
     pub(crate) fn says(&self, exchange: u64, frame: &impl ToString) {
         let body = Bytes::from(frame.to_string());
         let inbound = Inbound { body, exchange: ExchangeId(exchange), principal: None, address: None };
         self.tells(TransportEvent::Message(inbound));
     }
 
-    /// Something else happens.
+    /// Delivers another event.
     pub(crate) fn tells(&self, event: TransportEvent) {
         self.says.send(Ok(event)).unwrap();
     }
 
-    /// Something could not be read.
+    /// Delivers an error.
     pub(crate) fn fails(&self, error: TransportError) {
         self.says.send(Err(error)).unwrap();
     }
 
-    /// What the wire was told since this was asked last, once nothing goes on any more.
+    /// The calls since the last query, after the driver has become idle.
     pub(crate) async fn told(&self) -> Vec<String> {
         for _ in 0..200 {
             tokio::task::yield_now().await;
@@ -192,25 +192,25 @@ impl Wire {
         self.state.lock().unwrap()
     }
 
-    /// There is room on both lanes again.
+    /// Gives both lanes room again.
     pub(crate) fn make_room(&self) {
         self.state().full = None;
         self.wake();
     }
 
-    /// Wakes who waits for the sending half.
+    /// Wakes the task that waits for the sending half.
     pub(crate) fn wake(&self) {
         let waker = self.state().waker.take();
         waker.unwrap().wake();
     }
 }
 
-/// A side that serves, over such a wire.
+/// A side that serves, over such a transport.
 pub(crate) fn open(dialect: Dialect, traits: Capabilities, limits: Limits) -> (Peer, Wire) {
     serve(router(), dialect, traits, limits)
 }
 
-/// The same with methods of a test's own.
+/// The same with the test's own methods.
 pub(crate) fn serve(router: Router, dialect: Dialect, traits: Capabilities, limits: Limits) -> (Peer, Wire) {
     let (link, wire) = wire(traits);
     (Peer::builder(dialect).serve(router).limits(limits).attach(link).unwrap(), wire)
@@ -222,7 +222,7 @@ pub(crate) fn client(dialect: Dialect, traits: Capabilities) -> (Peer, Wire) {
     (Peer::builder(dialect).attach(link).unwrap(), wire)
 }
 
-/// A wire that nobody drives yet.
+/// A transport that no driver uses yet.
 pub(crate) fn wire(traits: Capabilities) -> (Link, Wire) {
     let (says, comes) = mpsc::unbounded_channel();
     let state = Arc::new(Mutex::new(State::default()));
@@ -252,7 +252,7 @@ pub(crate) fn request(id: u64, method: &str, params: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 }
 
-/// A cancel as MCP writes it.
+/// A cancel in MCP's form.
 pub(crate) fn cancel(id: u64) -> Value {
     json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
 }

@@ -1,4 +1,4 @@
-//! A server's connections: how many there may be, and when a place is free again.
+//! The connections of a server: their limit, and when a place is free again.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};

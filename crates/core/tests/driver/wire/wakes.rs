@@ -1,4 +1,4 @@
-//! What wakes the driver although no frame comes and none is to be written.
+//! Events that wake the driver, although no frame arrives and none is waiting.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_time_that_is_due_before_all_others_is_not_slept_through() {
     let start = |wait| peer.call::<_, Value>("work", &json!({})).timeout(wait).start().unwrap();
     let _late = start(Duration::from_secs(50));
     let _soon = start(Duration::from_secs(1));
-    // The driver sleeps until the first of them.
+    // The driver sleeps until the first deadline.
     wire.told().await;
     let _sooner = start(Duration::from_millis(500));
     wire.told().await;
@@ -50,7 +50,7 @@ async fn such_a_grace_is_not_slept_through_for_what_is_due_later() {
     ends_in_its_time(Some(LONG)).await;
 }
 
-/// `later`: a call of ours whose time is up after the grace.
+/// `later`: the timeout of a call of this side, which ends after the grace.
 async fn ends_in_its_time(later: Option<Duration>) {
     let (tell, mut contexts) = mpsc::unbounded_channel();
     let router = Router::new().method("deaf", move |ctx: CallContext, _: Value| {
