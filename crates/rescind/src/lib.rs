@@ -37,6 +37,8 @@
 //! # }
 //! ```
 //!
+//! The [guide] explains what a cancel does on both sides.
+//!
 //! # Features
 //! | feature | brings | dependencies |
 //! |---|---|---|
@@ -57,6 +59,8 @@
 pub mod acp;
 #[cfg(all(feature = "http", feature = "websocket"))]
 mod acp_endpoint;
+#[doc = include_str!("guide.md")]
+pub mod guide {}
 #[cfg(feature = "lsp-types")]
 pub mod lsp;
 #[cfg(feature = "mcp-types")]
