@@ -131,8 +131,8 @@ async fn connecting() {
         let serving = tokio::spawn(server.run());
         let given_up = Peer::builder(ACP).role(Role::Client).connect(transport.clone());
         let is_open = For(Box::pin(given_up), polls).await.is_some();
-        let given_up = rescind::PeerBuilder::negotiate(
-            Peer::builder(ACP).dialects([LSP, ACP]).role(Role::Client),
+        let given_up = rescind::PeerBuilder::connect(
+            Peer::builder([LSP, ACP]).role(Role::Client),
             in_time("a link", rescind::transport::Transport::open(Box::new(transport.clone())))
                 .await
                 .unwrap(),

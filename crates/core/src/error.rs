@@ -100,6 +100,6 @@ pub enum ApiMisuse {
     #[error("give at least one dialect")]
     NoDialect,
     /// Several dialects were given where exactly one is needed.
-    #[error("with several dialects the peer's first message decides: await `negotiate` or `connect`")]
+    #[error("with several dialects the peer's first message decides: use `connect`")]
     SeveralDialects,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{accept, in_time, listen};
 use futures_util::{SinkExt, StreamExt};
-use rescind_core::dialect::{ABP, ACP, ACP_DRAFT, ACP_V2, Dialect};
+use rescind_core::dialect::{ACP, ACP_DRAFT, ACP_V2, Dialect};
 use rescind_core::{CallContext, CauseKind, Listener, Outcome, Peer, Router, Server};
 use rescind_testkit::{Options, fixture::Fixture};
 use rescind_websocket::{BinaryMessages, IgnoredCounter, LinkOptions, UpgradeOptions, connect};
@@ -193,8 +193,7 @@ async fn an_oversize_first_message_is_told_why_where_the_dialect_is_still_open()
     let url = listener.endpoint().0;
     let (link, mut client) = tokio::join!(accept(&mut listener), raw(&url));
     let dialects: [Dialect; 2] = [ACP_V2, ACP_DRAFT];
-    let opening =
-        tokio::spawn(Peer::builder(ABP).dialects(dialects).serve(Router::new()).negotiate(link.unwrap()));
+    let opening = tokio::spawn(Peer::builder(dialects).serve(Router::new()).connect(link.unwrap()));
     client.send(Message::text("x".repeat(5000))).await.unwrap();
     match in_time("the close frame", client.next()).await {
         Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 1009),

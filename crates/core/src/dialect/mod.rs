@@ -43,6 +43,16 @@ pub static ALL: [Dialect; 7] = [ACP, ACP_V2, ACP_DRAFT, LSP, MCP, MCP_2026, ABP]
 #[derive(Clone)]
 pub struct Dialect(Inner);
 
+/// A dialect is a list of one dialect, so that builders take one or several.
+impl IntoIterator for Dialect {
+    type Item = Self;
+    type IntoIter = std::iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        std::iter::once(self)
+    }
+}
+
 #[derive(Clone)]
 enum Inner {
     Static(&'static Rules, &'static dyn Codec),

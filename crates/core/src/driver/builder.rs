@@ -51,18 +51,15 @@ pub struct PeerBuilder {
 }
 
 impl Peer {
-    /// A builder of a connection in this dialect.
-    pub fn builder(dialect: Dialect) -> PeerBuilder {
-        PeerBuilder::new(dialect)
+    /// A builder of a connection in this dialect, or in one of several: the first listed dialect that recognises the
+    /// peer's first message is used, and the connection opens only when that message has arrived.
+    pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> PeerBuilder {
+        PeerBuilder::new(dialects)
     }
 }
 
 impl PeerBuilder {
-    pub(crate) fn new(dialect: Dialect) -> Self {
-        Self::of([dialect])
-    }
-
-    pub(crate) fn of(dialects: impl IntoIterator<Item = Dialect>) -> Self {
+    pub(crate) fn new(dialects: impl IntoIterator<Item = Dialect>) -> Self {
         Self {
             dialects: dialects.into_iter().collect(),
             router: None,
@@ -131,13 +128,6 @@ impl PeerBuilder {
         self
     }
 
-    /// Offers these dialects. The first listed dialect that recognises the peer's first message is used. With several
-    /// dialects the connection opens only when that message has arrived.
-    pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
-        self.dialects = dialects.into_iter().collect();
-        self
-    }
-
     /// Calls this function for each event of the connection, on the task or thread where the event happened. It must
     /// not block. The function lives as long as its connection: if it holds a [`Peer`] of the same connection, neither
     /// is ever dropped.
@@ -164,20 +154,21 @@ impl PeerBuilder {
     }
 
     /// Opens the transport and the connection on it. A byte stream without a framing of its own uses the dialect's
-    /// framing.
+    /// framing. An open [`Link`] is a transport, too.
     ///
     /// # Errors
-    /// [`ConnectionError::Transport`] if the transport cannot be opened, and the errors of [`attach`](Self::attach), or
-    /// of [`negotiate`](Self::negotiate) if several dialects are offered.
+    /// [`ConnectionError::Transport`] if the transport cannot be opened, or ends before the peer's first message;
+    /// [`ConnectionError::Misuse`] outside a runtime or without a dialect; [`ConnectionError::Protocol`] if several
+    /// dialects are offered and none recognises the peer's first message.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the attempt; nothing stays open.
     pub async fn connect(self, transport: impl Transport) -> Result<Peer, ConnectionError> {
         let link = Box::new(transport).open().await?;
-        self.negotiate(link).await
+        self.connect_at(link, None).await
     }
 
-    /// Opens the connection on an open link, in the one dialect that is offered. A task of its own drives it.
+    /// Opens the connection on an open link at once, in the one dialect that is offered. A task of its own drives it.
     ///
     /// # Errors
     /// [`ConnectionError::Misuse`] outside a runtime, without a dialect, or with several.
@@ -192,20 +183,7 @@ impl PeerBuilder {
         }
     }
 
-    /// Opens the connection on an open link, with one or several dialects. With several it waits for the peer's first
-    /// message, and the first listed dialect that recognises it is used.
-    ///
-    /// # Errors
-    /// [`ConnectionError::Misuse`] outside a runtime or without a dialect; [`ConnectionError::Protocol`] if no dialect
-    /// recognises the peer's first message; [`ConnectionError::Transport`] if the transport ends before that message.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the link.
-    pub async fn negotiate(self, link: Link) -> Result<Peer, ConnectionError> {
-        self.negotiate_at(link, None).await
-    }
-
-    pub(crate) async fn negotiate_at(
+    pub(crate) async fn connect_at(
         self,
         mut link: Link,
         place: Option<SessionPermit>,

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::framed::Framed;
-use super::{Receiver, Sender};
+use super::{BoxFuture, Receiver, Sender, Transport, TransportError};
 use crate::byte_budget::ByteBudget;
 use crate::framing::Framing;
 use crate::id::Principal;
@@ -73,6 +73,17 @@ impl Link {
         let Self { rx, tx, traits, meta, budget, framed } = self;
         let (rx, tx) = wrap(rx, tx);
         Self { rx: Box::pin(rx), tx: Box::pin(tx), traits, meta, budget, framed }
+    }
+}
+
+/// An open link is a transport that is open already: [`PeerBuilder::connect`](crate::PeerBuilder::connect) takes it.
+impl Transport for Link {
+    fn name(&self) -> &'static str {
+        "link"
+    }
+
+    fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
+        Box::pin(std::future::ready(Ok(*self)))
     }
 }
 

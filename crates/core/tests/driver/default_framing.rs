@@ -29,8 +29,8 @@ async fn serve(dialects: &[Dialect], link: Link) -> Peer {
     let router = Router::new().method("initialize", |_: CallContext, _: Value| async {
         Ok(serde_json::json!({ "capabilities": {} }))
     });
-    let builder = Peer::builder(ACP).dialects(dialects.iter().cloned()).serve(router);
-    builder.negotiate(link).await.expect("the connection opens")
+    let builder = Peer::builder(dialects.iter().cloned()).serve(router);
+    builder.connect(link).await.expect("the connection opens")
 }
 
 /// The bytes that the peer receives in answer to these bytes.

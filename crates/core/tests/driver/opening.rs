@@ -12,7 +12,7 @@ use crate::wire::probe::{self, TRAITS};
 async fn one_dialect_is_attached_and_none_or_several_are_told_apart() {
     let open = |dialects: &[_]| {
         let (near, _far) = memory_pair();
-        match Peer::builder(ACP).dialects(dialects.iter().cloned()).attach(near) {
+        match Peer::builder(dialects.iter().cloned()).attach(near) {
             Ok(_) => Ok(()),
             Err(ConnectionError::Misuse(misuse)) => Err(misuse),
             Err(other) => panic!("{other}"),

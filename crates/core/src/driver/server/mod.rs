@@ -40,7 +40,7 @@ impl Server {
     /// first message.
     pub fn builder(dialects: impl IntoIterator<Item = Dialect>) -> ServerBuilder {
         ServerBuilder {
-            peers: PeerBuilder::of(dialects).role(Role::Server),
+            peers: PeerBuilder::new(dialects).role(Role::Server),
             limits: ServerLimits::default(),
             on_peer: None,
         }
@@ -118,7 +118,7 @@ impl Server {
         let peers = self.peers.clone().admission(&self.admission);
         let on_peer = self.on_peer.clone();
         runtime.spawn(async move {
-            let mut opening = pin!(peers.negotiate_at(link, Some(place)));
+            let mut opening = pin!(peers.connect_at(link, Some(place)));
             let mut left = pin!(seat.left());
             let opened = poll_fn(|cx| match opening.as_mut().poll(cx) {
                 Poll::Ready(opened) => Poll::Ready(Some(opened)),

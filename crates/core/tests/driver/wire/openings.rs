@@ -18,9 +18,7 @@ fn negotiate() -> (Opened, Wire) {
     let (link, wire) = wire(TRAITS);
     let told =
         Router::new().method("initialize", |_, told: Value| async move { Ok::<_, HandlerError>(told) });
-    let opened = tokio::spawn(async move {
-        Peer::builder(MCP).dialects([MCP, ACP, LSP]).serve(told).negotiate(link).await
-    });
+    let opened = tokio::spawn(async move { Peer::builder([MCP, ACP, LSP]).serve(told).connect(link).await });
     (opened, wire)
 }
 
@@ -62,7 +60,7 @@ async fn what_could_not_be_read_counts_and_ends_its_exchange() {
 async fn a_message_refused_without_a_word_ends_its_exchange() {
     let (link, wire) = wire(TRAITS);
     // ABP has no message for the refusal of an invalid message.
-    let opened = tokio::spawn(async move { Peer::builder(ABP).dialects([ABP, ABP]).negotiate(link).await });
+    let opened = tokio::spawn(async move { Peer::builder([ABP, ABP]).connect(link).await });
     wire.says(3, &"{}");
     assert_eq!(wire.told().await, ["finish 3 Refused"]);
     opened.abort();
