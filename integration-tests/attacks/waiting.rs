@@ -4,9 +4,8 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
-
-/// A wait of this length has failed.
-const HANG: Duration = Duration::from_secs(30);
+use rescind_testkit::support::HANG;
+pub(crate) use rescind_testkit::support::in_time;
 
 /// Runs the attack on a separate runtime.
 pub(crate) fn play(attack: impl Future<Output = ()>) -> Result<(), Failed> {
@@ -14,11 +13,6 @@ pub(crate) fn play(attack: impl Future<Output = ()>) -> Result<(), Failed> {
     runtime.block_on(attack);
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(())
-}
-
-pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    let waited = tokio::time::timeout(HANG, wait.into_future()).await;
-    waited.unwrap_or_else(|_| panic!("not within {HANG:?}: {what}"))
 }
 
 /// Waits for a condition that must be checked repeatedly.

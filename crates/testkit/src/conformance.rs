@@ -10,13 +10,14 @@ mod harness;
 mod lanes;
 mod polls;
 
+pub use crate::support::HANG;
 pub use bytes_in::{
     bad_utf8_then_a_valid_frame, end_of_input_inside_a_frame, one_byte_at_a_time, oversize_then_a_valid_frame,
 };
 pub use ends::{
     a_closed_link_sends_nothing_more, a_closed_side_still_reads, a_peer_that_is_gone_hangs_nobody,
 };
-pub use harness::{HANG, Harness, RawBytes};
+pub use harness::{Harness, RawBytes};
 pub use lanes::{a_cancel_overtakes_four_thousand_queued_frames, a_request_taken_back_never_appears};
 pub use polls::{a_slow_reader_loses_nothing, dropped_polls_lose_nothing, frames_arrive_whole_and_in_order};
 

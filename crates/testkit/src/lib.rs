@@ -18,6 +18,8 @@ mod requirements;
 pub mod runner;
 mod sessions;
 mod step;
+#[doc(hidden)]
+pub mod support;
 mod vector;
 // For the engines of verification. Not part of the stable API.
 #[doc(hidden)]

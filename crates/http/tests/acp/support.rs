@@ -1,23 +1,16 @@
 //! A served router, and a client that writes HTTP/1.1 by hand.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use rescind_core::dialect::ACP;
 use rescind_core::{AuthRefusal, CallContext, Credential, Limits, Listener, Peer, Principal, Router, Server};
 use rescind_http::{Acp, HttpListener, HttpServer};
+pub(crate) use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-
-/// Fails a test that hangs.
-pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
-        .await
-        .unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 /// A server that serves until it is dropped.
 pub(crate) struct Served {

@@ -1,7 +1,5 @@
 //! A server with an auth hook, and a client that writes HTTP/1.1 or HTTP/2 by hand.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -10,18 +8,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rescind_core::dialect::{ACP, MCP, MCP_2026};
 use rescind_core::{CallContext, Listener, Router, Server};
 use rescind_http::HttpListener;
+pub(crate) use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-
-/// A wait of this length counts as a hang.
-const HANG: Duration = Duration::from_secs(30);
-
-pub(crate) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {

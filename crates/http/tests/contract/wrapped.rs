@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
@@ -12,6 +11,7 @@ use rescind_core::{
     Outbound, Receiver, RequestId, Sender, Transport, TransportError, TransportEvent, Unsupported,
 };
 use rescind_http::HttpListener;
+use rescind_testkit::support::in_time;
 
 /// The additional content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,6 @@ fn unwrap(message: &Bytes) -> Bytes {
     let start =
         message.windows(mark.len()).position(|part| part == mark).expect("a message that was wrapped");
     message.slice(start + mark.len()..message.len() - 2)
-}
-
-async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
 async fn message(link: &mut Link) -> Inbound {

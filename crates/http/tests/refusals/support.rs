@@ -1,13 +1,12 @@
 //! A server of any binding, and requests written line by line.
 
-use std::time::Duration;
-
 use rescind_core::dialect::Dialect;
 use rescind_core::{
     AuthRefusal, CallContext, Credential, ErrorCode, ErrorObject, Limits, Listener, Principal, Router,
     Server, ServerLimits,
 };
 use rescind_http::{HttpListener, HttpServer, ServerBinding};
+use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -59,11 +58,6 @@ pub(crate) struct Got {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
-}
-
-async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(Duration::from_secs(30), wait).await;
-    waited.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
 pub(crate) async fn serve<B: ServerBinding>(

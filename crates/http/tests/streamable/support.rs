@@ -7,16 +7,10 @@ use std::time::Duration;
 use rescind_core::dialect::{Dialect, MCP};
 use rescind_core::{CallContext, Limits, Listener, Peer, Router, Server};
 use rescind_http::{HttpClient, HttpCounts, HttpListener, HttpServer, Streamable, StreamableTransport};
+pub(crate) use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-
-/// Fails a test that hangs.
-pub(crate) async fn in_time<T>(what: &str, wait: impl IntoFuture<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(30), wait.into_future())
-        .await
-        .unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 /// The events of the handlers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use rescind_core::TransportEvent;
 
-use super::harness::{Harness, body, event, in_time, raw};
+use super::harness::{Harness, body, event, raw};
+use crate::support::in_time;
 
 /// Frames that arrive one byte at a time are read as the same frames.
 ///

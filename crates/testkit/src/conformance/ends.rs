@@ -4,7 +4,8 @@ use std::future::poll_fn;
 
 use rescind_core::{Lane, TransportEvent};
 
-use super::harness::{Harness, body, close, event, in_time, note, read_to_end, ready, send};
+use super::harness::{Harness, body, close, event, note, read_to_end, ready, send};
+use crate::support::in_time;
 
 /// When the peer is gone, the input ends, and the output fails or closes.
 ///

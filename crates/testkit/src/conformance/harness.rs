@@ -4,7 +4,6 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
@@ -12,8 +11,7 @@ use rescind_core::{
     TransportEvent,
 };
 
-/// A wait of this length counts as a hang.
-pub const HANG: Duration = Duration::from_secs(30);
+use crate::support::in_time;
 
 /// Connects the transport under test.
 pub trait Harness: Debug + Sync {
@@ -79,11 +77,6 @@ impl Expected {
         assert!(is_next, "a frame is torn, missing, doubled or out of order: {:.40}", body.escape_ascii());
         place.and_then(|place| self.bodies.remove(place));
     }
-}
-
-/// Waits at most [`HANG`] and fails the test after that.
-pub(super) async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
 }
 
 /// Returns one end and the raw bytes of the other. Panics for a harness without raw bytes, so that no rule passes

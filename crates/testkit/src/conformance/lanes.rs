@@ -6,7 +6,8 @@ use std::task::Poll;
 
 use rescind_core::{FrameKind, Lane, Link, Outbound};
 
-use super::harness::{Harness, body, flush, frame, in_time, note, send};
+use super::harness::{Harness, body, flush, frame, note, send};
+use crate::support::in_time;
 
 const QUEUED: usize = 4000;
 

@@ -4,7 +4,8 @@ use std::task::Poll;
 
 use rescind_core::{FrameKind, Lane, TransportEvent};
 
-use super::harness::{Expected, Harness, body, close, flush, frame, in_time, note, poll_once, ready, send};
+use super::harness::{Expected, Harness, body, close, flush, frame, note, poll_once, ready, send};
+use crate::support::in_time;
 
 /// Small frames, empty objects and frames of a few hundred KiB arrive whole and in order.
 ///

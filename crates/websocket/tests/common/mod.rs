@@ -9,21 +9,14 @@ pub mod tls;
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use rescind_core::{
     CloseReason, ExchangeId, FrameInfo, FrameKind, Lane, Link, Listener, Outbound, Transport, TransportError,
     TransportEvent,
 };
+pub use rescind_testkit::support::in_time;
 use rescind_websocket::{LinkOptions, UpgradeOptions, WebSocketListener, connect};
-
-/// A wait of this length counts as a hang.
-pub const HANG: Duration = Duration::from_secs(30);
-
-pub async fn in_time<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANG, wait).await.unwrap_or_else(|_| panic!("hangs: {what}"))
-}
 
 pub async fn listen(options: UpgradeOptions) -> WebSocketListener {
     WebSocketListener::builder().options(options).bind("127.0.0.1:0").await.unwrap()
