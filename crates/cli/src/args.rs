@@ -28,7 +28,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run every scenario on every wire of this machine, in every dialect.
     #[command(
-        after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n  \
+        after_help = "Examples:\n  rescind matrix\n  rescind matrix --dialect acp --table --reasons\n  rescind matrix --dialect mcp --dialect lsp --json > matrix.json\n  \
                       rescind matrix --wire named-pipe --scenario cancel_running --html matrix.html"
     )]
     Matrix(Matrix),
@@ -62,7 +62,13 @@ pub(crate) struct Matrix {
     /// Only scenarios whose name contains this.
     #[arg(long, value_name = "TEXT")]
     pub(crate) scenario: Option<String>,
-    /// Print the results as JSON to stdout. Table and progress go to stderr.
+    /// Print a row for each scenario before the summary, and the messages of each cell that broke.
+    #[arg(long)]
+    pub(crate) table: bool,
+    /// Print why cells were not asked.
+    #[arg(long)]
+    pub(crate) reasons: bool,
+    /// Print the results as JSON to stdout. Summary, table and progress go to stderr.
     #[arg(long)]
     pub(crate) json: bool,
     /// Write one page that shows each cell with the frames on its wire.

@@ -12,6 +12,7 @@ mod open;
 mod relay;
 mod say;
 mod signals;
+mod summary;
 mod table;
 
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use rescind_testkit::{Report, Scenario, scenarios};
 
 use crate::args::Matrix;
 use crate::html::PageFile;
-use crate::table::{self, Colour};
+use crate::table::{self, Colour, View};
 use crate::{Exit, Failure, say};
 
 pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
@@ -39,19 +39,20 @@ pub(crate) async fn run(args: Matrix) -> Result<Exit, Failure> {
     }
     progress.finish_and_clear();
     let report = Report::new(cells);
-    print(&report, &wires, args.json)?;
+    let view = View { rows: args.table, reasons: args.reasons, summary: true };
+    print(&report, &wires, view, args.json)?;
     if let Some(page) = page {
         page.write(&report, &wires)?;
     }
     Ok(if report.summary.broke == 0 { Exit::Held } else { Exit::Broke })
 }
 
-/// Prints the table to stdout, or to stderr if stdout has the JSON.
-pub(crate) fn print(report: &Report, wires: &[&str], json: bool) -> Result<(), Failure> {
+/// Prints the report to stdout, or to stderr if stdout has the JSON.
+pub(crate) fn print(report: &Report, wires: &[&str], view: View, json: bool) -> Result<(), Failure> {
     let terminal = if json { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colour = if terminal && !plain { Colour::On } else { Colour::Off };
-    let table = table::render(report, wires, colour);
+    let table = table::render(report, wires, view, colour);
     if json {
         say::beside(&table);
         let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;

@@ -7,6 +7,8 @@ use anstyle::{AnsiColor, Style};
 use rescind_testkit::runner::Direction;
 use rescind_testkit::{Cell, CellOutcome, Report};
 
+use crate::summary;
+
 /// Whether the table may be coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colour {
@@ -16,29 +18,49 @@ pub(crate) enum Colour {
     Off,
 }
 
-/// The whole report as text. It ends with the failures and a summary.
-pub(crate) fn render(report: &Report, wires: &[&str], colour: Colour) -> String {
+/// The parts of a report that are shown. The failures and the totals always are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// A row for each scenario, and the messages of the cells that broke.
+    pub(crate) rows: bool,
+    /// Why cells were not asked.
+    pub(crate) reasons: bool,
+    /// A row for each dialect.
+    pub(crate) summary: bool,
+}
+
+/// A report as text.
+pub(crate) fn render(report: &Report, wires: &[&str], view: View, colour: Colour) -> String {
     let mut text = String::new();
+    if view.rows {
+        for dialect in dialects(report) {
+            let cells: Vec<&Cell> = report.cells.iter().filter(|cell| cell.dialect == dialect).collect();
+            block(&mut text, dialect, &cells, wires, colour);
+        }
+    }
+    if view.reasons && view.summary {
+        reasons(&mut text, report, CellOutcome::NotAsked, view, colour);
+    }
+    if view.summary {
+        text.push_str(&summary::grid(report, wires, colour));
+    }
+    reasons(&mut text, report, CellOutcome::Broke, view, colour);
+    if view.reasons && !view.summary {
+        reasons(&mut text, report, CellOutcome::NotAsked, view, colour);
+    }
+    text.push_str(&summary::totals(report));
+    text
+}
+
+/// The dialects of a report, in its order.
+pub(crate) fn dialects(report: &Report) -> Vec<&str> {
     let mut dialects: Vec<&str> = Vec::new();
     for cell in &report.cells {
         if !dialects.contains(&cell.dialect.as_str()) {
             dialects.push(&cell.dialect);
         }
     }
-    for dialect in dialects {
-        let cells: Vec<&Cell> = report.cells.iter().filter(|cell| cell.dialect == dialect).collect();
-        block(&mut text, dialect, &cells, wires, colour);
-    }
-    reasons(&mut text, report, CellOutcome::Broke, "Broke", colour);
-    reasons(&mut text, report, CellOutcome::NotAsked, "Not asked", colour);
-    let summary = report.summary;
-    let total = report.cells.len();
-    let _ = writeln!(
-        text,
-        "{total} cells: {} held, {} broke, {} not asked",
-        summary.held, summary.broke, summary.not_asked
-    );
-    text
+    dialects
 }
 
 fn block(text: &mut String, dialect: &str, cells: &[&Cell], wires: &[&str], colour: Colour) {
@@ -93,7 +115,8 @@ fn cell_text(cell: Option<&Cell>, colour: Colour) -> String {
     paint(&format!("{shown:<WIDTH$}"), style, colour)
 }
 
-fn reasons(text: &mut String, report: &Report, outcome: CellOutcome, heading: &str, colour: Colour) {
+fn reasons(text: &mut String, report: &Report, outcome: CellOutcome, view: View, colour: Colour) {
+    let heading = if outcome == CellOutcome::Broke { "Broke" } else { "Not asked" };
     let mut cells = report.cells.iter().filter(|cell| cell.outcome == outcome).peekable();
     if cells.peek().is_none() {
         return;
@@ -101,7 +124,7 @@ fn reasons(text: &mut String, report: &Report, outcome: CellOutcome, heading: &s
     let _ = writeln!(text, "{}", paint(heading, Style::new().bold(), colour));
     for cell in cells {
         let _ = writeln!(text, "  {} {} over {}: {}", cell.dialect, cell.scenario, cell.wire, cell.why);
-        if outcome == CellOutcome::Broke {
+        if outcome == CellOutcome::Broke && view.rows {
             for line in &cell.trace {
                 let _ = writeln!(text, "      {} {}", arrow(line.direction), line.text);
             }
@@ -118,13 +141,13 @@ pub(crate) const fn arrow(direction: Direction) -> &'static str {
     }
 }
 
-fn median(times: impl Iterator<Item = u64>) -> Option<u64> {
+pub(crate) fn median(times: impl Iterator<Item = u64>) -> Option<u64> {
     let mut times: Vec<u64> = times.collect();
     times.sort_unstable();
     times.get(times.len() / 2).copied()
 }
 
-fn paint(text: &str, style: Style, colour: Colour) -> String {
+pub(crate) fn paint(text: &str, style: Style, colour: Colour) -> String {
     match colour {
         Colour::On => format!("{style}{text}{style:#}"),
         Colour::Off => text.to_owned(),
@@ -134,6 +157,27 @@ fn paint(text: &str, style: Style, colour: Colour) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_that_broke_shows_its_reason_and_with_the_rows_its_messages_too() {
+        let scenario = rescind_testkit::scenarios().first().unwrap();
+        let mut broken = Cell::not_asked(scenario, "stdio", "step 2: nothing came");
+        broken.outcome = CellOutcome::Broke;
+        broken.trace = vec![rescind_testkit::runner::TraceLine::new(Direction::Sent, "{}")];
+        let mut other = broken.clone();
+        (other.wire, other.outcome) = ("memory".to_owned(), CellOutcome::NotAsked);
+        let report = Report::new(vec![broken, other]);
+        let view = View { rows: false, reasons: false, summary: true };
+        let text = render(&report, &["stdio"], view, Colour::Off);
+        let reason =
+            format!("{} {} over stdio: step 2: nothing came\n", scenario.dialect, scenario.vector.name);
+        assert!(text.contains(&reason) && !text.contains("-> {}") && !text.contains("over memory"), "{text}");
+        assert!(text.contains("0/1"), "{text}");
+        let text = render(&report, &["stdio"], View { rows: true, ..view }, Colour::Off);
+        assert!(text.contains(&format!("{reason}      -> {{}}\n")) && text.contains("BROKE"), "{text}");
+        let text = render(&report, &["stdio"], View { reasons: true, ..view }, Colour::Off);
+        assert!(text.contains("over memory: step 2"), "{text}");
+    }
 
     #[test]
     fn the_median_of_an_even_number_of_times_is_one_of_them() {

@@ -76,8 +76,8 @@ fn names(value: &Value) -> Vec<&str> {
 
 #[test]
 fn json_goes_to_stdout_and_the_table_to_stderr() {
-    let done =
-        output(&["matrix", "--dialect", "mcp", "--wire", "memory", "--scenario", "cancel_running", "--json"]);
+    let arguments = ["matrix", "--dialect", "mcp", "--wire", "memory", "--scenario", "cancel_running"];
+    let done = output(&[&arguments[..], &["--json", "--table"]].concat());
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!(names(&report), ["cells", "summary", "version"]);
@@ -100,10 +100,40 @@ fn json_goes_to_stdout_and_the_table_to_stderr() {
 }
 
 #[test]
+fn the_matrix_ends_in_a_summary_and_shows_rows_and_reasons_when_asked() {
+    let arguments =
+        ["matrix", "--dialect", "abp", "--wire", "memory", "--wire", "http-acp", "--scenario", "ack_"];
+    let run = |more: &[&str]| {
+        let done = output(&[&arguments[..], more].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout).to_owned()
+    };
+    let summary = run(&[]);
+    assert!(summary.lines().count() < 10, "{summary}");
+    let (_, grid) = summary.split_once("\n\n").unwrap();
+    let mut lines = grid.lines();
+    assert_eq!(lines.next().unwrap().split_whitespace().collect::<Vec<_>>(), ["memory", "http-acp"]);
+    let row: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    let (held, asked) = row[1].split_once('/').unwrap();
+    assert!(row[0] == "abp" && held == asked && held.parse::<usize>().unwrap() > 2, "{row:?}");
+    assert_eq!(row[2], "-", "nothing is asked there");
+    assert!(summary.contains("from the cancel to the answer"), "{summary}");
+    assert!(summary.ends_with(&format!(" {held} held, 0 broke, {held} not asked\n")), "{summary}");
+    assert!(!summary.contains("ack_true") && !summary.contains("this binding"), "{summary}");
+
+    let table = run(&["--table"]);
+    assert!(table.contains("ack_true") && table.contains("held / broke"), "{table}");
+    assert!(table.contains("from the cancel to the answer") && !table.contains("this binding"), "{table}");
+    let reasons = run(&["--reasons"]);
+    assert!(reasons.contains("abp ack_true over http-acp: this binding does not carry"), "{reasons}");
+    assert!(!reasons.contains("held / broke"), "{reasons}");
+}
+
+#[test]
 fn no_colour_reaches_a_pipe() {
     for no_color in ["", "1"] {
         let arguments = ["matrix", "--dialect", "lsp", "--wire", "memory", "--scenario", "cancel_twice"];
-        let done = rescind(&arguments).env("NO_COLOR", no_color).output().unwrap();
+        let done = rescind(&arguments).arg("--table").env("NO_COLOR", no_color).output().unwrap();
         assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
         assert!(!done.stdout.contains(&0x1b) && !done.stderr.contains(&0x1b));
         assert!(text(&done.stdout).contains("cancel_twice"));

@@ -31,8 +31,8 @@
 //!
 //! # The binding `streamable`
 //! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each message. A
-//! notification or an answer gets 202. A request gets its answer as JSON if the answer is ready within 10 ms. Otherwise it gets an event
-//! stream with the messages that belong to the request. The stream ends after the answer, or without one if the request was cancelled and
+//! notification or an answer gets 202. A request gets its answer as JSON if the answer is ready soon: within 10 ms, and within 1 ms from
+//! when its handler first awaits something. Otherwise it gets an event stream with the messages that belong to the request. The stream ends after the answer, or without one if the request was cancelled and
 //! must not be answered. Messages that belong to no request are sent on the stream that a GET opens. DELETE ends the session.
 //!
 //! The protocol decides what a lost stream means. In MCP it is not a cancel: the request runs on until it ends or its session ends, unless

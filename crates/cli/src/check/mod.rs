@@ -17,6 +17,7 @@ use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
 use crate::signals::told_to_stop;
+use crate::table::View;
 use crate::{Exit, Failure, matrix, say, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
@@ -46,7 +47,8 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
         page.write(&report, &wires)?;
     }
     if args.json {
-        matrix::print(&report, &wires, true)?;
+        let view = View { rows: true, reasons: true, summary: false };
+        matrix::print(&report, &wires, view, true)?;
     } else {
         say::result(&lines(&report))?;
     }

@@ -81,6 +81,8 @@ pub(crate) enum Control {
     },
     /// The handler of the request on this exchange has started, in a later step than the one that received the request.
     Begin(ExchangeId),
+    /// The handler of the request on this exchange awaits something.
+    Waiting(ExchangeId),
     /// The end of an exchange without a frame.
     ExchangeEnd {
         exchange: ExchangeId,
@@ -366,7 +368,7 @@ fn charge_of_control(frame: &Control) -> Charge {
         Control::Ack { ack, key, .. } => {
             Charge::Reserve(ENVELOPE + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
         }
-        Control::ExchangeEnd { .. } | Control::Begin(_) => Charge::Reserve(16),
+        Control::ExchangeEnd { .. } | Control::Begin(_) | Control::Waiting(_) => Charge::Reserve(16),
     }
 }
 

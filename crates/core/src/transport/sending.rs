@@ -38,6 +38,14 @@ pub trait Sender: Send {
         let _ = exchange;
     }
 
+    /// The handler of the request on this exchange, which the peer opened, awaits something: its future has returned
+    /// `Pending` once. It is not called for a handler whose future is ready at its first poll, or that runs on a
+    /// thread. A transport whose response can begin before the answer begins it soon after. A wrapper passes the call
+    /// on. Other transports ignore it.
+    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
+        let _ = exchange;
+    }
+
     /// The next answer on this exchange is a refusal with this reason. It is for transports that express a refusal
     /// outside of the body, such as HTTP with its status. Other transports ignore it.
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {

@@ -31,6 +31,7 @@ pub(crate) mod stall_timer;
 mod write_timeout;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use rescind_core::BoxFuture;
@@ -52,6 +53,11 @@ use rescind_core::Principal;
 
 use self::cors::PageAccess;
 use self::refusal::Refused;
+
+/// The default of `stream_after`, for a handler that runs without awaiting anything, and for a request that waits for its turn.
+pub(crate) const STREAM_AFTER: Duration = Duration::from_millis(10);
+/// The default for a handler that awaits something. Not zero: many handlers await for less, and an answer in one piece costs less.
+pub(crate) const STREAM_AFTER_WAIT: Duration = Duration::from_millis(1);
 
 /// The serving side of a binding, as the shared part sees it.
 pub(crate) trait Responder: Send + Sync + 'static {

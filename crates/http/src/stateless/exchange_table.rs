@@ -50,8 +50,7 @@ struct Post {
     budget: ByteBudget,
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    /// Its handler runs.
-    begun: bool,
+    progress: Progress,
     fault: Option<RejectReason>,
     /// The driver has ended it: with its last frame, or without one.
     ended: Option<End>,
@@ -66,6 +65,18 @@ enum End {
     Without(ExchangeEnd),
 }
 
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    /// Its handler does not run yet.
+    #[default]
+    Queued,
+    /// Its handler runs.
+    Started,
+    /// Its handler awaits something.
+    Waiting,
+}
+
 /// What a POST is answered with.
 #[derive(Debug)]
 pub(super) enum ResponseKind {
@@ -78,7 +89,7 @@ pub(super) enum ResponseKind {
     /// An event stream, now.
     Stream,
     /// An event stream, unless an answer comes first.
-    Begun,
+    Reached(Progress),
     /// The link has ended.
     Gone,
 }
@@ -173,10 +184,11 @@ impl ExchangeTable {
         });
     }
 
-    pub(super) fn begin(&self, exchange: ExchangeId) {
+    /// How far the request on this exchange has come.
+    pub(super) fn note_progress(&self, exchange: ExchangeId, progress: Progress) {
         self.step(|state, wakers| {
             let Some(post) = state.open.get_mut(&exchange.0) else { return };
-            post.begun = true;
+            post.progress = post.progress.max(progress);
             wakers.extend(post.waker.take());
         });
     }
@@ -187,11 +199,11 @@ impl ExchangeTable {
         }
     }
 
-    /// What to answer a POST with, as soon as that is known. `Begun` is told once `begun` is not known yet.
+    /// What to answer a POST with, as soon as that is known, or how far its request has come if that is further than known.
     pub(super) fn poll_response_kind(
         &self,
         exchange: ExchangeId,
-        knows_begun: bool,
+        known: Progress,
         cx: &mut Context<'_>,
     ) -> Poll<ResponseKind> {
         self.step(|state, _| {
@@ -209,7 +221,9 @@ impl ExchangeTable {
                     return Poll::Ready(ResponseKind::Accepted);
                 }
                 (_, 0) if closed => return Poll::Ready(ResponseKind::Gone),
-                (_, 0) if post.begun && !knows_begun => return Poll::Ready(ResponseKind::Begun),
+                (_, 0) if post.progress > known => {
+                    return Poll::Ready(ResponseKind::Reached(post.progress));
+                }
                 (None, 0) => {}
                 (_, _) => return Poll::Ready(ResponseKind::Stream),
             }

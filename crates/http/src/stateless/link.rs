@@ -9,7 +9,7 @@ use rescind_core::{
     TransportError, TransportErrorKind,
 };
 
-use super::exchange_table::ExchangeTable;
+use super::exchange_table::{ExchangeTable, Progress};
 use crate::check_size::fits;
 use crate::inbound_queue::InboundReceiver;
 use crate::server::stall_timer::StallTimer;
@@ -79,7 +79,11 @@ impl Sender for StatelessSender {
     }
 
     fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
-        self.exchanges.begin(exchange);
+        self.exchanges.note_progress(exchange, Progress::Started);
+    }
+
+    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.exchanges.note_progress(exchange, Progress::Waiting);
     }
 
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {

@@ -31,7 +31,8 @@ use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 pub struct Stateless {
     versions: Vec<String>,
     mirrors: Mirrors,
-    stream_after: Duration,
+    /// `None`: the defaults of [`server`](crate::server), which depend on what the handler does.
+    stream_after: Option<Duration>,
 }
 
 impl Default for Stateless {
@@ -43,11 +44,7 @@ impl Default for Stateless {
 impl Stateless {
     /// A binding that serves revision 2026-07-28.
     pub fn new() -> Self {
-        Self {
-            versions: vec!["2026-07-28".to_owned()],
-            mirrors: Mirrors::default(),
-            stream_after: Duration::from_millis(10),
-        }
+        Self { versions: vec!["2026-07-28".to_owned()], mirrors: Mirrors::default(), stream_after: None }
     }
 
     /// The revisions that are served. A request of another revision gets 400 and -32022, which lists these.
@@ -72,9 +69,10 @@ impl Stateless {
     }
 
     /// The time in which a handler that has started may refuse its request with an HTTP status (400 for a missing capability). After it the head
-    /// of an event stream is sent. Default: 10 ms.
+    /// of an event stream is sent, which tells the client that its request has arrived: the client sends no cancel before. Default: 10 ms, and 1 ms
+    /// from when the handler first awaits something.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
-        self.stream_after = wait;
+        self.stream_after = Some(wait);
         self
     }
 }

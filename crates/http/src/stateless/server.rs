@@ -12,13 +12,16 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
 
 use super::envelope::{Envelope, Kind};
-use super::exchange_table::{ExchangeTable, ResponseKind};
+use super::exchange_table::{ExchangeTable, Progress, ResponseKind};
 use super::{Stateless, link};
 use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::server::{
+    AcceptQueue, RequestBody, Responder, STREAM_AFTER, STREAM_AFTER_WAIT, Settings, address, body, checks,
+    events,
+};
 use crate::shared_delay::SharedDelay;
 use crate::sync::Mutex;
 
@@ -46,13 +49,16 @@ pub(super) struct StatelessServer {
     /// The link there is; `None` once the listener is gone.
     exchanges: Mutex<Option<Arc<ExchangeTable>>>,
     soon: Arc<SharedDelay>,
+    /// For a request whose handler awaits something. `None`: that makes no difference.
+    sooner: Option<Arc<SharedDelay>>,
 }
 
 impl StatelessServer {
     pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
         let exchanges = Mutex::new(open(settings, &door));
-        let soon = SharedDelay::new(config.stream_after);
-        Self { config, settings: Arc::clone(settings), door, exchanges, soon }
+        let soon = SharedDelay::new(config.stream_after.unwrap_or(STREAM_AFTER));
+        let sooner = config.stream_after.is_none().then(|| SharedDelay::new(STREAM_AFTER_WAIT));
+        Self { config, settings: Arc::clone(settings), door, exchanges, soon, sooner }
     }
 
     /// The link that is open. One whose driver has ended makes way for another.
@@ -111,15 +117,18 @@ impl StatelessServer {
 
     async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ReplyBody>, Refused> {
         let Some(feed) = &waiting.0 else { return Err(Refused::unavailable("this server has ended")) };
-        let verdict = |knows_begun| {
-            poll_fn(move |cx| feed.exchanges.poll_response_kind(feed.exchange, knows_begun, cx))
-        };
-        let mut first = verdict(false).await;
-        if let ResponseKind::Begun = first {
+        let verdict = |known| poll_fn(move |cx| feed.exchanges.poll_response_kind(feed.exchange, known, cx));
+        let mut first = verdict(Progress::Queued).await;
+        while let ResponseKind::Reached(progress) = first {
+            let (known, delay) = match (progress, &self.sooner) {
+                (Progress::Waiting, Some(sooner)) => (Progress::Waiting, sooner),
+                (Progress::Queued | Progress::Started, Some(_)) => (Progress::Started, &self.soon),
+                (_, None) => (Progress::Waiting, &self.soon),
+            };
             first = tokio::select! {
                 biased;
-                verdict = verdict(true) => verdict,
-                () = self.soon.over() => ResponseKind::Stream,
+                verdict = verdict(known) => verdict,
+                () = delay.over() => ResponseKind::Stream,
             };
         }
         match first {
@@ -135,7 +144,7 @@ impl StatelessServer {
             ResponseKind::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
             ResponseKind::Refused => Err(Refused::bad("the message was refused")),
             ResponseKind::Gone => Err(Refused::unavailable("this server has ended")),
-            ResponseKind::Stream | ResponseKind::Begun => {
+            ResponseKind::Stream | ResponseKind::Reached(_) => {
                 let Some(feed) = waiting.0.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };

@@ -36,6 +36,8 @@ pub(super) struct Exchange {
     pub(super) head: ResponseState,
     pub(super) mailbox: ReplayBuffer,
     pub(super) fault: Option<RejectReason>,
+    /// Its handler awaits something.
+    pub(super) waiting: bool,
 }
 
 pub(super) enum ResponseState {
@@ -60,6 +62,8 @@ pub(super) enum ResponseKind {
     Refused(StatusCode),
     /// An event stream.
     Stream,
+    /// Nothing yet: the handler awaits something.
+    Waiting,
     /// The session has ended.
     Ended,
 }

@@ -96,6 +96,10 @@ impl Sender for ServerSender {
         self.conversation.finish(exchange, how);
     }
 
+    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.conversation.note_waiting(exchange);
+    }
+
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.conversation.note_rejection(exchange, fault);
     }

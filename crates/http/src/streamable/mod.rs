@@ -33,7 +33,8 @@ pub enum SecondStream {
 pub struct Streamable {
     opening: FirstMessage,
     versions: Vec<String>,
-    stream_after: Duration,
+    /// `None`: the defaults of [`server`](crate::server), which depend on what the handler does.
+    stream_after: Option<Duration>,
     poll_after: Option<Duration>,
     retry: Duration,
     second_stream: SecondStream,
@@ -51,7 +52,7 @@ impl Streamable {
         Self {
             opening: FirstMessage::Methods(vec!["initialize".to_owned()]),
             versions: ["2025-06-18", "2025-11-25"].map(ToOwned::to_owned).to_vec(),
-            stream_after: Duration::from_millis(10),
+            stream_after: None,
             poll_after: None,
             retry: Duration::from_secs(1),
             second_stream: SecondStream::default(),
@@ -82,9 +83,10 @@ impl Streamable {
     }
 
     /// The time after which a request without an answer gets an event stream. The head of the stream tells the client that its request has
-    /// arrived. Default: 10 ms. With zero every request gets an event stream.
+    /// arrived: the client sends no cancel before. Default: 10 ms, and 1 ms from when the handler first awaits something. With zero every request
+    /// gets an event stream.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
-        self.stream_after = wait;
+        self.stream_after = Some(wait);
         self
     }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::{poll_fn, ready};
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -19,7 +18,10 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::server::{
+    AcceptQueue, RequestBody, Responder, STREAM_AFTER, STREAM_AFTER_WAIT, Settings, address, body, checks,
+    events,
+};
 use crate::shared_delay::SharedDelay;
 
 const ALLOWED: &str = "GET, POST, DELETE";
@@ -39,12 +41,15 @@ pub(super) struct StreamableServer {
     table: Arc<Sessions<SessionState>>,
     door: AcceptQueue,
     soon: Arc<SharedDelay>,
+    /// For a request whose handler awaits something. `None`: that makes no difference.
+    sooner: Option<Arc<SharedDelay>>,
 }
 
 impl StreamableServer {
     pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
-        let soon = SharedDelay::new(config.stream_after);
-        Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon }
+        let soon = SharedDelay::new(config.stream_after.unwrap_or(STREAM_AFTER));
+        let sooner = config.stream_after.is_none().then(|| SharedDelay::new(STREAM_AFTER_WAIT));
+        Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon, sooner }
     }
 
     /// Looks at a request's head. What a POST has to wait for begins with its body.
@@ -140,7 +145,7 @@ impl StreamableServer {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
             ResponseKind::Ended => return Err(ended()),
-            ResponseKind::Stream => {
+            ResponseKind::Stream | ResponseKind::Waiting => {
                 if primed {
                     conversation.prime(exchange, Some(self.config.retry));
                 }
@@ -161,17 +166,27 @@ impl StreamableServer {
     /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
     /// that the client knows it has arrived.
     async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
-        let verdict = poll_fn(|cx| conversation.poll_response_kind(exchange, cx));
-        let mut verdict = pin!(verdict);
-        tokio::select! {
+        let verdict =
+            |knows_waiting| poll_fn(move |cx| conversation.poll_response_kind(exchange, knows_waiting, cx));
+        let waits = tokio::select! {
             biased;
-            verdict = verdict.as_mut() => return verdict,
-            () = self.soon.over() => {}
+            verdict = verdict(self.sooner.is_none()) => match verdict {
+                ResponseKind::Waiting => true,
+                verdict => return verdict,
+            },
+            () = self.soon.over() => false,
+        };
+        if let (true, Some(sooner)) = (waits, &self.sooner) {
+            tokio::select! {
+                biased;
+                verdict = verdict(true) => return verdict,
+                () = sooner.over() => {}
+            }
         }
         if envelope::asks(body) {
             conversation.open_stream(exchange);
         }
-        verdict.await
+        verdict(true).await
     }
 
     fn get(

@@ -142,7 +142,8 @@ impl SessionState {
             state.used = Instant::now();
             let mut mailbox = ReplayBuffer::new(stream, self.settings.kept);
             let (token, _) = mailbox.attach();
-            let exchange = Exchange { head: ResponseState::Undecided(None), mailbox, fault: None };
+            let exchange =
+                Exchange { head: ResponseState::Undecided(None), mailbox, fault: None, waiting: false };
             state.exchanges.insert(stream, Box::new(exchange));
             Ok((stream, token))
         })?;
@@ -160,10 +161,11 @@ impl SessionState {
         }
     }
 
-    /// Waits for what a POST is answered with.
+    /// Waits for what a POST is answered with, or for its handler to await something, if that is not known.
     pub(super) fn poll_response_kind(
         &self,
         exchange: ExchangeId,
+        knows_waiting: bool,
         cx: &mut Context<'_>,
     ) -> Poll<ResponseKind> {
         self.step(|state, wakes| {
@@ -172,6 +174,9 @@ impl SessionState {
             };
             match &mut open.head {
                 ResponseState::Undecided(waker) => {
+                    if open.waiting && !knows_waiting {
+                        return Poll::Ready(ResponseKind::Waiting);
+                    }
                     *waker = Some(cx.waker().clone());
                     Poll::Pending
                 }

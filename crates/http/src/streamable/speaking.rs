@@ -64,6 +64,17 @@ impl SessionState {
         }
     }
 
+    /// The handler of the request on this exchange awaits something.
+    pub(super) fn note_waiting(&self, exchange: ExchangeId) {
+        self.step(|state, wakes| {
+            let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
+            open.waiting = true;
+            if let ResponseState::Undecided(waker) = &mut open.head {
+                wakes.add(waker.take());
+            }
+        });
+    }
+
     /// Takes a frame of the driver's.
     pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
         self.step(|state, wakes| {

@@ -103,6 +103,12 @@ impl Sender for Late {
         }
     }
 
+    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
+        if let Some(link) = &mut self.state().link {
+            link.tx.as_mut().note_waiting(exchange);
+        }
+    }
+
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         if let Some(link) = &mut self.state().link {
             link.tx.as_mut().note_rejection(exchange, fault);

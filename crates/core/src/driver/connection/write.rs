@@ -194,6 +194,13 @@ impl ConnectionTask {
                 self.begin_exchange(exchange);
                 return Ok(());
             }
+            Control::Waiting(exchange) => {
+                if let Some(tx) = &mut self.tx {
+                    tx.as_mut().note_waiting(exchange);
+                    self.unflushed = true;
+                }
+                return Ok(());
+            }
         };
         self.note_rejection(exchange, fault.filter(|_| written));
         let head = FrameInfo { kind: FrameKind::Answer, id, method: None };

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::dialect::HandshakePart;
 use crate::driver::admission::permits::Task;
 use crate::driver::context::CallContext;
-use crate::driver::outbox::Answer;
+use crate::driver::outbox::{Answer, Control};
 use crate::driver::state::{ConnectionInner, Payload, Request, State};
 use crate::machine::HandlerResult;
 use crate::sync::atomic::Ordering;
@@ -65,11 +65,22 @@ impl Guard {
         span.record("cancel.outcome", outcome);
     }
 
-    /// The handler was polled once, or will never be polled.
-    pub(crate) fn begin(&self) {
-        if self.0.data.set_begun() {
+    /// The handler was polled once, or will never be polled. `true`: this is the first call.
+    pub(crate) fn begin(&self) -> bool {
+        let first = self.0.data.set_begun();
+        if first {
             self.0.connection.beginning.fetch_sub(1, Ordering::SeqCst);
             self.0.data.wake_begun();
+        }
+        first
+    }
+
+    /// The handler awaits something. A transport with exchanges hears of it, because the response can begin before the
+    /// answer.
+    pub(crate) fn note_waiting(&self) {
+        let exchange = self.0.data.exchange();
+        if exchange.is_peers() {
+            self.0.connection.step(|state, _, _| state.outbox.push_control(Control::Waiting(exchange)));
         }
     }
 

@@ -113,9 +113,14 @@ where
                 StageProjection::User { mut future } => {
                     let work = AssertUnwindSafe(|| future.as_mut().poll(cx).map(answer_of));
                     let polled = guard.enter(|| catch_unwind(work));
-                    guard.begin();
+                    let first = guard.begin();
                     match polled {
-                        Ok(Poll::Pending) => return Poll::Pending,
+                        Ok(Poll::Pending) => {
+                            if first {
+                                guard.note_waiting();
+                            }
+                            return Poll::Pending;
+                        }
                         Ok(Poll::Ready(end)) => ended(guard, Ok(end)),
                         Err(panic) => ended(guard, Err(panic)),
                     }

@@ -139,7 +139,7 @@ fn answer(id: RequestId, answer: Option<Answer>) -> Bulk {
 }
 
 /// Frames of the control lane except cancels, each with its size.
-fn controls() -> [(Control, usize); 8] {
+fn controls() -> [(Control, usize); 9] {
     let exchange = ExchangeId(3);
     let refuse = |to| Control::Refuse { to, exchange, why: Refusal::Internal };
     let ack = |ack, key| Control::Ack { ack, key, exchange, status: AckStatus::Cancelled };
@@ -161,6 +161,7 @@ fn controls() -> [(Control, usize); 8] {
         (ack(RequestId::number(7), None), 148),
         (ack(text("ab"), Some(text("wxyz"))), 134),
         (Control::Begin(exchange), 16),
+        (Control::Waiting(exchange), 16),
         (Control::ExchangeEnd { exchange, how: ExchangeEnd::Silent }, 16),
     ]
 }

@@ -93,7 +93,7 @@ async fn a_wire_that_does_not_close_is_left_in_time_however_often_it_wakes_its_d
 async fn a_deaf_handler_is_aborted_after_its_grace_although_the_wire_is_lost() {
     let (peer, wire) = open(ACP, TRAITS, Limits::default());
     wire.says(3, &request(1, "deaf", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3"]);
+    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
     wire.fails(broken());
     assert!(end(&peer).await.is_err());
     assert_eq!((peer.stats().running, peer.stats().slots), (1, 1));
@@ -117,7 +117,7 @@ async fn a_connection_whose_wire_is_lost_lets_go_of_its_methods_with_the_last_ha
     });
     let (peer, wire) = serve(router, ACP, TRAITS, limits);
     wire.says(3, &request(1, "hold", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3"]);
+    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
     wire.fails(broken());
     assert!(end(&peer).await.is_err());
     assert!(methods.upgrade().is_some(), "a handler runs");

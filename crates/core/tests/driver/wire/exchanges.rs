@@ -21,7 +21,7 @@ async fn each_exchange_of_the_peer_is_begun_with_its_handler_and_ended_once() {
     wire.says(4, &request(2, "wait", &json!({})));
     wire.says(5, &request(3, "step", &json!({})));
     // The second request waits for a permit, so its handler does not run yet.
-    assert_eq!(wire.told().await, ["begin 4", "Data Notification waits on 4"]);
+    assert_eq!(wire.told().await, ["begin 4", "waiting 4", "Data Notification waits on 4"]);
     wire.says(6, &cancel(2));
     let silenced = ["finish 6 Accepted", "finish 4 Silent"];
     let next = ["begin 5", "Data Notification stepped on 5", "Data Answer 3 on 5, last"];
@@ -78,7 +78,11 @@ async fn a_wire_hears_what_a_refusal_is_about_before_the_refusal() {
             request(4, "big", &json!([5000])).to_string(),
             &["begin 5", "fault 5 Internal", "Data Answer 4 on 5, last"],
         ),
-        (6, request(5, "wait", &no_params).to_string(), &["begin 6", "Data Notification waits on 6"]),
+        (
+            6,
+            request(5, "wait", &no_params).to_string(),
+            &["begin 6", "waiting 6", "Data Notification waits on 6"],
+        ),
         (
             7,
             request(5, "wait", &no_params).to_string(),

@@ -60,7 +60,7 @@ async fn what_a_silenced_request_had_to_say_is_not_said_once_there_is_room() {
     wire.state().full = Some(Lane::Data);
     wire.says(3, &request(1, "wait", &json!({})));
     wire.says(4, &request(2, "wait", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3", "begin 4"]);
+    assert_eq!(wire.told().await, ["begin 3", "begin 4", "waiting 3", "waiting 4"]);
     assert_eq!(peer.queue_stats().outbox_frames, 2);
     wire.says(5, &cancel(1));
     assert_eq!(wire.told().await, ["finish 5 Accepted", "finish 3 Silent"]);
@@ -100,7 +100,7 @@ async fn a_batch_is_read_where_both_the_wire_and_the_revision_allow_it() {
 async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
     let (_peer, wire) = open(ACP, TRAITS, Limits::default());
     wire.says(3, &request(1, "deaf", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3"]);
+    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
     let cancel = json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1}});
     wire.says(4, &cancel);
     assert_eq!(wire.told().await, ["finish 4 Accepted"]);

@@ -128,6 +128,10 @@ impl Sender for Goes {
         self.note(format!("begin {}", named(exchange)));
     }
 
+    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
+        self.note(format!("waiting {}", named(exchange)));
+    }
+
     fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
         self.note(format!("fault {} {fault:?}", named(exchange)));
     }

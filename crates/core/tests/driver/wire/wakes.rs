@@ -59,7 +59,7 @@ async fn ends_in_its_time(later: Option<Duration>) {
     });
     let (peer, wire) = serve(router, ACP, TRAITS, Limits::default());
     wire.says(3, &request(1, "deaf", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3"]);
+    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
     let context = contexts.recv().await.unwrap();
     let _late = later.map(|wait| peer.call::<_, Value>("work", &json!({})).timeout(wait).start().unwrap());
     // The driver sleeps until then.
@@ -84,7 +84,7 @@ async fn a_cascade_goes_on_slice_by_slice_although_nothing_can_be_written() {
     let (peer, wire) = serve(router, MCP, TRAITS, limits);
     wire.state().full = Some(Lane::Data);
     wire.says(3, &request(1, "many", &json!({})));
-    assert_eq!(wire.told().await, ["begin 3"]);
+    assert_eq!(wire.told().await, ["begin 3", "waiting 3"]);
     assert_eq!(peer.stats().calls, CHILDREN);
     wire.says(4, &cancel(1));
     wire.told().await;
