@@ -43,7 +43,7 @@ impl Served {
             });
         let with_sessions = dialect.name() == "mcp";
         let mut limits = Limits::default();
-        limits.running = 1;
+        limits.max_running_handlers = 1;
         tokio::spawn(Server::builder([dialect]).serve(router).limits(limits).listen(listener).run());
         let mut served = Self { service, session: None };
         if with_sessions {
