@@ -62,10 +62,10 @@ async fn prompt(ctx: CallContext, params: Value, running: Running) -> Result<Val
 async fn a_cancelled_prompt_cascades_as_the_page_draws_it() -> Result<(), Box<dyn Error>> {
     // The messages go through a recorder, which keeps every line.
     let log = Log::default();
-    let (for_agent, far_agent) = tokio::io::duplex(64 * 1024);
+    let (for_agent, behind_it) = tokio::io::duplex(64 * 1024);
     let (near, far) = tokio::io::duplex(64 * 1024);
     let agent = tokio::spawn(agent(for_agent));
-    let (from_agent, to_agent) = tokio::io::split(far_agent);
+    let (from_agent, to_agent) = tokio::io::split(behind_it);
     let (from_us, to_us) = tokio::io::split(far);
     tokio::spawn(record(log.clone(), "Client", "Agent", from_us, to_agent));
     tokio::spawn(record(log.clone(), "Agent", "Client", from_agent, to_us));
