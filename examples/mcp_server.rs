@@ -1,255 +1,97 @@
-//! An MCP server on one endpoint for the revisions with sessions and the one without, whose tools can be cancelled.
+//! An MCP server with typed tools, one of which takes long, tells of its progress and can be cancelled.
 //!
-//! Run it with `cargo run -p rescind-examples --example mcp_server`: it serves, and is its own client. With
-//! `-- --listen 127.0.0.1:0` it serves until it is told to stop. Its tools are those the protocol's conformance suite asks for.
+//! A host starts it and speaks over its stdin and stdout. With `--listen 127.0.0.1:8000` it serves HTTP at `/`. `mcp_client.rs` uses both.
 
 use std::error::Error;
 use std::time::Duration;
 
-use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
-use rescind::dialect::{MCP, MCP_2026};
-use rescind::http::{
-    HttpClient, HttpListener, HttpServer, HttpService, Stateless, StatelessTransport, Streamable,
-    StreamableTransport,
-};
-use rescind::{CallContext, ErrorCode, ErrorObject, HandlerError, Outcome, Peer, Router, Server};
+use rescind::dialect::MCP;
+use rescind::http::{HttpServer, Streamable};
+use rescind::{CallContext, HandlerError, Peer, Router, Server, stdio, transport::Listener};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tower_service::Service;
 
-/// The revisions that begin with `initialize`.
-const WITH_SESSIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
-/// The revision in which each request stands for itself.
-const STATELESS: &str = "2026-07-28";
-
-/// A call that takes longer is answered in pieces: its stream is closed, and the client comes back for the rest.
-const STREAM: Duration = Duration::from_secs(1);
-
-const TOOLS: [(&str, &str); 6] = [
-    ("test_simple_text", "Answers at once with a text."),
-    ("test_tool_with_progress", "Tells of its progress three times, then answers."),
-    ("test_reconnection", "Takes longer than the server keeps a stream open."),
-    ("test_missing_capability", "Answers only a client that can sample."),
-    ("test_streaming_elicitation", "Asks its client nothing beside its answer."),
-    ("test_logging_tool", "Logs nothing that its client did not ask for."),
-];
-
-fn this_server() -> Value {
-    json!({ "name": "rescind-example", "version": env!("CARGO_PKG_VERSION") })
+/// The tools and their arguments. Another name, or arguments of another form, get "invalid params".
+#[derive(Deserialize)]
+#[serde(tag = "name", content = "arguments", rename_all = "snake_case")]
+enum Tool {
+    Add { a: f64, b: f64 },
+    Count { to: u32 },
 }
 
-fn text(text: &str) -> Value {
-    json!({ "content": [{ "type": "text", "text": text }] })
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolResult<T> {
+    content: [Text; 1],
+    structured_content: T,
 }
 
-/// Waits, unless the call is cancelled first.
-async fn pause(ctx: &CallContext, time: Duration) -> Result<(), HandlerError> {
-    tokio::select! {
-        cause = ctx.cancelled() => Err(HandlerError::stopped(cause)),
-        () = tokio::time::sleep(time) => Ok(()),
-    }
+#[derive(Serialize)]
+#[serde(tag = "type", rename = "text")]
+struct Text {
+    text: String,
 }
 
-async fn progress(ctx: &CallContext) -> Result<Value, HandlerError> {
-    for done in [0, 50, 100] {
+#[derive(Serialize)]
+struct Number {
+    value: f64,
+}
+
+async fn call_tool(ctx: CallContext, tool: Tool) -> Result<ToolResult<Number>, HandlerError> {
+    let value = match tool {
+        Tool::Add { a, b } => a + b,
+        Tool::Count { to } => count(&ctx, to).await?,
+    };
+    Ok(ToolResult { content: [Text { text: value.to_string() }], structured_content: Number { value } })
+}
+
+/// Work in steps. `run_until_cancelled` drops the step that runs, and `?` ends the tool. To a cancelled request MCP sends no answer.
+async fn count(ctx: &CallContext, to: u32) -> Result<f64, HandlerError> {
+    for done in 1..=to {
+        ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(20))).await?;
         if let Some(token) = ctx.progress_token() {
-            let params = json!({ "progressToken": token, "progress": done, "total": 100 });
-            ctx.notify("notifications/progress", &params).await?;
+            let progress = json!({ "progressToken": token, "progress": done, "total": to });
+            ctx.notify("notifications/progress", &progress).await?;
         }
-        pause(ctx, Duration::from_millis(50)).await?;
     }
-    Ok(text("This took three steps."))
+    Ok(f64::from(to))
 }
 
-async fn call_tool(ctx: CallContext, params: Value) -> Result<Value, HandlerError> {
-    match params.get("name").and_then(Value::as_str).unwrap_or_default() {
-        "test_simple_text" => Ok(text("This is a simple text response for testing.")),
-        "test_tool_with_progress" => progress(&ctx).await,
-        "test_reconnection" => {
-            pause(&ctx, 2 * STREAM).await?;
-            Ok(text("The stream was closed meanwhile, and the answer was kept."))
-        }
-        "test_missing_capability" => {
-            if params.pointer("/_meta/io.modelcontextprotocol~1clientCapabilities/sampling").is_some() {
-                return Ok(text("The client can sample."));
-            }
-            let error = ErrorObject::new(ErrorCode(-32_021), "This tool needs a client that can sample");
-            Err(error.with_data(&json!({ "requiredCapabilities": { "sampling": {} } })).into())
-        }
-        "test_streaming_elicitation" => Ok(text("Nothing was asked.")),
-        "test_logging_tool" => Ok(text("Nothing was logged.")),
-        other => Err(ErrorObject::invalid_params(format!("no tool is called {other:?}")).into()),
-    }
+async fn initialize(_: CallContext, asked: Value) -> Result<Value, HandlerError> {
+    let known = ["2025-11-25", "2025-06-18"];
+    let asked = asked.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
+    let version = known.into_iter().find(|version| *version == asked).unwrap_or(known[0]);
+    let server = json!({ "name": "rescind-example", "version": env!("CARGO_PKG_VERSION") });
+    Ok(json!({ "protocolVersion": version, "capabilities": { "tools": {} }, "serverInfo": server }))
 }
 
-/// What both kinds of revision serve. `hints` is what a revision asks of a list beside the list.
-fn tools(hints: &Value) -> Router {
-    let listed: Vec<Value> = TOOLS
-        .into_iter()
-        .map(|(name, does)| json!({ "name": name, "description": does, "inputSchema": { "type": "object" } }))
-        .collect();
-    let listed = with(json!({ "tools": listed }), hints);
-    Router::new()
-        .method("tools/list", move |_: CallContext, _: Value| {
-            let listed = listed.clone();
-            async move { Ok::<_, HandlerError>(listed) }
-        })
-        .method("tools/call", call_tool)
-}
-
-fn with(mut result: Value, members: &Value) -> Value {
-    if let (Some(result), Some(members)) = (result.as_object_mut(), members.as_object()) {
-        result.extend(members.clone());
-    }
-    result
-}
-
-fn with_sessions() -> Router {
-    tools(&json!({}))
-        .method("initialize", |_: CallContext, params: Value| async move {
-            let asked = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
-            let version = WITH_SESSIONS.into_iter().find(|known| *known == asked).unwrap_or(WITH_SESSIONS[0]);
-            let capabilities = json!({ "tools": {} });
-            Ok::<_, HandlerError>(
-                json!({ "protocolVersion": version, "capabilities": capabilities, "serverInfo": this_server() }),
-            )
-        })
-        .method("ping", |_: CallContext, _: Value| async { Ok::<_, HandlerError>(json!({})) })
-}
-
-fn stateless() -> Router {
-    let hints = json!({ "ttlMs": 60_000, "cacheScope": "public" });
-    let discovered = with(
-        json!({
-            "supportedVersions": [STATELESS],
-            "capabilities": { "tools": {} },
-            "_meta": { "io.modelcontextprotocol/serverInfo": this_server() },
-        }),
-        &hints,
-    );
-    tools(&hints).method("server/discover", move |_: CallContext, _: Value| {
-        let discovered = discovered.clone();
-        async move { Ok::<_, HandlerError>(discovered) }
-    })
-}
-
-/// Which of the two a request is for, by the headers that the stateless revision requires of every request. A version
-/// that neither knows goes to that one, whose refusal says what is served.
-fn is_stateless(request: &Request) -> bool {
-    let headers = request.headers();
-    match headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok()) {
-        Some(version) => !WITH_SESSIONS.contains(&version),
-        None => headers.contains_key("mcp-method"),
-    }
-}
-
-async fn by_revision(request: Request, mut sessions: HttpService, mut stateless: HttpService) -> Response {
-    let service = if is_stateless(&request) { &mut stateless } else { &mut sessions };
-    match service.call(request).await {
-        Ok(response) => response.into_response(),
-        Err(never) => match never {},
-    }
-}
-
-/// The endpoint, and what serves it.
-struct Serving {
-    url: String,
-    tasks: tokio::task::JoinSet<()>,
-}
-
-async fn serve(address: &str) -> Result<Serving, Box<dyn Error>> {
-    let (sessions, with_sessions_listener) =
-        HttpServer::new(Streamable::new().versions(WITH_SESSIONS).poll_after(STREAM)).mount();
-    let (alone, stateless_listener) = HttpServer::new(Stateless::new()).mount();
-    let app = axum::Router::new().route(
-        "/mcp",
-        axum::routing::any(move |request: Request| by_revision(request, sessions.clone(), alone.clone())),
-    );
-    let socket = TcpListener::bind(address).await?;
-    let url = format!("http://{}/mcp", socket.local_addr()?);
-
-    let mut tasks = tokio::task::JoinSet::new();
-    let run = |server: rescind::ServerBuilder, listener: HttpListener| async move {
-        let _ended = server.listen(listener).run().await;
+async fn list_tools(_: CallContext, _: Value) -> Result<Value, HandlerError> {
+    let number = json!({ "type": "number" });
+    let tool = |name: &str, does: &str, arguments: Value| {
+        let schema = json!({ "type": "object", "required": arguments.as_object().map(|all| all.keys().collect::<Vec<_>>()), "properties": arguments });
+        json!({ "name": name, "description": does, "inputSchema": schema })
     };
-    tasks.spawn(run(Server::builder([MCP]).serve(with_sessions()), with_sessions_listener));
-    tasks.spawn(run(Server::builder([MCP_2026]).serve(stateless()), stateless_listener));
-    tasks.spawn(async move {
-        let _ended = axum::serve(socket, app).await;
-    });
-    Ok(Serving { url, tasks })
+    let add = tool("add", "Adds two numbers.", json!({ "a": number, "b": number }));
+    let count = tool("count", "Counts up, slowly.", json!({ "to": { "type": "integer", "minimum": 0 } }));
+    Ok(json!({ "tools": [add, count] }))
 }
 
-/// A client of the revisions with sessions cancels a tool by its message.
-async fn cancel_with_sessions(url: &str) -> Result<(), Box<dyn Error>> {
-    let peer = Peer::builder(MCP).connect(StreamableTransport::new(HttpClient::new(url)?)).await?;
-    let opening = json!({
-        "protocolVersion": WITH_SESSIONS[0], "capabilities": {}, "clientInfo": { "name": "example", "version": "0" },
-    });
-    peer.call::<_, Value>("initialize", &opening).await?;
-    peer.try_notify("notifications/initialized", &json!({}))?;
-    cancel_a_tool(&peer, json!({ "name": "test_reconnection", "_meta": { "progressToken": 1 } })).await?;
-    peer.shutdown(Duration::ZERO).await;
-    Ok(())
-}
-
-/// A client of the stateless revision cancels one by closing its stream, which the wire does for it.
-async fn cancel_stateless(url: &str) -> Result<(), Box<dyn Error>> {
-    let peer = Peer::builder(MCP_2026).connect(StatelessTransport::new(HttpClient::new(url)?)).await?;
-    let meta = json!({
-        "io.modelcontextprotocol/protocolVersion": STATELESS,
-        "io.modelcontextprotocol/clientInfo": { "name": "example", "version": "0" },
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    cancel_a_tool(&peer, json!({ "name": "test_reconnection", "_meta": meta })).await?;
-    peer.shutdown(Duration::ZERO).await;
-    Ok(())
-}
-
-async fn cancel_a_tool(peer: &Peer, params: Value) -> Result<(), Box<dyn Error>> {
-    let call = peer.call::<_, Value>("tools/call", &params).start()?;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    call.canceller().cancel("the user pressed Stop");
-    match call.outcome().await {
-        Outcome::Cancelled(cancelled) => {
-            println!("client: the tool was cancelled, because {:?}", cancelled.cause.kind());
-            Ok(())
-        }
-        other => Err(format!("the tool ended otherwise: {other:?}").into()),
-    }
-}
-
-async fn stopped() -> Result<(), Box<dyn Error>> {
-    #[cfg(unix)]
-    {
-        let mut terminated = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        tokio::select! {
-            _ = terminated.recv() => return Ok(()),
-            interrupted = tokio::signal::ctrl_c() => interrupted?,
-        }
-    }
-    #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await?;
-    Ok(())
-}
-
-#[tokio::main(flavor = "current_thread")]
+#[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let address = match arguments.as_slice() {
-        [] => None,
-        [flag, address] if flag == "--listen" => Some(address),
+    let router = Router::new()
+        .method("initialize", initialize)
+        .method("ping", async |_: CallContext, _: Value| Ok(json!({})))
+        .method("tools/list", list_tools)
+        .method("tools/call", call_tool);
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().as_deref(), arguments.next()) {
+        (None, _) => Peer::builder(MCP).serve(router).connect(stdio::this_process()).await?.closed().await?,
+        (Some("--listen"), Some(address)) => {
+            let listener = HttpServer::new(Streamable::new()).bind(&address).await?;
+            eprintln!("listening on {}", listener.endpoint());
+            Server::builder([MCP]).serve(router).listen(listener).run().await?;
+        }
         _ => return Err("usage: mcp_server [--listen HOST:PORT]".into()),
-    };
-    let mut serving = serve(address.map_or("127.0.0.1:0", String::as_str)).await?;
-    eprintln!("listening on {}", serving.url);
-    if address.is_some() {
-        stopped().await?;
-    } else {
-        cancel_with_sessions(&serving.url).await?;
-        cancel_stateless(&serving.url).await?;
     }
-    serving.tasks.shutdown().await;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! An MCP server on one endpoint for the revisions with sessions and the one without, whose tools can be cancelled.
+//! The MCP server that the protocol's conformance suite tests, on one endpoint for the revisions with sessions and the one without.
 //!
-//! Run it with `cargo run -p rescind-examples --example mcp_server`: it serves, and is its own client. With
-//! `-- --listen 127.0.0.1:0` it serves until it is told to stop. Its tools are those the protocol's conformance suite asks for.
+//! Run it with `cargo run -p rescind-examples --example mcp_conformance`: it serves, and is its own client. With `-- --listen 127.0.0.1:0` it
+//! serves until it gets SIGTERM. Its tools are those of the suite.
 
 use std::error::Error;
 use std::time::Duration;
@@ -240,7 +240,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = match arguments.as_slice() {
         [] => None,
         [flag, address] if flag == "--listen" => Some(address),
-        _ => return Err("usage: mcp_server [--listen HOST:PORT]".into()),
+        _ => return Err("usage: mcp_conformance [--listen HOST:PORT]".into()),
     };
     let mut serving = serve(address.map_or("127.0.0.1:0", String::as_str)).await?;
     eprintln!("listening on {}", serving.url);

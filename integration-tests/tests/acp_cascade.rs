@@ -1,33 +1,21 @@
 //! The flow the ACP page draws: a prompt with two nested requests, stopped by `session/cancel`.
 //!
-//! The agent is a process of its own behind its stdin and stdout. Every message is printed as it passes, and at the
-//! end the same messages stand as a Mermaid sequence diagram.
-//!
-//! Run it with `cargo run -p rescind-examples --example acp_cascade`.
+//! Every message is written down as it passes, and at the end the same messages are a Mermaid sequence diagram.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rescind::stdio;
-use rescind::{CallContext, Cause, CauseKind, HandlerError, Outcome, Peer, Router, dialect};
+use rescind::dialect::{self, Role};
+use rescind::{CallContext, Cause, CauseKind, HandlerError, Outcome, Peer, Router};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::Semaphore;
-
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    match std::env::args().nth(1).as_deref() {
-        Some("agent") => agent().await,
-        _ => client().await,
-    }
-}
-
-// ---- the agent: one process
 
 /// The prompt that runs, so that `session/cancel` finds it.
 type Running = Arc<Mutex<Option<CallContext>>>;
 
-async fn agent() -> Result<(), Box<dyn Error>> {
+async fn agent(wire: DuplexStream) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let (from, to) = tokio::io::split(wire);
     let running = Running::default();
     let for_cancel = Arc::clone(&running);
     let router = Router::new()
@@ -46,7 +34,8 @@ async fn agent() -> Result<(), Box<dyn Error>> {
                 }
             }
         });
-    Peer::builder(dialect::ACP).serve(router).connect(stdio::this_process()).await?.closed().await?;
+    let wire = rescind::ByteStream::new(from, to);
+    Peer::builder(dialect::ACP).role(Role::Server).serve(router).connect(wire).await?.closed().await?;
     Ok(())
 }
 
@@ -69,21 +58,14 @@ async fn prompt(ctx: CallContext, params: Value, running: Running) -> Result<Val
     Ok(json!({ "stopReason": stop_reason }))
 }
 
-// ---- the client: this process
-
-async fn client() -> Result<(), Box<dyn Error>> {
-    // Our own end of the wire goes through a recorder, which prints and keeps every line.
+#[tokio::test]
+async fn a_cancelled_prompt_cascades_as_the_page_draws_it() -> Result<(), Box<dyn Error>> {
+    // The messages go through a recorder, which keeps every line.
     let log = Log::default();
-    let program = std::env::current_exe()?;
-    let mut agent = tokio::process::Command::new(program)
-        .arg("agent")
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()?;
-    let (to_agent, from_agent) =
-        agent.stdin.take().zip(agent.stdout.take()).ok_or("the agent's stdin and stdout are pipes")?;
+    let (for_agent, behind_it) = tokio::io::duplex(64 * 1024);
     let (near, far) = tokio::io::duplex(64 * 1024);
+    let agent = tokio::spawn(agent(for_agent));
+    let (from_agent, to_agent) = tokio::io::split(behind_it);
     let (from_us, to_us) = tokio::io::split(far);
     tokio::spawn(record(log.clone(), "Client", "Agent", from_us, to_agent));
     tokio::spawn(record(log.clone(), "Agent", "Client", from_agent, to_us));
@@ -106,8 +88,7 @@ async fn client() -> Result<(), Box<dyn Error>> {
         .method("terminal/create", waits(&asked))
         .method("session/request_permission", waits(&asked))
         .notification("session/update", |_ctx, _: Value| async {});
-    let peer =
-        Peer::builder(dialect::ACP).serve(router).role(rescind::dialect::Role::Client).connect(wire).await?;
+    let peer = Peer::builder(dialect::ACP).serve(router).role(Role::Client).connect(wire).await?;
     let _: Value =
         peer.call("initialize", &json!({ "protocolVersion": 1, "clientCapabilities": {} })).await?;
     log.begin();
@@ -124,7 +105,7 @@ async fn client() -> Result<(), Box<dyn Error>> {
         return Err("the messages did not pass in the order 001 draws".into());
     }
     peer.shutdown(std::time::Duration::from_secs(1)).await;
-    agent.wait().await?;
+    agent.await?.map_err(|error| error.to_string())?;
     Ok(())
 }
 

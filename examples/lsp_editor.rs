@@ -1,0 +1,55 @@
+//! An editor's side of LSP: it starts `lsp_server`, opens a document, and cancels a search because the user types on.
+//!
+//! Run it with `cargo run -p rescind-examples --example lsp_editor`, after `cargo build -p rescind-examples --examples`. Another server can be
+//! named: `lsp_editor COMMAND ARG...`.
+
+use std::error::Error;
+use std::time::Duration;
+
+use gen_lsp_types::{
+    DidOpenTextDocumentParams, Hover, InitializeParams, InitializeResult, LanguageKind, Location, Position,
+    TextDocumentItem, Uri,
+};
+use rescind::{Outcome, Peer, dialect, stdio};
+use serde_json::{Value, json};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut command = std::env::args_os().skip(1);
+    let beside =
+        std::env::current_exe()?.with_file_name(format!("lsp_server{}", std::env::consts::EXE_SUFFIX));
+    let program = command.next().unwrap_or_else(|| beside.into());
+    let editor = Peer::builder(dialect::LSP).connect(stdio::Command::new(program).args(command)).await?;
+
+    let hello = InitializeParams { process_id: Some(std::process::id().try_into()?), ..Default::default() };
+    let answer: InitializeResult = editor.call("initialize", &hello).await?;
+    println!("the server can hover: {}", answer.capabilities.hover_provider.is_some());
+    editor.try_notify("initialized", &json!({}))?;
+
+    let uri = Uri::from("file:///main.rs");
+    let text = "let answer = 42;\n".repeat(60_000);
+    let document = TextDocumentItem::new(uri.clone(), LanguageKind::Rust, 1, text);
+    editor.notify("textDocument/didOpen", &DidOpenTextDocumentParams::new(document)).await?;
+
+    // A search that takes a minute, and a user who does not wait for it.
+    let place = json!({ "textDocument": { "uri": uri }, "position": Position::new(0, 5), "context": { "includeDeclaration": true } });
+    let search = editor.call::<_, Option<Vec<Location>>>("textDocument/references", &place).start()?;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let _ = search.canceller().cancel("the user typed on");
+    match search.outcome().await {
+        Outcome::Cancelled(cancelled) => {
+            println!("the search is cancelled, confirmed: {}", cancelled.confirmed);
+        }
+        other => return Err(format!("the search was not cancelled: {other:?}").into()),
+    }
+
+    // The connection goes on. A call that is dropped, here by a timeout, is cancelled too.
+    let hover: Option<Hover> =
+        editor.call("textDocument/hover", &place).timeout(Duration::from_secs(10)).await?;
+    println!("a hover: {:?}", hover.map(|hover| hover.contents));
+
+    editor.call::<_, Value>("shutdown", &()).await?;
+    editor.try_notify("exit", &())?;
+    editor.closed().await?;
+    Ok(())
+}

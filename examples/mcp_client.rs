@@ -1,0 +1,84 @@
+//! An MCP client: it starts `mcp_server` as a host does, calls its tools, and cancels one. Then it does the same over HTTP.
+//!
+//! Run it with `cargo run -p rescind-examples --example mcp_client`, after `cargo build -p rescind-examples --examples`. With a URL, such as
+//! `http://127.0.0.1:8000/`, it uses the server there.
+
+use std::error::Error;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rescind::dialect::MCP;
+use rescind::http::{HttpClient, StreamableTransport};
+use rescind::{Outcome, Peer, stdio};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+type Failure = Box<dyn Error>;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ToolResult {
+    structured_content: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct Progress {
+    progress: f64,
+    total: Option<f64>,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    if let Some(url) = std::env::args().nth(1) {
+        return use_tools(
+            Peer::builder(MCP).connect(StreamableTransport::new(HttpClient::new(&url)?)).await?,
+        )
+        .await;
+    }
+    let program =
+        std::env::current_exe()?.with_file_name(format!("mcp_server{}", std::env::consts::EXE_SUFFIX));
+    println!("over stdio");
+    use_tools(Peer::builder(MCP).connect(stdio::Command::new(&program)).await?).await?;
+
+    println!("over HTTP");
+    let mut server = tokio::process::Command::new(program)
+        .args(["--listen", "127.0.0.1:0"])
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut lines = BufReader::new(server.stderr.take().ok_or("no stderr")?).lines();
+    let line = lines.next_line().await?.ok_or("the server did not start")?;
+    let url = line.strip_prefix("listening on ").ok_or("the server says something else")?;
+    use_tools(Peer::builder(MCP).connect(StreamableTransport::new(HttpClient::new(url)?)).await?).await
+}
+
+async fn use_tools(peer: Peer) -> Result<(), Failure> {
+    let client = json!({ "name": "rescind-example", "version": env!("CARGO_PKG_VERSION") });
+    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client });
+    peer.call::<_, Value>("initialize", &hello).await?;
+    peer.try_notify("notifications/initialized", &json!({}))?;
+
+    let add = json!({ "name": "add", "arguments": { "a": 40, "b": 2 } });
+    let sum: ToolResult = peer.call("tools/call", &add).await?;
+    println!("  add: {}", sum.structured_content);
+
+    // With `progress` the call carries a token, and its notifications come here.
+    let count = json!({ "name": "count", "arguments": { "to": 1000 } });
+    let call = peer.call::<_, ToolResult>("tools/call", &count).progress().start()?;
+    let mut notifications = call.notifications();
+    for _ in 0..3 {
+        let progress: Progress = notifications.next().await.ok_or("the tool has ended")?.params()?;
+        println!("  count: {} of {:?}", progress.progress, progress.total);
+    }
+    let _ = call.canceller().cancel("three are enough");
+    match call.outcome().await {
+        Outcome::Cancelled(cancelled) => println!("  count: cancelled, because {}", cancelled.cause),
+        other => return Err(format!("the tool was not cancelled: {other:?}").into()),
+    }
+
+    let wrong = peer.call::<_, ToolResult>("tools/call", &json!({ "name": "divide", "arguments": {} })).await;
+    println!("  divide: {}", wrong.err().ok_or("there is no such tool")?);
+    peer.shutdown(Duration::from_secs(1)).await;
+    Ok(())
+}
