@@ -71,7 +71,8 @@ async fn work(ctx: &CallContext, params: &Prompt) -> Result<(), HandlerError> {
     let allow = json!([{ "optionId": "allow", "name": "Allow", "kind": "allow_once" }]);
     let call = json!({ "toolCallId": "1", "title": "Write main.rs" });
     let request = json!({ "sessionId": params.session_id, "toolCall": call, "options": allow });
-    // A call of the handler is a child of its request and is cancelled with it. ACP's answer is then the outcome "cancelled".
+    // A call of the handler is a child of its request and is cancelled with it. ACP's answer is then the outcome
+    // "cancelled".
     let _chosen: Value = ctx.call("session/request_permission", &request).await?;
     Ok(ctx.check()?)
 }

@@ -1,43 +1,18 @@
-//! A server that ends in good order: it accepts no more connections, lets requests that run finish for a while, cancels the others, and exits.
+//! A server that ends in good order: it accepts no more connections, gives running requests time to finish, cancels the
+//! others, and exits.
 //!
-//! Run it with `cargo run -p rescind-examples --example graceful_shutdown`: it serves, and is its own client. With an address, such as
-//! `127.0.0.1:9000`, it serves until SIGTERM or Ctrl-C.
+//! Run it with `cargo run -p rescind-examples --example graceful_shutdown`: it serves, and is its own client. With an
+//! address, such as `127.0.0.1:9000`, it serves until SIGTERM or Ctrl-C.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rescind::transport::Listener;
 use rescind::{CallContext, HandlerError, Peer, Router, Server, dialect, websocket};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 /// The time in which requests may finish.
 const DRAIN: Duration = Duration::from_millis(500);
-
-/// The open connections.
-#[derive(Clone, Default)]
-struct Peers(Arc<Mutex<Vec<Peer>>>);
-
-impl Peers {
-    fn add(&self, peer: Peer) {
-        let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        peers.retain(|peer| !peer.is_closed());
-        peers.push(peer);
-    }
-
-    /// Ends all connections at once. Returns how many handlers still run: none, unless one blocks its thread.
-    async fn shutdown(&self) -> u64 {
-        let peers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut ends: JoinSet<u64> =
-            peers.into_iter().map(|peer| async move { peer.shutdown(DRAIN).await }).collect();
-        let mut left = 0;
-        while let Some(Ok(still_running)) = ends.join_next().await {
-            left += still_running;
-        }
-        left
-    }
-}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -49,18 +24,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = address.is_none().then(|| tokio::spawn(client(url, stop)));
 
     let router = Router::new().method("ping", async |_: CallContext, (): ()| Ok("pong")).method("work", work);
-    let peers = Peers::default();
-    let opened = peers.clone();
-    let server =
-        Server::builder([dialect::ACP]).serve(router).on_peer(move |peer| opened.add(peer)).listen(listener);
-    // Serves until it is asked to stop. Dropping `run` closes the listener; open connections stay open.
+    let server = Server::builder(dialect::ACP).serve(router).listen(listener);
+    let handle = server.handle();
+    let running = tokio::spawn(server.run());
     tokio::select! {
-        ended = server.run() => ended?,
         () = terminated(), if client.is_none() => {}
         _ = stopped, if client.is_some() => {}
     }
-    println!("server: no more connections; up to {DRAIN:?} for what runs");
-    println!("server: {} handlers are left", peers.shutdown().await);
+    println!("server: no more connections; up to {DRAIN:?} for running requests");
+    println!("server: {} handlers are left", handle.drain(DRAIN).await);
+    running.await??;
     if let Some(client) = client {
         client.await?.map_err(|error| error.to_string())?;
     }
@@ -68,7 +41,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn work(ctx: CallContext, (ms,): (u64,)) -> Result<&'static str, HandlerError> {
-    // After DRAIN the request is cancelled with `CauseKind::Shutdown`, and its caller gets the dialect's cancelled answer.
+    // After DRAIN the request is cancelled with `CauseKind::Shutdown`, and its caller gets the dialect's cancelled
+    // answer.
     ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(ms))).await?;
     Ok("done")
 }

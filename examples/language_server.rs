@@ -1,4 +1,5 @@
-//! A language server over this process's stdin and stdout, as an editor starts it. `docs/language-server.md` explains it.
+//! A language server over this process's stdin and stdout, as an editor starts it. `docs/language-server.md` explains
+//! it.
 
 use std::time::Duration;
 

@@ -1,17 +1,18 @@
 //! An editor's side of LSP: it starts `lsp_server`, opens a document, and cancels a search because the user types on.
 //!
-//! Run it with `cargo run -p rescind-examples --example lsp_editor`, after `cargo build -p rescind-examples --examples`. Another server can be
-//! named: `lsp_editor COMMAND ARG...`.
+//! Run it with `cargo run -p rescind-examples --example lsp_editor`, after `cargo build -p rescind-examples
+//! --examples`. Another server can be named: `lsp_editor COMMAND ARG...`.
 
 use std::error::Error;
 use std::time::Duration;
 
-use gen_lsp_types::{
-    DidOpenTextDocumentParams, Hover, InitializeParams, InitializeResult, LanguageKind, Location, Position,
-    TextDocumentItem, Uri,
+use rescind::lsp::Lsp;
+use rescind::lsp::types::{
+    DidOpenTextDocumentParams, Hover, InitializeParams, InitializeRequest, LanguageKind, Location, Position,
+    ShutdownRequest, TextDocumentItem, Uri,
 };
 use rescind::{Outcome, Peer, dialect, stdio};
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -22,7 +23,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let editor = Peer::builder(dialect::LSP).connect(stdio::Command::new(program).args(command)).await?;
 
     let hello = InitializeParams { process_id: Some(std::process::id().try_into()?), ..Default::default() };
-    let answer: InitializeResult = editor.call("initialize", &hello).await?;
+    let answer = editor.request::<Lsp<InitializeRequest>>(&hello).await?;
     println!("the server can hover: {}", answer.capabilities.hover_provider.is_some());
     editor.try_notify("initialized", &json!({}))?;
 
@@ -35,7 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let place = json!({ "textDocument": { "uri": uri }, "position": Position::new(0, 5), "context": { "includeDeclaration": true } });
     let search = editor.call::<_, Option<Vec<Location>>>("textDocument/references", &place).start()?;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let _ = search.canceller().cancel("the user typed on");
+    search.canceller().cancel("the user typed on");
     match search.outcome().await {
         Outcome::Cancelled(cancelled) => {
             println!("the search is cancelled, confirmed: {}", cancelled.confirmed);
@@ -48,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         editor.call("textDocument/hover", &place).timeout(Duration::from_secs(10)).await?;
     println!("a hover: {:?}", hover.map(|hover| hover.contents));
 
-    editor.call::<_, Value>("shutdown", &()).await?;
+    editor.request::<Lsp<ShutdownRequest>>(&()).await?;
     editor.try_notify("exit", &())?;
     editor.closed().await?;
     Ok(())

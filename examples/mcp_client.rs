@@ -1,7 +1,8 @@
-//! An MCP client: it starts `mcp_server` as a host does, calls its tools, and cancels one. Then it does the same over HTTP.
+//! An MCP client: it starts `mcp_server` as a host does, calls its tools, and cancels one. Then it does the same over
+//! HTTP.
 //!
-//! Run it with `cargo run -p rescind-examples --example mcp_client`, after `cargo build -p rescind-examples --examples`. With a URL, such as
-//! `http://127.0.0.1:8000/`, it uses the server there.
+//! Run it with `cargo run -p rescind-examples --example mcp_client`, after `cargo build -p rescind-examples
+//! --examples`. With a URL, such as `http://127.0.0.1:8000/`, it uses the server there.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -71,7 +72,7 @@ async fn use_tools(peer: Peer) -> Result<(), Failure> {
         let progress: Progress = notifications.next().await.ok_or("the tool has ended")?.params()?;
         println!("  count: {} of {:?}", progress.progress, progress.total);
     }
-    let _ = call.canceller().cancel("three are enough");
+    call.canceller().cancel("three are enough");
     match call.outcome().await {
         Outcome::Cancelled(cancelled) => println!("  count: cancelled, because {}", cancelled.cause),
         other => return Err(format!("the tool was not cancelled: {other:?}").into()),

@@ -1,6 +1,7 @@
 //! An MCP server with typed tools, one of which takes long, tells of its progress and can be cancelled.
 //!
-//! A host starts it and speaks over its stdin and stdout. With `--listen 127.0.0.1:8000` it serves HTTP at `/`. `mcp_client.rs` uses both.
+//! A host starts it and speaks over its stdin and stdout. With `--listen 127.0.0.1:8000` it serves HTTP at `/`.
+//! `mcp_client.rs` uses both.
 
 use std::error::Error;
 use std::time::Duration;
@@ -45,7 +46,8 @@ async fn call_tool(ctx: CallContext, tool: Tool) -> Result<ToolResult<Number>, H
     Ok(ToolResult { content: [Text { text: value.to_string() }], structured_content: Number { value } })
 }
 
-/// Work in steps. `run_until_cancelled` drops the step that runs, and `?` ends the tool. To a cancelled request MCP sends no answer.
+/// Work in steps. `run_until_cancelled` drops the step that runs, and `?` ends the tool. To a cancelled request MCP
+/// sends no answer.
 async fn count(ctx: &CallContext, to: u32) -> Result<f64, HandlerError> {
     for done in 1..=to {
         ctx.run_until_cancelled(tokio::time::sleep(Duration::from_millis(20))).await?;

@@ -1,7 +1,8 @@
-//! One agent, one router, every wire at once: memory, its own stdin and stdout as a child process, WebSocket, HTTP in two
-//! bindings, and a named pipe. A client on each asks the same of it, cancels the same, and must see the same.
+//! One agent, one router, every wire at once: memory, its own stdin and stdout as a child process, WebSocket, HTTP in
+//! two bindings, and a named pipe. A client on each asks the same of it, cancels the same, and must see the same.
 //!
-//! Run it with `cargo run -p rescind-examples --example one_agent_every_wire`. It ends with exit code 1 if a wire differs.
+//! Run it with `cargo run -p rescind-examples --example one_agent_every_wire`. It ends with exit code 1 if a wire
+//! differs.
 
 use std::error::Error;
 use std::sync::Arc;
