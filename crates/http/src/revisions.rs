@@ -9,14 +9,12 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
-use rescind_core::{BoxFuture, Principal};
+use rescind_core::{BoxFuture, PeerAddress, Principal};
 
 use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
-use crate::server::{
-    AcceptQueue, ReplyBody, RequestBody, Responder, ServerBinding, Settings, address, body, sealed,
-};
+use crate::server::{AcceptQueue, ReplyBody, RequestBody, Responder, ServerBinding, Settings, body, sealed};
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
 
@@ -97,7 +95,7 @@ impl Both {
         request: Request<RequestBody>,
         principal: Option<&Principal>,
     ) -> Result<(Said, Request<RequestBody>), Refused> {
-        let client = self.settings.clients.client(principal, address(&request));
+        let client = self.settings.clients.client(principal, PeerAddress::of(&request));
         let (head, body) = request.into_parts();
         let limit = self.settings.max_frame;
         // Without a session it opens one, or is refused.

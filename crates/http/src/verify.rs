@@ -123,7 +123,7 @@ impl Asked {
         let mut any = HostPolicy::default();
         any.allow_any();
         let host = checks::host(&self.uri, &self.headers, &any);
-        host.is_ok_and(|host| checks::origin(&self.headers, &OriginPolicy::default(), &host).is_ok())
+        host.is_ok_and(|host| OriginPolicy::default().check_head(&self.headers, &host).is_ok())
     }
 
     /// Whether its body is JSON in UTF-8.

@@ -13,6 +13,8 @@ mod error;
 mod framed;
 #[cfg(feature = "tokio")]
 mod frames;
+#[cfg(feature = "http")]
+mod http_head;
 mod link;
 #[cfg(feature = "tokio")]
 mod memory;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
-use rescind_core::{BoxFuture, HeldBytes, Principal};
+use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
 use super::envelope::{Message, Unfit, naming};
@@ -22,7 +22,7 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, auth, body, checks};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// What pages may use.
@@ -74,7 +74,7 @@ impl AcpServer {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> Result<Response<ReplyBody>, Refused> {
-        let from = address(&request);
+        let from = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
         let told = session_named(&head.headers)?;

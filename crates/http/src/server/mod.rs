@@ -41,7 +41,6 @@ pub use full::Stalled;
 pub use listener::HttpListener;
 pub use reply::ReplyBody;
 pub use service::HttpService;
-pub(crate) use service::address;
 pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;

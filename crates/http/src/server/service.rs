@@ -1,7 +1,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::ready;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -19,11 +18,6 @@ use super::{ReplyBody, RequestBody, Responder, Settings, auth, checks};
 const REQUEST: usize = 4 * 1024;
 /// A head of no more bytes is that of a cancel, too.
 const SMALL_HEAD: usize = 4 * 1024;
-
-/// Where a request came from, if that is known.
-pub(crate) fn address<B>(request: &Request<B>) -> Option<IpAddr> {
-    request.extensions().get::<PeerAddress>().map(|from| from.0)
-}
 
 /// The binding as a `tower::Service`, to be mounted beside routes of your own, as with axum's `route_service`. Links come
 /// out of the [`HttpListener`](super::HttpListener) made with it; once that is dropped, requests get 503.
@@ -93,7 +87,7 @@ impl HttpService {
         let uri = request.uri();
         let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
         let head = uri.path().len() + uri.query().map_or(0, str::len) + fields.sum::<usize>();
-        let client = self.settings.clients.client(None, address(request));
+        let client = self.settings.clients.client(None, PeerAddress::of(request));
         let bytes = head + REQUEST;
         let reserved = || client.reserve().try_hold(bytes).filter(|_| head <= SMALL_HEAD);
         client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
@@ -138,7 +132,7 @@ impl HttpService {
     fn admitted<B>(&self, request: &Request<B>) -> Result<(), Refused> {
         let settings = &self.settings;
         let host = checks::host(request.uri(), request.headers(), &settings.hosts)?;
-        checks::origin(request.headers(), &settings.origins, &host).map(drop)
+        settings.origins.check_head(request.headers(), &host).map(drop).map_err(|_| Refused::origin())
     }
 }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
 use super::envelope::{Envelope, Kind};
 use super::exchange_table::{ExchangeTable, ResponseKind};
@@ -18,7 +18,7 @@ use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 use crate::shared_delay::SharedDelay;
 use crate::sync::Mutex;
 
@@ -73,7 +73,7 @@ impl StatelessServer {
         if request.method() != Method::POST {
             return Err(Refused::method(ALLOWED));
         }
-        let address = address(&request);
+        let address = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
         checks::accepts_both(&head.headers)?;

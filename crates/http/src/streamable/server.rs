@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
 use super::exchanges::{OWN, ResponseKind};
 use super::session_state::{NotAdmitted, NotResumed, SessionState};
@@ -19,7 +19,7 @@ use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, body, checks, events};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 use crate::shared_delay::SharedDelay;
 
 const ALLOWED: &str = "GET, POST, DELETE";
@@ -77,7 +77,7 @@ impl StreamableServer {
         };
         let limit = self.limit(known.is_some());
         body::check_length(request.version(), headers, limit)?;
-        let from = address(&request);
+        let from = PeerAddress::of(&request);
         let budget = match &known {
             Some(conversation) => {
                 body::check_room(headers, &conversation.budget)?;
