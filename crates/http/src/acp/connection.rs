@@ -14,8 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use rescind_core::{
-    ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId,
-    TransportError, TransportErrorKind, TransportEvent,
+    ByteBudget, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId, TransportEvent,
 };
 use tokio::time::Instant;
 
@@ -26,6 +25,7 @@ use super::server::Connections;
 use super::sessions::{Found, Sessions};
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
+use crate::server::link::Linked;
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
 use crate::server::sessions::Conversed;
 use crate::server::{HttpCounts, Settings};
@@ -33,15 +33,13 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
 /// The exchange of `initialize`, the only one answered on its own POST (A1).
-const OPENING: ExchangeId = ExchangeId(1);
+pub(super) const OPENING: ExchangeId = ExchangeId(1);
 /// The exchange of the connection's own stream; those of the sessions follow in their order (D1).
 const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
 /// Requests of ours whose stream is remembered.
 const ROUTES: usize = 65_536;
-/// What waits for all streams together, in bytes; over it the connection ends.
-const MOST: usize = 64 * 1024 * 1024;
 /// A taken event is not kept: no stream is taken up again where it was cut.
 const KEPT: Retention = Retention { events: 1, bytes: 0 };
 
@@ -61,20 +59,20 @@ pub(super) struct Connection {
 }
 
 pub(super) struct State {
-    lanes: Numbered<ReplayBuffer>,
+    pub(super) lanes: Numbered<ReplayBuffer>,
     /// The sessions that a message of either side has named.
     pub(super) sessions: Sessions,
     /// The streams our own requests went by.
-    asked: HashMap<RequestId, u64>,
-    handshake: HandshakeAnswer,
-    closed: bool,
-    used: Instant,
-    driver: Option<Waker>,
-    counts: HttpCounts,
+    pub(super) asked: HashMap<RequestId, u64>,
+    pub(super) handshake: HandshakeAnswer,
+    pub(super) closed: bool,
+    pub(super) used: Instant,
+    pub(super) driver: Option<Waker>,
+    pub(super) counts: HttpCounts,
 }
 
 /// What `initialize` is answered with.
-enum HandshakeAnswer {
+pub(super) enum HandshakeAnswer {
     Waits(Option<Waker>),
     Answered(Bytes),
     Refused,
@@ -114,12 +112,12 @@ impl Connection {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One step under the lock; wakers are called after it.
-    fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let result = {
             let mut state = self.state();
@@ -198,42 +196,6 @@ impl Connection {
         }
     }
 
-    /// A frame of the driver's (A2).
-    pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
-        self.step(|state, wakes| {
-            if out.exchange == OPENING && out.last {
-                wakes.extend(state.answer_handshake(HandshakeAnswer::Answered(out.body)));
-                return Ok(());
-            }
-            let lane = state.lane_of(&out);
-            if out.head.kind == FrameKind::Answer && lane == OWN {
-                state.learn(&out.body);
-            }
-            let droppable = out.head.kind == FrameKind::Notification;
-            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };
-            wakes.extend(mailbox.push(out.body, droppable));
-            let (messages, bytes) = self.settings.mailbox;
-            while mailbox.waiting().0 > messages || mailbox.waiting().1 > bytes {
-                if mailbox.has_reader() || !mailbox.drop_oldest() {
-                    break;
-                }
-                self.settings.counts.notification_dropped();
-            }
-            let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
-            if waiting > MOST {
-                let text = "the client reads none of what waits for it";
-                return Err(TransportError::new(TransportErrorKind::Closed, text));
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
-        if exchange == OPENING {
-            self.step(|state, wakes| wakes.extend(state.answer_handshake(HandshakeAnswer::Refused)));
-        }
-    }
-
     /// A reader for a stream: that of this session, or the connection's own.
     pub(super) fn listen(
         &self,
@@ -278,62 +240,17 @@ impl Connection {
         });
     }
 
-    /// Whether every stream that is read has room (A3).
-    pub(super) fn has_room(&self, cx: &Context<'_>) -> bool {
-        let mut state = self.state();
-        let most = self.settings.mailbox;
-        let has_room = !state.lanes.values().any(|mailbox| is_full(mailbox, most));
-        if !has_room {
-            state.driver = Some(cx.waker().clone());
+    /// Nobody finds it any more.
+    pub(super) fn forget(&self) {
+        if let Some(table) = self.table.upgrade() {
+            table.remove(&self.id);
         }
-        has_room
-    }
-
-    /// Cuts the streams that hold bulk back and whose readers took nothing since then.
-    pub(super) fn cut_stalled(&self, since: Instant) {
-        let most = self.settings.mailbox;
-        self.step(|state, wakes| {
-            let is_cut = |mailbox: &ReplayBuffer| is_full(mailbox, most) && mailbox.is_stalled(since);
-            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_cut(mailbox)) {
-                tracing::debug!(lane, "an event stream that nobody reads was cut");
-                wakes.extend(mailbox.cut());
-                wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
-            }
-        });
-    }
-
-    /// When nobody will have used it for too long; `None`: somebody does.
-    pub(super) fn idle_at(&self) -> Option<Instant> {
-        let state = self.state();
-        let busy = state.lanes.values().any(ReplayBuffer::has_reader)
-            || matches!(state.handshake, HandshakeAnswer::Waits(_));
-        (!busy).then(|| state.used + self.settings.session_idle)
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.state().closed
     }
 
     /// The handshake was given up before its answer.
     pub(super) fn give_up_opening(&self) {
         self.inbound_queue.push_event(TransportEvent::ExchangeClosed { exchange: OPENING });
         self.end();
-    }
-
-    /// Nothing more is taken in; streams end behind what waits. The id is unknown from now on.
-    pub(super) fn end(&self) {
-        if let Some(table) = self.table.upgrade() {
-            table.remove(&self.id);
-        }
-        self.step(|state, wakes| {
-            state.closed = true;
-            wakes.extend(state.driver.take());
-            if let HandshakeAnswer::Waits(waker) = &mut state.handshake {
-                wakes.extend(waker.take());
-            }
-            wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
-        });
-        self.inbound_queue.end();
     }
 }
 
@@ -345,10 +262,6 @@ impl Conversed for Connection {
     fn is_unused(&self) -> bool {
         !self.used.load(Ordering::Relaxed) && !matches!(self.state().handshake, HandshakeAnswer::Waits(_))
     }
-
-    fn end(&self) {
-        Self::end(self);
-    }
 }
 
 /// The exchange of the requests whose answers go by this stream.
@@ -357,14 +270,8 @@ const fn exchange_of(lane: u64) -> ExchangeId {
 }
 
 /// Nobody reads this stream any more.
-const fn closed(lane: u64) -> TransportEvent {
+pub(super) const fn closed(lane: u64) -> TransportEvent {
     TransportEvent::ExchangeClosed { exchange: exchange_of(lane) }
-}
-
-/// Something that is read has more waiting than it should.
-fn is_full(mailbox: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
-    let waiting = mailbox.waiting();
-    mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
 }
 
 impl State {
@@ -396,7 +303,7 @@ impl State {
         lane
     }
 
-    fn lane_of(&mut self, out: &Outbound) -> u64 {
+    pub(super) fn lane_of(&mut self, out: &Outbound) -> u64 {
         let id = out.head.id.as_ref();
         let stream = out.exchange.0.checked_sub(FIRST).unwrap_or(OWN);
         match out.head.kind {
@@ -415,7 +322,7 @@ impl State {
         }
     }
 
-    fn answer_handshake(&mut self, answer: HandshakeAnswer) -> Option<Waker> {
+    pub(super) fn answer_handshake(&mut self, answer: HandshakeAnswer) -> Option<Waker> {
         match std::mem::replace(&mut self.handshake, answer) {
             HandshakeAnswer::Waits(waker) => waker,
             told => {

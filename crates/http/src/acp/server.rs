@@ -19,6 +19,7 @@ use super::{Acp, UpgradeHook, link};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};

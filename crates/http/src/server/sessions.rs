@@ -9,18 +9,16 @@ use std::sync::{Arc, PoisonError};
 use rescind_core::{Client, ClientPermit, Principal, Resource};
 
 use super::Settings;
+use super::link::Linked;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A session, as its table sees it.
-pub(crate) trait Conversed: Send + Sync + 'static {
+pub(crate) trait Conversed: Linked {
     /// Who opened it.
     fn principal(&self) -> Option<&Principal>;
 
     /// Nothing was asked in it but its opening, and that has its answer.
     fn is_unused(&self) -> bool;
-
-    /// Ends it now.
-    fn end(&self);
 }
 
 /// The sessions of one server.

@@ -11,13 +11,15 @@ use http::StatusCode;
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RejectReason,
-    TransportEvent,
+    TransportError, TransportErrorKind, TransportEvent,
 };
+use tokio::time::Instant;
 
 use super::envelope;
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
 use crate::server::Settings;
+use crate::server::link::Linked;
 use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
@@ -131,62 +133,6 @@ impl ExchangeTable {
         Ok(exchange)
     }
 
-    /// A frame of the driver's. `false`: there is no way for it.
-    pub(super) fn send(&self, out: Outbound) -> bool {
-        self.step(|state, wakers| {
-            let most = self.settings.mailbox;
-            let Some(post) = state.open.get_mut(&out.exchange.0) else { return false };
-            if out.head.kind == FrameKind::Request || post.ended.is_some() {
-                return false;
-            }
-            if !post.left {
-                post.bytes += out.body.len();
-                state.bytes += out.body.len();
-                post.waiting.push_back(post.budget.hold_frame(out.body));
-                // N4: all but the last are notifications.
-                while post.waiting.len() > 1 && (post.waiting.len() > most.0 || post.bytes > most.1) {
-                    let dropped = post.waiting.pop_front().map_or(0, |body| body.len());
-                    post.bytes -= dropped;
-                    state.bytes -= dropped;
-                    self.settings.counts.notification_dropped();
-                }
-            }
-            if out.last {
-                post.ended = Some(End::Answered);
-            }
-            wakers.extend(post.waker.take());
-            if out.last && post.left {
-                state.open.remove(&out.exchange.0);
-            }
-            true
-        })
-    }
-
-    pub(super) fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
-        self.step(|state, wakers| {
-            let Some(post) = state.open.get_mut(&exchange.0) else { return };
-            post.ended = post.ended.or(Some(End::Without(how)));
-            wakers.extend(post.waker.take());
-            if post.left {
-                state.open.remove(&exchange.0);
-            }
-        });
-    }
-
-    pub(super) fn begin(&self, exchange: ExchangeId) {
-        self.step(|state, wakers| {
-            let Some(post) = state.open.get_mut(&exchange.0) else { return };
-            post.begun = true;
-            wakers.extend(post.waker.take());
-        });
-    }
-
-    pub(super) fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
-        if let Some(post) = self.state().open.get_mut(&exchange.0) {
-            post.fault = Some(fault);
-        }
-    }
-
     /// What to answer a POST with, as soon as that is known. `Begun` is told once `begun` is not known yet.
     pub(super) fn poll_response_kind(
         &self,
@@ -258,7 +204,29 @@ impl ExchangeTable {
         }
     }
 
-    pub(super) fn has_room(&self, cx: &Context<'_>) -> bool {
+    #[cfg(feature = "verify")]
+    pub(super) fn open_posts(&self) -> usize {
+        self.state().open.len()
+    }
+}
+
+impl Linked for ExchangeTable {
+    const ENDED: &'static str = "the server has ended";
+    const EXCHANGE_SCOPED: bool = true;
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn inbound_queue(&self) -> &Arc<InboundQueue> {
+        &self.inbound_queue
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state();
         let has_room = state.bytes < ROOM;
         if !has_room {
@@ -268,7 +236,7 @@ impl ExchangeTable {
     }
 
     /// Cuts the stream for which most waits: its reader takes nothing, and the others would wait for it.
-    pub(super) fn cut_slowest(&self) {
+    fn cut_stalled(&self, _: Instant) {
         let slowest = {
             let state = self.state();
             state.open.iter().max_by_key(|(_, post)| post.bytes).map(|(number, _)| *number)
@@ -279,17 +247,68 @@ impl ExchangeTable {
         }
     }
 
-    #[cfg(feature = "verify")]
-    pub(super) fn open_posts(&self) -> usize {
-        self.state().open.len()
+    fn send(&self, out: Outbound) -> Result<(), TransportError> {
+        self.step(|state, wakers| {
+            if state.closed {
+                return Err(Self::ended());
+            }
+            let most = self.settings.mailbox;
+            let is_asked = |post: &&mut Post| out.head.kind != FrameKind::Request && post.ended.is_none();
+            let Some(post) = state.open.get_mut(&out.exchange.0).filter(is_asked) else {
+                let text = "a server says nothing here but on a request of its client's";
+                let error = TransportError::new(TransportErrorKind::Closed, text);
+                return Err(TransportError { exchange: Some(out.exchange), ..error });
+            };
+            if !post.left {
+                post.bytes += out.body.len();
+                state.bytes += out.body.len();
+                post.waiting.push_back(post.budget.hold_frame(out.body));
+                // N4: all but the last are notifications.
+                while post.waiting.len() > 1 && (post.waiting.len() > most.0 || post.bytes > most.1) {
+                    let dropped = post.waiting.pop_front().map_or(0, |body| body.len());
+                    post.bytes -= dropped;
+                    state.bytes -= dropped;
+                    self.settings.counts.notification_dropped();
+                }
+            }
+            if out.last {
+                post.ended = Some(End::Answered);
+            }
+            wakers.extend(post.waker.take());
+            if out.last && post.left {
+                state.open.remove(&out.exchange.0);
+            }
+            Ok(())
+        })
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.state().closed
+    fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
+        self.step(|state, wakers| {
+            let Some(post) = state.open.get_mut(&exchange.0) else { return };
+            post.ended = post.ended.or(Some(End::Without(how)));
+            wakers.extend(post.waker.take());
+            if post.left {
+                state.open.remove(&exchange.0);
+            }
+        });
+    }
+
+    fn begin(&self, exchange: ExchangeId) {
+        self.step(|state, wakers| {
+            let Some(post) = state.open.get_mut(&exchange.0) else { return };
+            post.begun = true;
+            wakers.extend(post.waker.take());
+        });
+    }
+
+    fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
+        if let Some(post) = self.state().open.get_mut(&exchange.0) {
+            post.fault = Some(fault);
+        }
     }
 
     /// Nothing more is taken in; what waits is still read.
-    pub(super) fn close(&self) {
+    fn end(&self) {
         self.step(|state, wakers| {
             state.closed = true;
             wakers.extend(state.driver.take());
@@ -339,7 +358,7 @@ mod tests {
     fn say(exchanges: &ExchangeTable, exchange: ExchangeId, body: impl Into<Bytes>, kind: FrameKind) {
         let head = FrameInfo { kind, id: None, method: None };
         let last = kind == FrameKind::Answer;
-        assert!(exchanges.send(Outbound { body: body.into(), exchange, lane: Lane::Data, head, last }));
+        exchanges.send(Outbound { body: body.into(), exchange, lane: Lane::Data, head, last }).unwrap();
     }
 
     fn note(exchanges: &ExchangeTable, exchange: ExchangeId, body: impl Into<Bytes>) {
@@ -391,7 +410,7 @@ mod tests {
         let (slow, other) = (post(&exchanges), post(&exchanges));
         note(&exchanges, slow, "much of it");
         note(&exchanges, other, "little");
-        exchanges.cut_slowest();
+        exchanges.cut_stalled(Instant::now());
         assert_eq!(read(&exchanges, slow), (vec![], true));
         assert_eq!(read(&exchanges, other), (vec!["little".into()], false));
         let mut receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));

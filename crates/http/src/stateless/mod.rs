@@ -8,7 +8,6 @@
 mod client;
 mod envelope;
 mod exchange_table;
-mod link;
 mod mirror;
 mod server;
 #[cfg(feature = "verify")]

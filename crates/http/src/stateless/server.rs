@@ -9,13 +9,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal};
 
+use super::Stateless;
 use super::envelope::{Envelope, Kind};
 use super::exchange_table::{ExchangeTable, ResponseKind};
-use super::{Stateless, link};
-use crate::inbound_queue::NotTaken;
+use crate::inbound_queue::{InboundReceiver, NotTaken};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
@@ -145,9 +146,11 @@ impl StatelessServer {
     }
 }
 
+/// The one link of a listener (N1).
 fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<ExchangeTable>> {
     let exchanges = ExchangeTable::new(settings);
-    door.hand(link::link(&exchanges)).ok()?;
+    let receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));
+    door.hand(ServerLink::open(&exchanges, receiver, PeerInfo::default())).ok()?;
     Some(exchanges)
 }
 
@@ -173,7 +176,7 @@ impl Responder for StatelessServer {
     fn shut(&self) {
         let exchanges = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(exchanges) = exchanges {
-            exchanges.close();
+            exchanges.end();
         }
     }
 

@@ -3,10 +3,9 @@
 mod client;
 pub(crate) mod envelope;
 mod exchanges;
-mod halves;
+mod link;
 mod server;
 mod session_state;
-mod speaking;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,9 +13,10 @@ use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
 use super::exchanges::{OWN, ResponseKind};
 use super::session_state::{NotAdmitted, NotResumed, SessionState};
-use super::{SecondStream, Streamable, envelope, halves};
+use super::{SecondStream, Streamable, envelope, link};
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions};
@@ -235,7 +236,7 @@ impl StreamableServer {
             NotOpened::Shut => Refused::unavailable("this server has ended"),
             NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
         })?;
-        match self.door.hand(halves::link(&conversation)) {
+        match self.door.hand(link::link(&conversation)) {
             Ok(()) => Ok(conversation),
             Err(link) => {
                 drop(link);

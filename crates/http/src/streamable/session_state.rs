@@ -4,7 +4,7 @@
 //! - C1 An exchange is answered once: by its verdict, or on its stream.
 //! - C2 A stream that loses its reader before its end is told as closed, one that gets a reader again as resumed, both under
 //!   the lock: told in another order, a stream that is read would count as lost.
-//! - C3 What is held is bounded: for streams that are read by [`has_room`](SessionState::has_room), for the others by the
+//! - C3 What is held is bounded: for streams that are read by [`has_room`](crate::server::link::Linked::has_room), for the others by the
 //!   mailbox's bound, and what was answered and may be asked for again by the settings of the resume buffer.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::envelope;
 use super::exchanges::{Exchange, OWN, ResponseKind, ResponseState, State};
-use super::speaking::HELD_FOR_BULK;
+use super::link::HELD_FOR_BULK;
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
 use crate::server::Settings;
@@ -302,14 +302,6 @@ impl SessionState {
             table.remove(&self.id);
         }
     }
-
-    /// When it may be ended for idleness, if nobody uses it until then. `None`: it is in use. A request whose client has gone
-    /// is no use: it would keep the session of a client that never comes back.
-    pub(super) fn idle_at(&self) -> Option<Instant> {
-        let state = self.state();
-        let in_use = state.own.has_reader() || state.exchanges.values().any(|open| open.mailbox.has_reader());
-        (!in_use).then(|| state.used + self.settings.session_idle)
-    }
 }
 
 impl Conversed for SessionState {
@@ -319,10 +311,6 @@ impl Conversed for SessionState {
 
     fn is_unused(&self) -> bool {
         !self.used.load(Ordering::Relaxed) && self.state().exchanges.is_empty()
-    }
-
-    fn end(&self) {
-        Self::end(self);
     }
 }
 
@@ -337,6 +325,8 @@ mod tests {
     use rescind_core::{ExchangeEnd, FrameKind, Lane, Outbound, RequestId};
 
     use super::*;
+    use crate::server::idle::Idles;
+    use crate::server::link::Linked;
 
     fn answer(exchange: ExchangeId) -> Outbound {
         let head =

@@ -1,24 +1,49 @@
-//! What the driver has a session say, and how it ends it.
+//! A session as its link serves it: what the driver sends in it, and how it ends.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use http::StatusCode;
+use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
-    ExchangeEnd, ExchangeId, FrameKind, Outbound, RejectReason, TransportError, TransportErrorKind,
+    ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, RejectReason, TransportError,
     TransportEvent,
 };
 use tokio::time::Instant;
 
 use super::exchanges::{OWN, ResponseKind, ResponseState};
 use super::session_state::SessionState;
+use crate::inbound_queue::InboundQueue;
+use crate::server::Settings;
+use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
 /// Bulk is taken while no more than this waits on streams that are read, in bytes.
 pub(super) const HELD_FOR_BULK: usize = 32 * 1024;
 
-impl SessionState {
-    /// Whether bulk may be put in. If not, the driver is woken once it may.
-    pub(super) fn has_room(&self, cx: &mut Context<'_>) -> bool {
+/// The link of a session.
+pub(super) fn link(conversation: &Arc<SessionState>) -> Link {
+    let mut peer = PeerInfo::default();
+    peer.principal.clone_from(&conversation.principal);
+    peer.address = conversation.address;
+    let mut link = ServerLink::open(conversation, IdlingReceiver::new(conversation), peer);
+    link.traits.ordered = failpoint::active(Failpoint::PostsCountAsOrdered);
+    link.with_budget(conversation.budget.clone())
+}
+
+impl Linked for SessionState {
+    const ENDED: &'static str = "the session has ended";
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn inbound_queue(&self) -> &Arc<InboundQueue> {
+        &self.inbound_queue
+    }
+
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
         let mut state = self.state();
         if state.closed || state.held <= HELD_FOR_BULK {
             return true;
@@ -27,12 +52,12 @@ impl SessionState {
         false
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.state().closed
     }
 
-    /// Cuts the streams whose readers took nothing since then, though there is something.
-    pub(super) fn cut_stalled(&self, since: Instant) {
+    /// Cuts the streams whose readers took nothing, though there is something.
+    fn cut_stalled(&self, since: Instant) {
         let cut = self.step(|state, wakes| {
             let mut cut = Vec::new();
             if state.own.is_stalled(since) {
@@ -58,17 +83,18 @@ impl SessionState {
         }
     }
 
-    pub(super) fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
+    fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
         if let Some(open) = self.state().exchanges.get_mut(&exchange.0) {
             open.fault = Some(fault);
         }
     }
 
-    /// Takes a frame of the driver's.
-    pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
+    fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
+        // Until its last byte is written, or the client has let it go.
+        out.body = self.budget.hold_frame(out.body);
         self.step(|state, wakes| {
             if state.closed {
-                return Err(TransportError::new(TransportErrorKind::Closed, "the session has ended"));
+                return Err(Self::ended());
             }
             let stream = state.stream_for(&out);
             let Some(open) = state.exchanges.get_mut(&stream) else {
@@ -101,8 +127,7 @@ impl SessionState {
         })
     }
 
-    /// Ends an exchange without a frame.
-    pub(super) fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
+    fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
         self.step(|state, wakes| {
             let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
             match (&open.head, how) {
@@ -132,7 +157,7 @@ impl SessionState {
     }
 
     /// Ends every stream behind what waits, and refuses what is not decided. Done once all readers have left.
-    pub(super) fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.forget();
         self.step(|state, wakes| {
             state.closed = true;
@@ -158,8 +183,16 @@ impl SessionState {
         Poll::Pending
     }
 
-    /// Ends everything now.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         let _ = self.poll_close(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+impl Idles for SessionState {
+    /// A request whose client has gone is no use: it would keep the session of a client that never comes back.
+    fn idle_at(&self) -> Option<Instant> {
+        let state = self.state();
+        let in_use = state.own.has_reader() || state.exchanges.values().any(|open| open.mailbox.has_reader());
+        (!in_use).then(|| state.used + self.settings.session_idle)
     }
 }
