@@ -14,6 +14,8 @@ mod framing;
 mod hash_index;
 mod id;
 mod machine;
+#[doc(hidden)]
+pub mod members;
 mod message;
 mod pool;
 mod registry;
