@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
-use rescind_core::{BoxFuture, PeerAddress, Principal};
+use rescind_core::{BoxFuture, MirroredBodies, PeerAddress, Principal};
 
 use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
@@ -42,6 +42,7 @@ impl sealed::Sealed for McpRevisions {}
 impl ServerBinding for McpRevisions {
     fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(Both {
+            bodies: self.stateless.bodies,
             versions: self.stateless.versions_served().to_vec(),
             known: self.streamable.known_versions().to_vec(),
             streamable: self.streamable.responder(settings, door.clone()),
@@ -60,6 +61,7 @@ const PAGE_ACCESS: PageAccess = PageAccess {
 };
 
 struct Both {
+    bodies: &'static MirroredBodies,
     /// Of the revision without sessions.
     versions: Vec<String>,
     /// Of those with.
@@ -105,7 +107,8 @@ impl Both {
         let (body, bytes) = body::read(body, limit, within, client.budget()).await?;
         // Its binding reads it again, and holds it then.
         drop(bytes);
-        let said = if stateless::names_a_version(&body) { Said::Without } else { Said::WithSessions };
+        let said =
+            if stateless::names_a_version(&body, self.bodies) { Said::Without } else { Said::WithSessions };
         let body = RequestBody::other(Full::new(body));
         Ok((said, Request::from_parts(head, body)))
     }

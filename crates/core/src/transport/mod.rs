@@ -1,6 +1,7 @@
 //! The traits of a transport: two halves that move whole frames and report what happened to them.
 //!
-//! A transport knows neither machine nor dialect, and it does not parse bodies. Polling a [`Receiver`] or a [`Sender`] and then dropping the
+//! A transport knows neither machine nor dialect, and it does not parse bodies; HTTP reads the few members that its headers and statuses depend
+//! on, with names that it is handed as data. Polling a [`Receiver`] or a [`Sender`] and then dropping the
 //! caller loses nothing: no future holds a half-read frame, and [`Sender::start_send`] takes a whole frame or nothing.
 
 #[cfg(feature = "tokio")]

@@ -14,13 +14,14 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use rescind_core::{
-    ByteBudget, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId, TransportEvent,
+    ByteBudget, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId, SessionBodies,
+    TransportEvent,
 };
 use tokio::time::Instant;
 
 use super::UnknownSessions;
-use super::envelope::Message;
 use super::lanes::NotHeard;
+use super::message::Message;
 use super::server::Connections;
 use super::sessions::{Found, Sessions};
 use crate::inbound_queue::{InboundQueue, NotTaken};
@@ -53,6 +54,7 @@ pub(super) struct Connection {
     /// The bytes that are held for it.
     pub(super) budget: ByteBudget,
     table: Weak<Connections>,
+    pub(super) bodies: &'static SessionBodies,
     /// Something was asked on it but its handshake.
     used: AtomicBool,
     state: Mutex<State>,
@@ -86,6 +88,7 @@ impl Connection {
         address: Option<IpAddr>,
         settings: &Arc<Settings>,
         table: Weak<Connections>,
+        bodies: &'static SessionBodies,
     ) -> Arc<Self> {
         let state = State {
             lanes: Numbered::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
@@ -107,6 +110,7 @@ impl Connection {
             settings,
             budget,
             table,
+            bodies,
             used: AtomicBool::new(false),
             state: Mutex::new(state),
         })
@@ -303,7 +307,7 @@ impl State {
         lane
     }
 
-    pub(super) fn lane_of(&mut self, out: &Outbound) -> u64 {
+    pub(super) fn lane_of(&mut self, out: &Outbound, bodies: &'static SessionBodies) -> u64 {
         let id = out.head.id.as_ref();
         let stream = out.exchange.0.checked_sub(FIRST).unwrap_or(OWN);
         match out.head.kind {
@@ -313,7 +317,7 @@ impl State {
             }
             FrameKind::Cancel => id.and_then(|id| self.asked.get(id).copied()).unwrap_or(OWN),
             FrameKind::Request | FrameKind::Notification => {
-                let lane = Message::of(&out.body).session().map_or(stream, |name| self.lane(&name));
+                let lane = Message::of(&out.body, bodies).session().map_or(stream, |name| self.lane(&name));
                 if let (FrameKind::Request, Some(id), true) = (out.head.kind, id, self.asked.len() < ROUTES) {
                     self.asked.insert(id.clone(), lane);
                 }

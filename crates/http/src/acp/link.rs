@@ -78,9 +78,9 @@ impl Linked for Connection {
                 wakes.extend(state.answer_handshake(HandshakeAnswer::Answered(out.body)));
                 return Ok(());
             }
-            let lane = state.lane_of(&out);
+            let lane = state.lane_of(&out, self.bodies);
             if out.head.kind == FrameKind::Answer && lane == OWN {
-                state.learn(&out.body);
+                state.learn(&out.body, self.bodies);
             }
             let droppable = out.head.kind == FrameKind::Notification;
             let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };

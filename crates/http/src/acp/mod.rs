@@ -14,9 +14,9 @@
 mod client;
 mod connection;
 mod cookie_store;
-mod envelope;
 mod lanes;
 mod link;
+mod message;
 mod server;
 mod sessions;
 #[cfg(feature = "verify")]
@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use rescind_core::{BoxFuture, Credential};
+use rescind_core::{ACP_BODIES, BoxFuture, Credential, SessionBodies};
 
 pub use client::AcpTransport;
 
@@ -48,11 +48,18 @@ pub(crate) type UpgradeHook =
 ///
 /// The upgrade to a WebSocket under the same path is another wire's: the crate `rescind` joins the two, by
 /// [`HttpServer::upgrades`].
-#[derive(Clone, Default)]
+#[derive(Clone)]
 #[must_use = "a binding serves as part of a server"]
 pub struct Acp {
     upgrade: Option<UpgradeHook>,
     unknown_sessions: UnknownSessions,
+    bodies: &'static SessionBodies,
+}
+
+impl Default for Acp {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// What a GET gets that asks for the event stream of a session its connection does not know.
@@ -68,7 +75,13 @@ pub enum UnknownSessions {
 impl Acp {
     /// Serves ACP's draft of June 2026.
     pub const fn new() -> Self {
-        Self { upgrade: None, unknown_sessions: UnknownSessions::Refused }
+        Self { upgrade: None, unknown_sessions: UnknownSessions::Refused, bodies: &ACP_BODIES }
+    }
+
+    /// Which messages belong to a session, in a protocol of your own. Default: [`ACP_BODIES`].
+    pub const fn bodies(mut self, bodies: &'static SessionBodies) -> Self {
+        self.bodies = bodies;
+        self
     }
 
     /// What a GET gets that asks for the event stream of a session its connection does not know. Default:
@@ -87,7 +100,7 @@ impl fmt::Debug for Acp {
         f.debug_struct("Acp")
             .field("upgrades", &self.upgrade.is_some())
             .field("unknown_sessions", &self.unknown_sessions)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -12,10 +12,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
-use super::envelope::{Message, Unfit, naming};
 use super::lanes::NotHeard;
+use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
+use crate::envelope::{Envelope, NotRead};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
@@ -93,7 +94,7 @@ impl AcpServer {
         };
         body::check_length(head.version, &head.headers, limit)?;
         let (body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
-        let message = Message::read(&body).map_err(unfit)?;
+        let message = Message::read(&body, self.config.bodies).map_err(unfit)?;
         let Some(connection) = known else {
             if message.opens() {
                 return self.open((body, bytes), principal, from).await;
@@ -130,7 +131,14 @@ impl AcpServer {
         let client = self.settings.clients.client(principal.as_ref(), from);
         let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
-            Connection::new(Arc::clone(id), principal.clone(), from, &self.settings, table)
+            Connection::new(
+                Arc::clone(id),
+                principal.clone(),
+                from,
+                &self.settings,
+                table,
+                self.config.bodies,
+            )
         });
         let connection = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many connections as there may be"),
@@ -151,11 +159,11 @@ impl AcpServer {
             }
             Refused::bad("the initialize was refused")
         })?;
-        if Message::of(&answer).is_refusal() {
+        if Envelope::of(&answer).error.is_some() {
             return Ok(reply::json(StatusCode::OK, answer));
         }
         opening.succeeded();
-        let mut response = reply::json(StatusCode::OK, naming(&answer, &id));
+        let mut response = reply::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
         Ok(response)
@@ -196,13 +204,13 @@ impl AcpServer {
 }
 
 /// In the words a connection would have for it.
-fn unfit(why: Unfit) -> Refused {
+fn unfit(why: NotRead) -> Refused {
     match why {
-        Unfit::Empty => Refused::bad("the body is empty"),
-        Unfit::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
-        Unfit::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
-        Unfit::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
-        Unfit::Batch => Refused::batch(),
+        NotRead::Empty => Refused::bad("the body is empty"),
+        NotRead::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
+        NotRead::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
+        NotRead::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
+        NotRead::Batch => Refused::batch(),
     }
 }
 

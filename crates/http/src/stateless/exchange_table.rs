@@ -15,7 +15,7 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::envelope;
+use super::mirrored_headers;
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
 use crate::server::Settings;
@@ -324,7 +324,7 @@ fn status(fault: Option<RejectReason>, answer: &[u8]) -> StatusCode {
         Some(RejectReason::DuplicateId) => StatusCode::CONFLICT,
         Some(RejectReason::Overloaded) => StatusCode::TOO_MANY_REQUESTS,
         Some(RejectReason::MethodNotFound) => StatusCode::NOT_FOUND,
-        Some(_) | None => envelope::status_of(answer),
+        Some(_) | None => mirrored_headers::status_of(answer),
     }
 }
 

@@ -6,9 +6,9 @@
 //! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications are dropped first.
 
 mod client;
-mod envelope;
 mod exchange_table;
 mod mirror;
+mod mirrored_headers;
 mod server;
 #[cfg(feature = "verify")]
 pub(crate) mod verify;
@@ -18,9 +18,10 @@ use std::time::Duration;
 
 pub use client::StatelessTransport;
 
-use rescind_core::TransportError;
+use rescind_core::{MCP_2026_BODIES, MirroredBodies, TransportError};
 
 use self::mirror::Mirrors;
+use self::mirrored_headers::Message;
 use self::server::StatelessServer;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
@@ -28,6 +29,7 @@ use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 #[derive(Clone, Debug)]
 #[must_use = "a binding serves as part of a server"]
 pub struct Stateless {
+    pub(crate) bodies: &'static MirroredBodies,
     versions: Vec<String>,
     mirrors: Mirrors,
     stream_after: Duration,
@@ -43,10 +45,17 @@ impl Stateless {
     /// A binding that serves revision 2026-07-28.
     pub fn new() -> Self {
         Self {
-            versions: vec!["2026-07-28".to_owned()],
+            bodies: &MCP_2026_BODIES,
+            versions: vec![MCP_2026_BODIES.revision.to_owned()],
             mirrors: Mirrors::default(),
             stream_after: Duration::from_millis(10),
         }
+    }
+
+    /// What headers repeat of a body, in a protocol of your own. Default: [`MCP_2026_BODIES`].
+    pub const fn bodies(mut self, bodies: &'static MirroredBodies) -> Self {
+        self.bodies = bodies;
+        self
     }
 
     /// The revisions that are served. A request of another revision gets 400 and -32022, which lists these.
@@ -79,8 +88,8 @@ impl Stateless {
 }
 
 /// Whether a message names a revision, as messages of 2026-07-28 do.
-pub(crate) fn names_a_version(body: &[u8]) -> bool {
-    envelope::Envelope::read(body).is_ok_and(|envelope| envelope.version().is_some())
+pub(crate) fn names_a_version(body: &[u8], bodies: &'static MirroredBodies) -> bool {
+    Message::read(body, bodies).is_ok_and(|message| message.names_a_revision())
 }
 
 impl sealed::Sealed for Stateless {}

@@ -12,8 +12,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal};
 
 use super::Stateless;
-use super::envelope::{Envelope, Kind};
 use super::exchange_table::{ExchangeTable, ResponseKind};
+use super::mirrored_headers::{Kind, Message, Unfit};
 use crate::inbound_queue::{InboundReceiver, NotTaken};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::link::{Linked, ServerLink};
@@ -92,9 +92,9 @@ impl StatelessServer {
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
-        let checked = Envelope::read(&body)
-            .and_then(|envelope| envelope.check(&headers, &self.config.versions, &self.config.mirrors))
-            .map_err(super::envelope::Unfit::into_response);
+        let checked = Message::read(&body, self.config.bodies)
+            .and_then(|message| message.check(&headers, &self.config.versions, &self.config.mirrors))
+            .map_err(Unfit::into_response);
         let kind = match checked {
             Ok(kind) => kind,
             Err(unfit) => return Ok(unfit),

@@ -1,7 +1,6 @@
 //! The binding `streamable`: MCP's streamable HTTP, for every protocol.
 
 mod client;
-pub(crate) mod envelope;
 mod exchanges;
 mod link;
 mod server;
@@ -12,9 +11,30 @@ use std::time::Duration;
 
 pub use self::client::StreamableTransport;
 
-use self::envelope::FirstMessage;
+use rescind_core::MCP_OPENING;
+
 use self::server::StreamableServer;
+use crate::envelope::Envelope;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
+
+/// What opens a session.
+#[derive(Clone, Debug)]
+pub(crate) enum FirstMessage {
+    /// A request of one of these methods, or of this `type` if the envelope has one.
+    Methods(Vec<String>),
+    /// Any message without a session id.
+    Any,
+}
+
+impl FirstMessage {
+    /// Whether this message opens a session.
+    pub(crate) fn is_begun_by(&self, body: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Methods(methods) => Envelope::of(body).is_request_of(methods),
+        }
+    }
+}
 
 /// What happens when a session opens a second event stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +68,7 @@ impl Streamable {
     /// A binding whose sessions `initialize` opens, for MCP 2025-06-18 and 2025-11-25.
     pub fn new() -> Self {
         Self {
-            opening: FirstMessage::Methods(vec!["initialize".to_owned()]),
+            opening: FirstMessage::Methods(vec![MCP_OPENING.to_owned()]),
             versions: ["2025-06-18", "2025-11-25"].map(ToOwned::to_owned).to_vec(),
             stream_after: Duration::from_millis(10),
             poll_after: None,
@@ -113,5 +133,28 @@ impl sealed::Sealed for Streamable {}
 impl ServerBinding for Streamable {
     fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(StreamableServer::new(self, settings, door))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_opened_by_its_handshake_alone() {
+        let opening = Streamable::new().opening;
+        for (body, opens) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#, true),
+            (r#"{"type":"initialize","id":"a","timestamp":1,"payload":{}}"#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, false),
+            (r#"{"jsonrpc":"2.0","method":"initialize"}"#, false),
+            (r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#, false),
+            (r#"{"params":{"method":"initialize"},"id":1}"#, false),
+            (r#"[1,"initialize"]"#, false),
+            ("not json", false),
+        ] {
+            assert_eq!(opening.is_begun_by(body.as_bytes()), opens, "{body}");
+            assert!(FirstMessage::Any.is_begun_by(body.as_bytes()));
+        }
     }
 }

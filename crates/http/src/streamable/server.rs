@@ -13,7 +13,8 @@ use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
 use super::exchanges::{OWN, ResponseKind};
 use super::session_state::{NotAdmitted, NotResumed, SessionState};
-use super::{SecondStream, Streamable, envelope, link};
+use super::{SecondStream, Streamable, link};
+use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::link::Linked;
@@ -169,7 +170,7 @@ impl StreamableServer {
             verdict = verdict.as_mut() => return verdict,
             () = self.soon.over() => {}
         }
-        if envelope::asks(body) {
+        if Envelope::of(body).is_request() {
             conversation.open_stream(exchange);
         }
         verdict.await

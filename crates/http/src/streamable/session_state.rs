@@ -18,9 +18,9 @@ use bytes::Bytes;
 use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, TransportEvent};
 use tokio::time::Instant;
 
-use super::envelope;
 use super::exchanges::{Exchange, OWN, ResponseKind, ResponseState, State};
 use super::link::HELD_FOR_BULK;
+use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
 use crate::server::Settings;
@@ -291,7 +291,7 @@ impl SessionState {
 
     /// A message came in it, after the one that opened it.
     pub(super) fn note_use(&self, body: &[u8]) {
-        if !self.used.load(Ordering::Relaxed) && envelope::asks(body) {
+        if !self.used.load(Ordering::Relaxed) && Envelope::of(body).is_request() {
             self.used.store(true, Ordering::Relaxed);
         }
     }

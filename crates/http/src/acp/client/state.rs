@@ -8,7 +8,7 @@ use std::task::Waker;
 use bytes::Bytes;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue, Method, Response};
-use rescind_core::RequestId;
+use rescind_core::{RequestId, SessionBodies};
 use tokio::sync::Notify;
 
 use crate::acp::cookie_store::CookieStore;
@@ -21,6 +21,7 @@ pub(super) struct Client {
     pub(super) requester: Requester,
     pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) max_frame: usize,
+    pub(super) bodies: &'static SessionBodies,
     /// A request was taken.
     pub(super) moved: Notify,
     state: Mutex<State>,
@@ -52,11 +53,12 @@ pub(super) struct Asked {
 }
 
 impl Client {
-    pub(super) fn new(client: &HttpClient) -> Self {
+    pub(super) fn new(client: &HttpClient, bodies: &'static SessionBodies) -> Self {
         Self {
             requester: Requester::new(client),
             inbound_queue: InboundQueue::new(client.max_frame),
             max_frame: client.max_frame,
+            bodies,
             moved: Notify::new(),
             state: Mutex::default(),
         }

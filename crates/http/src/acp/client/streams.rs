@@ -10,7 +10,7 @@ use http::{HeaderValue, Method, StatusCode};
 use rescind_core::{Inbound, TransportError, TransportErrorKind};
 
 use super::state::Client;
-use crate::acp::envelope::Message;
+use crate::acp::message::Message;
 use crate::client::{EventStream, Reply};
 use crate::headers::EVENT_STREAM;
 
@@ -92,7 +92,7 @@ impl Client {
 
     /// Takes in a message that came on the stream of this session.
     async fn take(self: &Arc<Self>, body: Bytes, session: Option<&str>) {
-        let message = Message::of(&body);
+        let message = Message::of(&body, self.bodies);
         if let (true, Some(session), Some(id)) = (message.is_request(), session, message.id()) {
             let mut state = self.state();
             if state.asked_in.len() < ASKED {

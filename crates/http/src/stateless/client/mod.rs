@@ -6,7 +6,9 @@ mod state;
 
 use std::sync::Arc;
 
-use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
+use rescind_core::{
+    BoxFuture, Capabilities, Link, MCP_2026_BODIES, MirroredBodies, Transport, TransportError,
+};
 
 use self::sender::ClientSender;
 use self::state::Client;
@@ -38,12 +40,19 @@ use crate::inbound_queue::InboundReceiver;
 pub struct StatelessTransport {
     client: HttpClient,
     mirrors: Mirrors,
+    bodies: &'static MirroredBodies,
 }
 
 impl StatelessTransport {
     /// A transport that goes where this client goes.
     pub fn new(client: HttpClient) -> Self {
-        Self { client, mirrors: Mirrors::default() }
+        Self { client, mirrors: Mirrors::default(), bodies: &MCP_2026_BODIES }
+    }
+
+    /// What headers repeat of a body, in a protocol of your own. Default: [`MCP_2026_BODIES`].
+    pub const fn bodies(mut self, bodies: &'static MirroredBodies) -> Self {
+        self.bodies = bodies;
+        self
     }
 
     /// Mirrors the argument in the header `Mcp-Param-{name}` of calls of this tool, where the argument is there and not
@@ -64,7 +73,7 @@ impl Transport for StatelessTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let client = Arc::new(Client::new(&self.client, self.mirrors));
+            let client = Arc::new(Client::new(&self.client, self.mirrors, self.bodies));
             let meta = client.requester.reach().await?;
             let traits = Capabilities {
                 ordered: false,

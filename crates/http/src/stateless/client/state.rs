@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use rescind_core::MirroredBodies;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{HttpClient, Requester, Resets};
@@ -23,6 +24,7 @@ pub(super) struct Client {
     pub(super) inbound_queue: Arc<InboundQueue>,
     pub(super) max_frame: usize,
     pub(super) mirrors: Mirrors,
+    pub(super) bodies: &'static MirroredBodies,
     /// Before a response says so: giving up may be a reset.
     pub(super) maybe_http2: bool,
     state: Mutex<State>,
@@ -79,12 +81,13 @@ impl InFlight {
 }
 
 impl Client {
-    pub(super) fn new(client: &HttpClient, mirrors: Mirrors) -> Self {
+    pub(super) fn new(client: &HttpClient, mirrors: Mirrors, bodies: &'static MirroredBodies) -> Self {
         Self {
             requester: Requester::new(client),
             inbound_queue: InboundQueue::new(client.max_frame),
             max_frame: client.max_frame,
             mirrors,
+            bodies,
             maybe_http2: client.http2 || client.uri.scheme_str() == Some("https"),
             state: Mutex::new(State::new()),
         }

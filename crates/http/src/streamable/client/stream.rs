@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::in_flight;
 use super::state::{Client, EVENTS};
 use crate::client::{EventStream, Failed, Media, Reply, media_of};
+use crate::envelope::Envelope;
 use crate::headers::LAST_EVENT_ID;
-use crate::streamable::envelope;
 
 /// A server that could not be reached so many times on end is gone.
 pub(super) const UNREACHED: usize = 3;
@@ -56,7 +56,7 @@ impl Reading {
             }
             let is_message = event.name.as_deref().is_none_or(|name| name == "message");
             if is_message && !event.data.is_empty() {
-                self.answered |= self.awaits_answer && envelope::answers(&event.data);
+                self.answered |= self.awaits_answer && Envelope::of(&event.data).is_answer();
                 each(event.data).await;
             }
             if self.answered {
