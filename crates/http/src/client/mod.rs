@@ -1,5 +1,6 @@
 //! The client that all bindings share.
 
+mod client_core;
 mod connector;
 mod event_stream;
 pub(crate) mod events;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
+pub(crate) use client_core::{AbortOnDrop, ClientCore, Farewell, Guarded, InFlightTasks, send_delete};
 pub(crate) use event_stream::EventStream;
 pub(crate) use media::{Media, media_of};
 pub(crate) use refusal::refusal;

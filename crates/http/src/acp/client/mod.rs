@@ -6,7 +6,6 @@
 //! - B3 Cookies are kept for the connection and sent with each request.
 //! - B4 With the link's sending half everything ends: tasks, streams, and by DELETE the connection.
 
-mod ending;
 mod posting;
 mod sender;
 mod state;

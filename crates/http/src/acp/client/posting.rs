@@ -20,7 +20,7 @@ impl Client {
     /// Posts one frame after another (B1).
     pub(super) async fn post_all(self: Arc<Self>, mut frames: mpsc::Receiver<Outbound>) {
         while let Some(out) = frames.recv().await {
-            self.wake_driver();
+            self.step(|_| ());
             let id = out.head.id.clone().filter(|_| out.head.kind == FrameKind::Request);
             self.post(out).await;
             if let Some(id) = id {
@@ -74,8 +74,7 @@ impl Client {
             return Ok(());
         }
         if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
-            let text = "the server does not know the connection any more";
-            self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, text));
+            self.lose("the server does not know the connection any more");
         }
         let (head, body) = response.into_parts();
         let body = whole(body, self.max_frame).await.unwrap_or_default();

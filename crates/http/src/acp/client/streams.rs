@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
-use rescind_core::{Inbound, TransportError, TransportErrorKind};
+use rescind_core::Inbound;
 
 use super::state::Client;
 use crate::acp::message::Message;
@@ -56,8 +56,7 @@ impl Client {
                 // Of a session's stream it may mean that the server knows the session only once it was loaded; that the
                 // connection is gone, the connection's own stream tells.
                 Ok(response) if response.status() == StatusCode::NOT_FOUND && session.is_none() => {
-                    let text = "the server does not know the connection any more";
-                    self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, text));
+                    self.lose("the server does not know the connection any more");
                     return;
                 }
                 Ok(response) => {

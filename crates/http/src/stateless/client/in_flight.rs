@@ -129,12 +129,8 @@ impl Client {
         }
         let left = state.in_flight.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
         state.leaving -= usize::from(left);
-        let driver = state.driver.take();
         drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
-        false
+        self.step(|_| false)
     }
 
     /// Waits for a reset's turn.

@@ -193,7 +193,7 @@ fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
     let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
-        if matches!(state.standing, Standing::Closed) {
+        if state.closed {
             return;
         }
         state.standing = if opened { Standing::Open } else { Standing::Unopened };
@@ -279,7 +279,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
 
 /// That a message is over the limit is told to the driver, too.
 async fn read_whole(client: &Client, body: Reply) -> Result<Bytes, Failed> {
-    let limit = client.settings.max_frame;
+    let limit = client.max_frame;
     whole(body, limit).await.map_err(|error| {
         if matches!(error, NotWhole::TooLarge) {
             let why = BadFrame::TooLarge { limit };
