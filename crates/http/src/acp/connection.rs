@@ -26,6 +26,7 @@ use super::server::Connections;
 use super::sessions::{Found, Sessions};
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
+use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::link::Linked;
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
 use crate::server::sessions::Conversed;
@@ -66,19 +67,12 @@ pub(super) struct State {
     pub(super) sessions: Sessions,
     /// The streams our own requests went by.
     pub(super) asked: HashMap<RequestId, u64>,
-    pub(super) handshake: HandshakeAnswer,
+    /// To the POST of `initialize`.
+    pub(super) opening: Response,
     pub(super) closed: bool,
     pub(super) used: Instant,
     pub(super) driver: Option<Waker>,
     pub(super) counts: HttpCounts,
-}
-
-/// What `initialize` is answered with.
-pub(super) enum HandshakeAnswer {
-    Waits(Option<Waker>),
-    Answered(Bytes),
-    Refused,
-    Told,
 }
 
 impl Connection {
@@ -94,7 +88,7 @@ impl Connection {
             lanes: Numbered::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
             sessions: Sessions::default(),
             asked: HashMap::new(),
-            handshake: HandshakeAnswer::Waits(None),
+            opening: Response::Undecided(None),
             closed: false,
             used: Instant::now(),
             driver: None,
@@ -184,20 +178,9 @@ impl Connection {
         Some(session.and_then(|name| state.sessions.lane(name)) == Some(*lane))
     }
 
-    /// What `initialize` is answered with. `None`: it was refused without a word, or the link has ended.
-    pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let mut state = self.state();
-        if state.closed && matches!(state.handshake, HandshakeAnswer::Waits(_)) {
-            return Poll::Ready(None);
-        }
-        match std::mem::replace(&mut state.handshake, HandshakeAnswer::Told) {
-            HandshakeAnswer::Answered(body) => Poll::Ready(Some(body)),
-            HandshakeAnswer::Refused | HandshakeAnswer::Told => Poll::Ready(None),
-            HandshakeAnswer::Waits(_) => {
-                state.handshake = HandshakeAnswer::Waits(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        }
+    /// What `initialize` is answered with.
+    pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<ResponseKind> {
+        self.state().opening.poll(cx)
     }
 
     /// A reader for a stream: that of this session, or the connection's own.
@@ -264,7 +247,7 @@ impl Conversed for Connection {
     }
 
     fn is_unused(&self) -> bool {
-        !self.used.load(Ordering::Relaxed) && !matches!(self.state().handshake, HandshakeAnswer::Waits(_))
+        !self.used.load(Ordering::Relaxed) && !self.state().opening.is_undecided()
     }
 }
 
@@ -322,16 +305,6 @@ impl State {
                     self.asked.insert(id.clone(), lane);
                 }
                 lane
-            }
-        }
-    }
-
-    pub(super) fn answer_handshake(&mut self, answer: HandshakeAnswer) -> Option<Waker> {
-        match std::mem::replace(&mut self.handshake, answer) {
-            HandshakeAnswer::Waits(waker) => waker,
-            told => {
-                self.handshake = told;
-                None
             }
         }
     }

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::task::Context;
 
+use http::StatusCode;
 use rescind_core::{
     ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, TransportError, TransportErrorKind,
 };
 use tokio::time::Instant;
 
-use super::connection::{Connection, HandshakeAnswer, OPENING, OWN, closed};
+use super::connection::{Connection, OPENING, OWN, closed};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
@@ -75,7 +77,7 @@ impl Linked for Connection {
                 return Err(Self::ended());
             }
             if out.exchange == OPENING && out.last {
-                wakes.extend(state.answer_handshake(HandshakeAnswer::Answered(out.body)));
+                wakes.add(state.opening.decide(ResponseKind::Json(StatusCode::OK, out.body)));
                 return Ok(());
             }
             let lane = state.lane_of(&out, self.bodies);
@@ -103,7 +105,8 @@ impl Linked for Connection {
 
     fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
         if exchange == OPENING {
-            self.step(|state, wakes| wakes.extend(state.answer_handshake(HandshakeAnswer::Refused)));
+            let refused = ResponseKind::Refused(StatusCode::BAD_REQUEST);
+            self.step(|state, wakes| wakes.add(state.opening.decide(refused)));
         }
     }
 
@@ -113,9 +116,7 @@ impl Linked for Connection {
         self.step(|state, wakes| {
             state.closed = true;
             wakes.extend(state.driver.take());
-            if let HandshakeAnswer::Waits(waker) = &mut state.handshake {
-                wakes.extend(waker.take());
-            }
+            wakes.add(state.opening.decide(ResponseKind::Ended));
             wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
         });
         self.inbound_queue.end();
@@ -125,8 +126,7 @@ impl Linked for Connection {
 impl Idles for Connection {
     fn idle_at(&self) -> Option<Instant> {
         let state = self.state();
-        let busy = state.lanes.values().any(ReplayBuffer::has_reader)
-            || matches!(state.handshake, HandshakeAnswer::Waits(_));
+        let busy = state.lanes.values().any(ReplayBuffer::has_reader) || state.opening.is_undecided();
         (!busy).then(|| state.used + self.settings.session_idle)
     }
 

@@ -20,6 +20,7 @@ use crate::envelope::{Envelope, NotRead};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::json_or_event_stream::ResponseKind;
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
@@ -152,13 +153,13 @@ impl AcpServer {
             .hand(link::link(&connection))
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;
-        let answer = poll_fn(|cx| connection.poll_opening(cx)).await;
-        let answer = answer.ok_or_else(|| {
-            if connection.is_closed() {
-                return Refused::unavailable("the connection was not accepted");
+        let answer = match poll_fn(|cx| connection.poll_opening(cx)).await {
+            ResponseKind::Json(_, answer) => answer,
+            ResponseKind::Refused(_) => return Err(Refused::bad("the initialize was refused")),
+            ResponseKind::Ended | ResponseKind::Accepted | ResponseKind::EventStream => {
+                return Err(Refused::unavailable("the connection was not accepted"));
             }
-            Refused::bad("the initialize was refused")
-        })?;
+        };
         if Envelope::of(&answer).error.is_some() {
             return Ok(reply::json(StatusCode::OK, answer));
         }

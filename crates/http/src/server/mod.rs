@@ -18,6 +18,7 @@ pub(crate) mod events;
 mod full;
 mod heads;
 pub(crate) mod idle;
+pub(crate) mod json_or_event_stream;
 pub(crate) mod link;
 mod listener;
 pub(crate) mod refusal;

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use bytes::Bytes;
 use http::StatusCode;
 use rescind_core::{ExchangeId, FrameKind, Outbound, RejectReason, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 
 use crate::int_map::Numbered;
 use crate::server::Settings;
+use crate::server::json_or_event_stream::Response;
 use crate::server::replay_buffer::ReplayBuffer;
 use crate::wake_list::WakeList;
 
@@ -33,35 +33,9 @@ pub(super) struct State {
 }
 
 pub(super) struct Exchange {
-    pub(super) head: ResponseState,
+    pub(super) response: Response,
     pub(super) mailbox: ReplayBuffer,
     pub(super) fault: Option<RejectReason>,
-}
-
-pub(super) enum ResponseState {
-    /// Nothing is decided; the response waits.
-    Undecided(Option<Waker>),
-    /// Decided, and not taken yet.
-    Decided(ResponseKind),
-    /// The response is an event stream.
-    Stream,
-    /// The client went before the head.
-    Gone,
-}
-
-/// What a POST is answered with.
-#[derive(Debug)]
-pub(super) enum ResponseKind {
-    /// One message.
-    Json(StatusCode, Bytes),
-    /// 202.
-    Accepted,
-    /// 400, or 409, without a message.
-    Refused(StatusCode),
-    /// An event stream.
-    Stream,
-    /// The session has ended.
-    Ended,
 }
 
 impl State {
@@ -100,7 +74,7 @@ impl State {
         match out.head.kind {
             FrameKind::Request | FrameKind::Cancel => {
                 let open = self.exchanges.get(&out.exchange.0);
-                open.filter(|open| !matches!(open.head, ResponseState::Gone)).map_or(OWN, |_| out.exchange.0)
+                open.filter(|open| !matches!(open.response, Response::Gone)).map_or(OWN, |_| out.exchange.0)
             }
             FrameKind::Answer | FrameKind::Notification => out.exchange.0,
         }
@@ -177,13 +151,6 @@ pub(super) fn unread(exchange: ExchangeId) -> TransportError {
 }
 
 impl Exchange {
-    pub(super) fn decide(&mut self, verdict: ResponseKind, wakes: &mut WakeList) {
-        if let ResponseState::Undecided(waker) = &mut self.head {
-            wakes.add(waker.take());
-            self.head = ResponseState::Decided(verdict);
-        }
-    }
-
     /// The status of a refusal; an answer with an id is always a 200.
     pub(super) fn status(&self) -> StatusCode {
         match self.fault {

@@ -11,11 +11,12 @@ use rescind_core::{
 };
 use tokio::time::Instant;
 
-use super::exchanges::{OWN, ResponseKind, ResponseState};
+use super::exchanges::OWN;
 use super::session_state::SessionState;
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
@@ -105,18 +106,18 @@ impl Linked for SessionState {
                     state.put(OWN, out, &self.settings, wakes)
                 };
             };
-            match (&open.head, out.last) {
-                (ResponseState::Undecided(_), true) => {
+            match (&open.response, out.last) {
+                (Response::Undecided(_), true) => {
                     let status = open.status();
-                    open.decide(ResponseKind::Json(status, out.body), wakes);
+                    wakes.add(open.response.decide(ResponseKind::Json(status, out.body)));
                     return Ok(());
                 }
-                (ResponseState::Gone, true) => {
+                (Response::Gone, true) => {
                     state.exchanges.remove(&stream);
                     return Ok(());
                 }
-                (ResponseState::Undecided(_), false) => open.decide(ResponseKind::Stream, wakes),
-                (ResponseState::Decided(_) | ResponseState::Stream | ResponseState::Gone, _) => {}
+                (Response::Undecided(_), false) => wakes.add(open.response.decide(ResponseKind::EventStream)),
+                (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
             }
             let last = out.last;
             let done = state.put(stream, out, &self.settings, wakes);
@@ -130,26 +131,26 @@ impl Linked for SessionState {
     fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
         self.step(|state, wakes| {
             let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
-            match (&open.head, how) {
-                (ResponseState::Undecided(_), ExchangeEnd::Accepted) => {
-                    open.decide(ResponseKind::Accepted, wakes);
+            match (&open.response, how) {
+                (Response::Undecided(_), ExchangeEnd::Accepted) => {
+                    wakes.add(open.response.decide(ResponseKind::Accepted));
                 }
-                (ResponseState::Undecided(_), ExchangeEnd::Refused) => {
+                (Response::Undecided(_), ExchangeEnd::Refused) => {
                     let status = match open.status() {
                         StatusCode::OK => StatusCode::BAD_REQUEST,
                         status => status,
                     };
-                    open.decide(ResponseKind::Refused(status), wakes);
+                    wakes.add(open.response.decide(ResponseKind::Refused(status)));
                 }
                 // The legal silence is an event stream that ends.
-                (ResponseState::Undecided(_), ExchangeEnd::Silent) => {
-                    open.decide(ResponseKind::Stream, wakes);
+                (Response::Undecided(_), ExchangeEnd::Silent) => {
+                    wakes.add(open.response.decide(ResponseKind::EventStream));
                     state.end(exchange.0, self.settings.mailbox.1, wakes);
                 }
-                (ResponseState::Gone, _) => {
+                (Response::Gone, _) => {
                     state.exchanges.remove(&exchange.0);
                 }
-                (ResponseState::Decided(_) | ResponseState::Stream, _) => {
+                (Response::Decided(_) | Response::Sent, _) => {
                     state.end(exchange.0, self.settings.mailbox.1, wakes);
                 }
             }
@@ -163,7 +164,7 @@ impl Linked for SessionState {
             state.closed = true;
             wakes.add(state.own.end());
             for open in state.exchanges.values_mut() {
-                open.decide(ResponseKind::Ended, wakes);
+                wakes.add(open.response.decide(ResponseKind::Ended));
                 wakes.add(open.mailbox.end());
             }
         });
@@ -171,10 +172,10 @@ impl Linked for SessionState {
         let mut state = self.state();
         let read = |mailbox: &ReplayBuffer| mailbox.has_reader() && mailbox.waiting().0 > 0;
         let busy = read(&state.own)
-            || state.exchanges.values().any(|open| match open.head {
-                ResponseState::Decided(_) => true,
-                ResponseState::Stream => read(&open.mailbox),
-                ResponseState::Undecided(_) | ResponseState::Gone => false,
+            || state.exchanges.values().any(|open| match open.response {
+                Response::Decided(_) => true,
+                Response::Sent => read(&open.mailbox),
+                Response::Undecided(_) | Response::Gone => false,
             });
         if !busy {
             return Poll::Ready(());

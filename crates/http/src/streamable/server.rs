@@ -1,9 +1,8 @@
 //! The serving side: what each method does.
 
 use std::fmt;
-use std::future::{poll_fn, ready};
+use std::future::ready;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -11,12 +10,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
-use super::exchanges::{OWN, ResponseKind};
+use super::exchanges::OWN;
 use super::session_state::{NotAdmitted, NotResumed, SessionState};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::json_or_event_stream::{self, ResponseKind};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
@@ -142,7 +142,7 @@ impl StreamableServer {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
             ResponseKind::Ended => return Err(ended()),
-            ResponseKind::Stream => {
+            ResponseKind::EventStream => {
                 if primed {
                     conversation.prime(exchange, Some(self.config.retry));
                 }
@@ -163,17 +163,13 @@ impl StreamableServer {
     /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
     /// that the client knows it has arrived.
     async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
-        let verdict = poll_fn(|cx| conversation.poll_response_kind(exchange, cx));
-        let mut verdict = pin!(verdict);
-        tokio::select! {
-            biased;
-            verdict = verdict.as_mut() => return verdict,
-            () = self.soon.over() => {}
-        }
-        if Envelope::of(body).is_request() {
-            conversation.open_stream(exchange);
-        }
-        verdict.await
+        let poll = |cx: &mut Context<'_>| conversation.poll_response_kind(exchange, cx);
+        let open_stream = || {
+            if Envelope::of(body).is_request() {
+                conversation.open_stream(exchange);
+            }
+        };
+        json_or_event_stream::decided(poll, self.soon.over(), open_stream).await
     }
 
     fn get(

@@ -18,12 +18,13 @@ use bytes::Bytes;
 use rescind_core::{ByteBudget, ExchangeId, HeldBytes, Inbound, Principal, TransportEvent};
 use tokio::time::Instant;
 
-use super::exchanges::{Exchange, OWN, ResponseKind, ResponseState, State};
+use super::exchanges::{Exchange, OWN, State};
 use super::link::HELD_FOR_BULK;
 use crate::envelope::Envelope;
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
 use crate::server::Settings;
+use crate::server::json_or_event_stream::{Response, ResponseKind};
 use crate::server::replay_buffer::{Forgotten, ReplayBuffer};
 use crate::server::sessions::{Conversed, Sessions};
 use crate::sync::{Mutex, MutexGuard};
@@ -142,7 +143,7 @@ impl SessionState {
             state.used = Instant::now();
             let mut mailbox = ReplayBuffer::new(stream, self.settings.kept);
             let (token, _) = mailbox.attach();
-            let exchange = Exchange { head: ResponseState::Undecided(None), mailbox, fault: None };
+            let exchange = Exchange { response: Response::Undecided(None), mailbox, fault: None };
             state.exchanges.insert(stream, Box::new(exchange));
             Ok((stream, token))
         })?;
@@ -170,25 +171,14 @@ impl SessionState {
             let Some(open) = state.exchanges.get_mut(&exchange.0) else {
                 return Poll::Ready(ResponseKind::Ended);
             };
-            match &mut open.head {
-                ResponseState::Undecided(waker) => {
-                    *waker = Some(cx.waker().clone());
-                    Poll::Pending
+            let polled = open.response.poll(cx);
+            if let Poll::Ready(kind) = &polled {
+                if !matches!(kind, ResponseKind::EventStream) {
+                    state.exchanges.remove(&exchange.0);
                 }
-                ResponseState::Decided(_) => {
-                    let ResponseState::Decided(verdict) =
-                        std::mem::replace(&mut open.head, ResponseState::Stream)
-                    else {
-                        return Poll::Ready(ResponseKind::Ended);
-                    };
-                    if !matches!(verdict, ResponseKind::Stream) {
-                        state.exchanges.remove(&exchange.0);
-                    }
-                    wakes.add(state.driver.take());
-                    Poll::Ready(verdict)
-                }
-                ResponseState::Stream | ResponseState::Gone => Poll::Ready(ResponseKind::Stream),
+                wakes.add(state.driver.take());
             }
+            polled
         })
     }
 
@@ -196,7 +186,7 @@ impl SessionState {
     pub(super) fn open_stream(&self, exchange: ExchangeId) {
         self.step(|state, wakes| {
             if let Some(open) = state.exchanges.get_mut(&exchange.0) {
-                open.decide(ResponseKind::Stream, wakes);
+                wakes.add(open.response.decide(ResponseKind::EventStream));
             }
         });
     }
@@ -269,16 +259,16 @@ impl SessionState {
             wakes.add(state.driver.take());
             let kept = self.settings.mailbox.1;
             let Some(open) = state.exchanges.get_mut(&stream) else { return };
-            match open.head {
-                ResponseState::Undecided(_) | ResponseState::Decided(ResponseKind::Stream) => {
-                    open.head = ResponseState::Gone;
+            match open.response {
+                Response::Undecided(_) | Response::Decided(ResponseKind::EventStream) => {
+                    open.response = Response::Gone;
                 }
                 // It is answered, and nobody is there to take the answer: the driver is done with it.
-                ResponseState::Decided(_) => {
+                Response::Decided(_) => {
                     state.exchanges.remove(&stream);
                     return;
                 }
-                ResponseState::Stream | ResponseState::Gone => {}
+                Response::Sent | Response::Gone => {}
             }
             if ended {
                 state.retire(stream, kept);
