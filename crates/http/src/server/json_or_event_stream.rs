@@ -5,7 +5,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -41,10 +41,24 @@ pub(crate) enum Response {
 impl Response {
     /// Decides what it is, if nothing is decided yet.
     pub(crate) fn decide(&mut self, kind: ResponseKind) -> Option<Waker> {
-        let Self::Undecided(waker) = self else { return None };
-        let waker = waker.take();
+        if !self.is_undecided() {
+            return None;
+        }
+        let waker = self.waker();
         *self = Self::Decided(kind);
         waker
+    }
+
+    /// Waits until it is decided.
+    pub(crate) fn poll_decided(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self::Undecided(waker) = self else { return Poll::Ready(()) };
+        *waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Who waits.
+    pub(crate) fn waker(&mut self) -> Option<Waker> {
+        if let Self::Undecided(waker) = self { waker.take() } else { None }
     }
 
     pub(crate) const fn is_undecided(&self) -> bool {
@@ -53,16 +67,13 @@ impl Response {
 
     /// Waits until it is decided, and takes that.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ResponseKind> {
+        ready!(self.poll_decided(cx));
         match self {
-            Self::Undecided(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
             Self::Decided(_) => match std::mem::replace(self, Self::Sent) {
                 Self::Decided(kind) => Poll::Ready(kind),
                 Self::Undecided(_) | Self::Sent | Self::Gone => Poll::Ready(ResponseKind::Ended),
             },
-            Self::Sent | Self::Gone => Poll::Ready(ResponseKind::EventStream),
+            Self::Undecided(_) | Self::Sent | Self::Gone => Poll::Ready(ResponseKind::EventStream),
         }
     }
 }

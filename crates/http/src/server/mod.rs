@@ -15,6 +15,7 @@ mod connection;
 pub(crate) mod cors;
 mod counts;
 pub(crate) mod events;
+pub(crate) mod exchange_table;
 mod full;
 mod heads;
 pub(crate) mod idle;

@@ -6,7 +6,7 @@
 //! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications are dropped first.
 
 mod client;
-mod exchange_table;
+mod link;
 mod mirror;
 mod mirrored_headers;
 mod server;

@@ -12,14 +12,15 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal};
 
 use super::Stateless;
-use super::exchange_table::{ExchangeTable, ResponseKind};
+use super::link::StatelessLink;
 use super::mirrored_headers::{Kind, Message, Unfit};
 use crate::inbound_queue::{InboundReceiver, NotTaken};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::json_or_event_stream::{self, ResponseKind};
 use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks};
 use crate::shared_delay::SharedDelay;
 use crate::sync::Mutex;
 
@@ -45,7 +46,7 @@ pub(super) struct StatelessServer {
     settings: Arc<Settings>,
     door: AcceptQueue,
     /// The link there is; `None` once the listener is gone.
-    exchanges: Mutex<Option<Arc<ExchangeTable>>>,
+    exchanges: Mutex<Option<Arc<StatelessLink>>>,
     soon: Arc<SharedDelay>,
 }
 
@@ -57,7 +58,7 @@ impl StatelessServer {
     }
 
     /// The link that is open. One whose driver has ended makes way for another.
-    fn exchanges(&self) -> Result<Arc<ExchangeTable>, Refused> {
+    fn exchanges(&self) -> Result<Arc<StatelessLink>, Refused> {
         let gone = || Refused::unavailable("this server has ended");
         let mut place = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
         let exchanges = place.as_ref().ok_or_else(gone)?;
@@ -101,29 +102,26 @@ impl StatelessServer {
         };
         drop(headers);
         let exchanges = self.exchanges()?;
-        let exchange = exchanges.post((body, held), principal, address, budget).map_err(|why| match why {
+        let posted = exchanges.post((body, held), principal, address, budget);
+        let (exchange, token) = posted.map_err(|why| match why {
             NotTaken::Full => Refused::too_many("too many messages wait"),
             NotTaken::Closed => Refused::unavailable("this server has ended"),
         })?;
         let budget = budget.clone();
-        let waiting = Waiting(Some(PostFeed { exchanges, exchange, budget }));
+        let waiting = Waiting { feed: Some(PostFeed { exchanges, exchange, budget }), token };
         self.answer_post(waiting, kind).await
     }
 
     async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ReplyBody>, Refused> {
-        let Some(feed) = &waiting.0 else { return Err(Refused::unavailable("this server has ended")) };
-        let verdict = |knows_begun| {
-            poll_fn(move |cx| feed.exchanges.poll_response_kind(feed.exchange, knows_begun, cx))
+        let Some(feed) = &waiting.feed else { return Err(Refused::unavailable("this server has ended")) };
+        let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
+        let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
+        let late = async {
+            poll_fn(|cx| table.lock().poll_begun(exchange, cx)).await;
+            self.soon.over().await;
         };
-        let mut first = verdict(false).await;
-        if let ResponseKind::Begun = first {
-            first = tokio::select! {
-                biased;
-                verdict = verdict(true) => verdict,
-                () = self.soon.over() => ResponseKind::Stream,
-            };
-        }
-        match first {
+        let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
+        match json_or_event_stream::decided(poll, late, open_stream).await {
             ResponseKind::Json(status, body) => {
                 let response = reply::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
@@ -134,21 +132,21 @@ impl StatelessServer {
             }
             ResponseKind::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
             ResponseKind::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
-            ResponseKind::Refused => Err(Refused::bad("the message was refused")),
-            ResponseKind::Gone => Err(Refused::unavailable("this server has ended")),
-            ResponseKind::Stream | ResponseKind::Begun => {
-                let Some(feed) = waiting.0.take() else {
+            ResponseKind::Refused(_) => Err(Refused::bad("the message was refused")),
+            ResponseKind::Ended => Err(Refused::unavailable("this server has ended")),
+            ResponseKind::EventStream => {
+                let Some(feed) = waiting.feed.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };
-                Ok(reply::events(Arc::new(feed), 0, self.settings.keep_alive, None))
+                Ok(reply::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
             }
         }
     }
 }
 
 /// The one link of a listener (N1).
-fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<ExchangeTable>> {
-    let exchanges = ExchangeTable::new(settings);
+fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<StatelessLink>> {
+    let exchanges = StatelessLink::new(settings);
     let receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));
     door.hand(ServerLink::open(&exchanges, receiver, PeerInfo::default())).ok()?;
     Some(exchanges)
@@ -182,7 +180,7 @@ impl Responder for StatelessServer {
 
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
-        (0, self.exchanges().map_or(0, |exchanges| exchanges.open_posts()))
+        (0, self.exchanges().map_or(0, |exchanges| exchanges.exchanges.lock().open.len()))
     }
 }
 
@@ -194,30 +192,34 @@ impl fmt::Debug for StatelessServer {
 
 /// The events of one POST.
 struct PostFeed {
-    exchanges: Arc<ExchangeTable>,
+    exchanges: Arc<StatelessLink>,
     exchange: ExchangeId,
     /// What its events count in.
     budget: ByteBudget,
 }
 
 impl Feed for PostFeed {
-    fn poll_next(&self, _: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let next = self.exchanges.poll_next(self.exchange, cx);
-        next.map(|body| body.map(|body| self.budget.hold_frame(events::event(None, &body))))
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let table = &self.exchanges.exchanges;
+        let event = table.step(|table, _| table.poll_event(self.exchange.0, reader, cx));
+        event.map(|event| event.map(|event| self.budget.hold_frame(event)))
     }
 
-    fn left(&self, _: u64) {
-        self.exchanges.left(self.exchange);
+    fn left(&self, reader: u64) {
+        self.exchanges.left(self.exchange, reader);
     }
 }
 
 /// A POST that waits for its head. Dropped before, it tells that the exchange was given up (S3).
-struct Waiting(Option<PostFeed>);
+struct Waiting {
+    feed: Option<PostFeed>,
+    token: u64,
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(feed) = &self.0 {
-            feed.left(0);
+        if let Some(feed) = &self.feed {
+            feed.left(self.token);
         }
     }
 }

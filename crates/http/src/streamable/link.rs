@@ -7,21 +7,31 @@ use http::StatusCode;
 use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
     ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, RejectReason, TransportError,
-    TransportEvent,
 };
 use tokio::time::Instant;
 
-use super::exchanges::OWN;
 use super::session_state::SessionState;
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
+use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
 use crate::server::idle::{Idles, IdlingReceiver};
-use crate::server::json_or_event_stream::{Response, ResponseKind};
+use crate::server::json_or_event_stream::Response;
 use crate::server::link::{Linked, ServerLink};
 use crate::server::replay_buffer::ReplayBuffer;
 
+/// So many exchanges are open at most, detached ones included.
+const EXCHANGES: usize = 4096;
 /// Bulk is taken while no more than this waits on streams that are read, in bytes.
-pub(super) const HELD_FOR_BULK: usize = 32 * 1024;
+const HELD_FOR_BULK: usize = 32 * 1024;
+
+/// The legal silence is an event stream that ends.
+pub(super) static RULES: ExchangeRules = ExchangeRules {
+    most: EXCHANGES,
+    room: HELD_FOR_BULK,
+    resumable: true,
+    silence_is_a_stream: true,
+    status,
+};
 
 /// The link of a session.
 pub(super) fn link(conversation: &Arc<SessionState>) -> Link {
@@ -44,143 +54,81 @@ impl Linked for SessionState {
         &self.inbound_queue
     }
 
-    fn has_room(&self, cx: &mut Context<'_>) -> bool {
-        let mut state = self.state();
-        if state.closed || state.held <= HELD_FOR_BULK {
-            return true;
-        }
-        state.driver = Some(cx.waker().clone());
-        false
+    fn is_closed(&self) -> bool {
+        self.exchanges.lock().closed
     }
 
-    fn is_closed(&self) -> bool {
-        self.state().closed
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
+        self.exchanges.lock().has_room(cx)
     }
 
     /// Cuts the streams whose readers took nothing, though there is something.
     fn cut_stalled(&self, since: Instant) {
-        let cut = self.step(|state, wakes| {
-            let mut cut = Vec::new();
-            if state.own.is_stalled(since) {
-                cut.push(OWN);
-            }
-            let stalled = state.exchanges.iter().filter(|(_, open)| open.mailbox.is_stalled(since));
-            cut.extend(stalled.map(|(stream, _)| *stream));
-            for stream in &cut {
-                let Some(held) = state.held_of(*stream) else { continue };
-                if let Some(mailbox) = state.mailbox(*stream) {
-                    wakes.add(mailbox.cut());
-                }
-                state.update_held(*stream, held);
-                if *stream != OWN {
-                    let closed = TransportEvent::ExchangeClosed { exchange: ExchangeId(*stream) };
+        self.exchanges.step(|table, wakes| {
+            let mut stalled: Vec<u64> = table
+                .open
+                .iter()
+                .filter(|(_, open)| open.buffer.is_stalled(since))
+                .map(|(n, _)| *n)
+                .collect();
+            stalled.extend(table.own.as_ref().filter(|own| own.is_stalled(since)).map(|_| OWN));
+            for stream in stalled {
+                tracing::debug!(stream, "an event stream that nobody reads was cut");
+                if let Some(closed) = table.cut(stream, &self.settings, wakes) {
                     wakes.add(self.inbound_queue.push_event_under_lock(closed));
                 }
             }
-            cut
         });
-        for stream in cut.into_iter().filter(|stream| *stream != OWN) {
-            tracing::debug!(stream, "an event stream that nobody reads was cut");
-        }
     }
 
-    fn note_rejection(&self, exchange: ExchangeId, fault: RejectReason) {
-        if let Some(open) = self.state().exchanges.get_mut(&exchange.0) {
-            open.fault = Some(fault);
-        }
+    fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {
+        self.exchanges.lock().note_rejection(exchange, reason);
     }
 
+    /// A request, and its cancel, whose client has gone goes on the own stream, and so does what is on no exchange.
     fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
         // Until its last byte is written, or the client has let it go.
         out.body = self.budget.hold_frame(out.body);
-        self.step(|state, wakes| {
-            if state.closed {
+        self.exchanges.step(|table, wakes| {
+            if table.closed {
                 return Err(Self::ended());
             }
-            let stream = state.stream_for(&out);
-            let Some(open) = state.exchanges.get_mut(&stream) else {
+            let open = table.open.get(&out.exchange.0);
+            let stream = match (out.head.kind, open) {
                 // What answers an exchange that is over has nowhere to go.
-                return if out.head.kind == FrameKind::Answer {
-                    Ok(())
-                } else {
-                    state.put(OWN, out, &self.settings, wakes)
-                };
+                (FrameKind::Answer, None) => return Ok(()),
+                (FrameKind::Answer | FrameKind::Notification, Some(_)) => out.exchange.0,
+                (FrameKind::Request | FrameKind::Cancel, Some(open)) => match open.response {
+                    Response::Gone => OWN,
+                    Response::Undecided(_) | Response::Decided(_) | Response::Sent => out.exchange.0,
+                },
+                (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => OWN,
             };
-            match (&open.response, out.last) {
-                (Response::Undecided(_), true) => {
-                    let status = open.status();
-                    wakes.add(open.response.decide(ResponseKind::Json(status, out.body)));
-                    return Ok(());
-                }
-                (Response::Gone, true) => {
-                    state.exchanges.remove(&stream);
-                    return Ok(());
-                }
-                (Response::Undecided(_), false) => wakes.add(open.response.decide(ResponseKind::EventStream)),
-                (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
-            }
-            let last = out.last;
-            let done = state.put(stream, out, &self.settings, wakes);
-            if last {
-                state.end(stream, self.settings.mailbox.1, wakes);
-            }
-            done
+            table.send(stream, out, &self.settings, wakes)
         })
     }
 
     fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
-        self.step(|state, wakes| {
-            let Some(open) = state.exchanges.get_mut(&exchange.0) else { return };
-            match (&open.response, how) {
-                (Response::Undecided(_), ExchangeEnd::Accepted) => {
-                    wakes.add(open.response.decide(ResponseKind::Accepted));
-                }
-                (Response::Undecided(_), ExchangeEnd::Refused) => {
-                    let status = match open.status() {
-                        StatusCode::OK => StatusCode::BAD_REQUEST,
-                        status => status,
-                    };
-                    wakes.add(open.response.decide(ResponseKind::Refused(status)));
-                }
-                // The legal silence is an event stream that ends.
-                (Response::Undecided(_), ExchangeEnd::Silent) => {
-                    wakes.add(open.response.decide(ResponseKind::EventStream));
-                    state.end(exchange.0, self.settings.mailbox.1, wakes);
-                }
-                (Response::Gone, _) => {
-                    state.exchanges.remove(&exchange.0);
-                }
-                (Response::Decided(_) | Response::Sent, _) => {
-                    state.end(exchange.0, self.settings.mailbox.1, wakes);
-                }
-            }
-        });
+        self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
     /// Ends every stream behind what waits, and refuses what is not decided. Done once all readers have left.
     fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.forget();
-        self.step(|state, wakes| {
-            state.closed = true;
-            wakes.add(state.own.end());
-            for open in state.exchanges.values_mut() {
-                wakes.add(open.response.decide(ResponseKind::Ended));
-                wakes.add(open.mailbox.end());
-            }
-        });
+        self.exchanges.step(ExchangeTable::close);
         self.inbound_queue.end();
-        let mut state = self.state();
-        let read = |mailbox: &ReplayBuffer| mailbox.has_reader() && mailbox.waiting().0 > 0;
-        let busy = read(&state.own)
-            || state.exchanges.values().any(|open| match open.response {
+        let mut table = self.exchanges.lock();
+        let is_read = |buffer: &ReplayBuffer| buffer.has_reader() && buffer.waiting().0 > 0;
+        let busy = table.own.as_ref().is_some_and(is_read)
+            || table.open.values().any(|open| match open.response {
                 Response::Decided(_) => true,
-                Response::Sent => read(&open.mailbox),
+                Response::Sent => is_read(&open.buffer),
                 Response::Undecided(_) | Response::Gone => false,
             });
         if !busy {
             return Poll::Ready(());
         }
-        state.driver = Some(cx.waker().clone());
+        table.driver = Some(cx.waker().clone());
         Poll::Pending
     }
 
@@ -192,8 +140,19 @@ impl Linked for SessionState {
 impl Idles for SessionState {
     /// A request whose client has gone is no use: it would keep the session of a client that never comes back.
     fn idle_at(&self) -> Option<Instant> {
-        let state = self.state();
-        let in_use = state.own.has_reader() || state.exchanges.values().any(|open| open.mailbox.has_reader());
-        (!in_use).then(|| state.used + self.settings.session_idle)
+        let table = self.exchanges.lock();
+        let in_use = table.own.as_ref().is_some_and(ReplayBuffer::has_reader)
+            || table.open.values().any(|open| open.buffer.has_reader());
+        drop(table);
+        (!in_use).then(|| self.used_at() + self.settings.session_idle)
+    }
+}
+
+/// An answer with an id is always a 200.
+fn status(reason: Option<RejectReason>, _: &[u8]) -> StatusCode {
+    match reason {
+        Some(RejectReason::BadMessage) => StatusCode::BAD_REQUEST,
+        Some(RejectReason::DuplicateId) => StatusCode::CONFLICT,
+        Some(_) | None => StatusCode::OK,
     }
 }

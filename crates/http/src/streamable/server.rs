@@ -10,12 +10,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
-use super::exchanges::OWN;
-use super::session_state::{NotAdmitted, NotResumed, SessionState};
+use super::session_state::{NotResumed, SessionState};
 use super::{SecondStream, Streamable, link};
 use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::exchange_table::OWN;
 use crate::server::json_or_event_stream::{self, ResponseKind};
 use crate::server::link::Linked;
 use crate::server::refusal::Refused;
@@ -114,8 +115,8 @@ impl StreamableServer {
             }
         };
         let (exchange, token) = conversation.post(body.clone(), held).map_err(|why| match why {
-            NotAdmitted::TooMany => Refused::too_many("too many messages of this session wait"),
-            NotAdmitted::Ended => ended(),
+            NotTaken::Full => Refused::too_many("too many messages of this session wait"),
+            NotTaken::Closed => ended(),
         })?;
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { conversation, stream }, token, left: false };
@@ -163,10 +164,11 @@ impl StreamableServer {
     /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
     /// that the client knows it has arrived.
     async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
-        let poll = |cx: &mut Context<'_>| conversation.poll_response_kind(exchange, cx);
+        let table = &conversation.exchanges;
+        let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
         let open_stream = || {
             if Envelope::of(body).is_request() {
-                conversation.open_stream(exchange);
+                table.step(|table, wakes| table.open_stream(exchange, wakes));
             }
         };
         json_or_event_stream::decided(poll, self.soon.over(), open_stream).await
@@ -310,7 +312,7 @@ impl Responder for StreamableServer {
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         let open = self.table.all();
-        (open.len(), open.iter().map(|conversation| conversation.state().exchanges.len()).sum())
+        (open.len(), open.iter().map(|conversation| conversation.exchanges.lock().open.len()).sum())
     }
 }
 
@@ -346,7 +348,7 @@ struct StreamFeed {
 
 impl Feed for StreamFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let event = self.conversation.poll_event(self.stream, reader, cx);
+        let event = self.conversation.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
         event.map(|event| event.map(|event| self.conversation.budget.hold_frame(event)))
     }
 
