@@ -22,7 +22,7 @@ use crate::options::LinkOptions;
 /// Takes a request that asks for a WebSocket: the answer to send, and the connection that comes once it is sent.
 ///
 /// The request must come from a hyper server that allows upgrades, as axum's does. To the answer, status 101, further
-/// headers may be added. The auth hook is told the [`PeerAddress`] and the [`PeerCertificates`] among the request's extensions.
+/// headers may be added. The auth hook is told the [`PeerAddress`] and the [`PeerCertificates`](rescind_core::PeerCertificates) among the request's extensions.
 ///
 /// # Errors
 /// The request is refused; [`Refusal::into_response`] is the answer.
