@@ -15,6 +15,8 @@ mod framing;
 mod hash_index;
 mod id;
 mod machine;
+#[doc(hidden)]
+pub mod members;
 mod message;
 mod pool;
 mod registry;
@@ -27,6 +29,7 @@ pub use cause::{Cancelled, Cause, CauseKind, MAX_REASON_BYTES, Outcome};
 pub use clients::{
     Client, ClientKey, ClientPermit, Clients, DEFAULT_IPV6_PREFIX, PeerAddress, Resource, Share,
 };
+pub use dialect::{ACP_BODIES, MCP_2026_BODIES, MCP_OPENING, MirroredBodies, SessionBodies};
 #[cfg(feature = "tokio")]
 pub use driver::{
     ArrivalOrder, Call, CallBuilder, CallContext, Canceller, Declaration, HandlerError, Method,

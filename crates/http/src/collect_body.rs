@@ -19,8 +19,8 @@ pub(crate) enum NotWhole<E> {
     MemoryFull,
 }
 
-/// Reads a body to its end. One that came in one piece, as nearly all do, is not copied. Memory is bounded by the limit,
-/// in bytes, whatever length was claimed.
+/// Reads a body to its end. One that came in one piece, as nearly all do, is not copied. Memory is bounded by the
+/// limit, in bytes, whatever length was claimed.
 ///
 /// # Cancel safety
 /// Dropped, what was read is lost.

@@ -1,35 +1,211 @@
-//! Reading some members of an object.
+//! What the bindings read of a body: the envelope, and single members of its params or result. Borrowed, and never an
+//! error of its own. Which methods and members of params count is data of the protocol
+//! ([`SessionBodies`](rescind_core::SessionBodies), [`MirroredBodies`](rescind_core::MirroredBodies)).
 
-use serde::Deserialize;
+use std::borrow::Cow;
 
-/// What an object says; `None`: it is no object, or not of this shape. An array is none: read as a struct it would give its
-/// values to the members, in their order.
-pub(crate) fn object<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
-    is_object(json).then(|| serde_json::from_slice(json).ok()).flatten()
+use rescind_core::RequestId;
+use rescind_core::members::{Picked, Shape, present, shape, string};
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+
+/// The members of a message. A member that is `null` is absent, except for `id` and `result`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) jsonrpc: Option<&'a RawValue>,
+    pub(crate) id: Option<&'a RawValue>,
+    method: Option<&'a RawValue>,
+    kind: Option<&'a RawValue>,
+    pub(crate) params: Option<&'a RawValue>,
+    pub(crate) result: Option<&'a RawValue>,
+    pub(crate) error: Option<&'a RawValue>,
 }
 
-/// Whether what is JSON is an object.
-pub(crate) fn is_object(json: &[u8]) -> bool {
-    json.trim_ascii_start().starts_with(b"{")
+/// Why a body is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotRead {
+    Empty,
+    NotUtf8,
+    NotJson,
+    /// JSON, but neither an object nor messages in an array. An empty array is no batch: it holds no message.
+    NotAnObject,
+    Batch,
+}
+
+const MEMBERS: [&str; 7] = ["jsonrpc", "id", "method", "type", "params", "result", "error"];
+
+impl<'a> Envelope<'a> {
+    /// Reads a body. An object with a member twice, or whose method is no string, is read as one without members: the
+    /// driver refuses it.
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, NotRead> {
+        let text = std::str::from_utf8(body).map_err(|_| NotRead::NotUtf8)?;
+        let is_json = || serde_json::from_str::<IgnoredAny>(text).is_ok();
+        match shape(text) {
+            Shape::Object => match Picked::read(text, MEMBERS) {
+                Ok(picked) => Ok(Self::picked(picked)),
+                Err(_) => Err(NotRead::NotJson),
+            },
+            Shape::Array => match serde_json::from_str::<Vec<IgnoredAny>>(text) {
+                Ok(messages) if messages.is_empty() => Err(NotRead::NotAnObject),
+                Ok(_) => Err(NotRead::Batch),
+                Err(_) => Err(NotRead::NotJson),
+            },
+            Shape::Other if text.trim_ascii_start().is_empty() => Err(NotRead::Empty),
+            Shape::Other if is_json() => Err(NotRead::NotAnObject),
+            Shape::Other => Err(NotRead::NotJson),
+        }
+    }
+
+    /// The same of a body that may be no message: it is read as one without members.
+    pub(crate) fn of(body: &'a [u8]) -> Self {
+        Self::read(body).unwrap_or_default()
+    }
+
+    fn picked(Picked { values, twice }: Picked<'a, 7>) -> Self {
+        let [jsonrpc, id, method, kind, params, result, error] = values;
+        let method = present(method);
+        if twice || method.is_some_and(|method| string(method).is_none()) {
+            return Self::default();
+        }
+        let [jsonrpc, kind, params, error] = [jsonrpc, kind, params, error].map(present);
+        Self { jsonrpc, id, method, kind, params, result, error }
+    }
+
+    /// The id, if a message can have it.
+    pub(crate) fn id(&self) -> Option<RequestId> {
+        RequestId::from_json(self.id?.get()).ok()
+    }
+
+    pub(crate) fn method(&self) -> Option<Cow<'a, str>> {
+        self.method.and_then(string)
+    }
+
+    /// The `type` of an envelope that is not JSON-RPC's (ABP).
+    fn kind(&self) -> Option<Cow<'a, str>> {
+        self.kind.filter(|_| self.jsonrpc.is_none()).and_then(string)
+    }
+
+    fn has_id(&self) -> bool {
+        present(self.id).is_some()
+    }
+
+    /// It asks for an answer.
+    pub(crate) fn is_request(&self) -> bool {
+        self.has_id() && (self.method.is_some() || self.kind().is_some())
+    }
+
+    /// It is a request of one of these methods, or of this `type`.
+    pub(crate) fn is_request_of<M: AsRef<str>>(&self, methods: &[M]) -> bool {
+        let name = self.method().or_else(|| self.kind());
+        self.has_id() && name.is_some_and(|name| methods.iter().any(|method| method.as_ref() == name))
+    }
+
+    /// It is an answer. `null` is a result too.
+    pub(crate) fn is_answer(&self) -> bool {
+        match self.kind() {
+            Some(kind) => kind.ends_with("-result"),
+            None => self.method.is_none() && (self.result.is_some() || self.error.is_some()),
+        }
+    }
+
+    /// It answers a request that it names. The refusal of a message that could not be read names none.
+    pub(crate) fn answers_one(&self) -> bool {
+        self.has_id() && self.is_answer()
+    }
+
+    /// A text in the result.
+    pub(crate) fn result_text(&self, name: &str) -> Option<Cow<'a, str>> {
+        text(self.result, name)
+    }
+}
+
+/// A text in params, in a result or in another object.
+pub(crate) fn text<'a>(object: Option<&'a RawValue>, name: &str) -> Option<Cow<'a, str>> {
+    // Most have no such member, and are not read for it: its name would be there, or an escape.
+    let json = object?.get().as_bytes();
+    if memchr::memmem::find(json, name.as_bytes()).is_none() && memchr::memchr(b'\\', json).is_none() {
+        return None;
+    }
+    once(object, [name])[0].and_then(string)
+}
+
+/// Members of an object, without those that are `null`. Of an object in which one of them is there twice, none.
+pub(crate) fn once<'a, const N: usize>(
+    object: Option<&'a RawValue>,
+    names: [&str; N],
+) -> [Option<&'a RawValue>; N] {
+    let Picked { values, twice } = Picked::of(object, names);
+    if twice { [None; N] } else { values.map(present) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[derive(Debug, Default, PartialEq, Deserialize)]
-    #[serde(default)]
-    struct Shape {
-        id: u64,
-        method: String,
+    #[test]
+    fn a_body_that_is_no_object_is_no_message() {
+        let deep = format!("{}{}", "[".repeat(9_999), "]".repeat(9_999));
+        for (body, why) in [
+            ("", NotRead::Empty),
+            (" \r\n", NotRead::Empty),
+            ("{", NotRead::NotJson),
+            (r#"{"id":1} x"#, NotRead::NotJson),
+            (r#"{"method":7,}"#, NotRead::NotJson),
+            ("text", NotRead::NotJson),
+            ("[1,2", NotRead::NotJson),
+            ("7", NotRead::NotAnObject),
+            ("\"text\"", NotRead::NotAnObject),
+            (" []", NotRead::NotAnObject),
+            ("[{}]", NotRead::Batch),
+            (&deep, NotRead::Batch),
+        ] {
+            assert_eq!(Envelope::read(body.as_bytes()).err(), Some(why), "{body:.20}");
+        }
+        assert_eq!(Envelope::read(b"{\"a\":\"\xff\"}").err(), Some(NotRead::NotUtf8));
+        for body in ["{}", r#" {"method":7}"#, r#"{"id":1,"id":2}"#] {
+            let read = Envelope::read(body.as_bytes()).unwrap();
+            assert!(!read.is_request() && read.id.is_none(), "{body}");
+        }
     }
 
     #[test]
-    fn an_array_is_no_object() {
-        let shape = Shape { id: 1, method: "m".to_owned() };
-        assert_eq!(object(br#" {"method":"m","id":1}"#), Some(shape));
-        for text in [r#"[1,"m"]"#, "[]", " [1]", "1", "", "{"] {
-            assert_eq!(object::<Shape>(text.as_bytes()), None, "{text}");
+    fn answers_and_requests_are_told_apart() {
+        for (body, is_request, is_answer) in [
+            (r#"{"id":1,"method":"x"}"#, true, false),
+            (r#"{"method":"x"}"#, false, false),
+            (r#"{"id":null,"method":"x"}"#, false, false),
+            (r#"{"id":1,"result":null}"#, false, true),
+            (r#"{"id":1,"result":{"method":"x"}}"#, false, true),
+            (r#"{"id":1,"error":{}}"#, false, true),
+            (r#"{"id":1,"error":null}"#, false, false),
+            (r#"{"type":"capabilities/call","id":"a"}"#, true, false),
+            (r#"{"type":"capabilities/call-result","id":"a"}"#, true, true),
+            (r#"{"jsonrpc":"2.0","type":"note","id":1,"result":{}}"#, false, true),
+            ("{", false, false),
+            (r#"[1,"x"]"#, false, false),
+            ("[1,null,null,0]", false, false),
+        ] {
+            let read = Envelope::of(body.as_bytes());
+            assert_eq!((read.is_request(), read.is_answer()), (is_request, is_answer), "{body}");
+        }
+        let initialized = br#"{"id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
+        assert_eq!(Envelope::of(initialized).result_text("protocolVersion").as_deref(), Some("2025-11-25"));
+        let numbered = br#"{"id":1,"result":{"protocolVersion":1}}"#;
+        assert_eq!(Envelope::of(numbered).result_text("protocolVersion"), None);
+    }
+
+    #[test]
+    fn a_member_that_is_there_twice_is_not_read() {
+        for (params, name) in [
+            (r#"{"name":"a"}"#, Some("a")),
+            (r#"{"\u006eame":"a"}"#, Some("a")),
+            (r#"{"name":"a","name":"b"}"#, None),
+            (r#"{"name":7}"#, None),
+            (r#"{"other":"name"}"#, None),
+            (r#"["name"]"#, None),
+        ] {
+            let params: &RawValue = serde_json::from_str(params).unwrap();
+            assert_eq!(text(Some(params), "name").as_deref(), name, "{params}");
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by numbers of our own counting. No peer chooses them, so they need no keyed hash, which would be a good part of
-/// what a small request costs.
+/// A map by numbers of our own counting. No peer chooses them, so they need no keyed hash, which would be a good part
+/// of what a small request costs.
 pub(crate) type Numbered<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
 
 /// Spreads numbers that follow one another.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// A sleep beside something that is polled often. The runtime's own takes its time at each poll, though nearly all of them
-/// find what the one before has found.
+/// A sleep beside something that is polled often. The runtime's own takes its time at each poll, though nearly all of
+/// them find what the one before has found.
 #[derive(Debug)]
 pub(crate) struct LazySleep {
     sleep: Pin<Box<Sleep>>,

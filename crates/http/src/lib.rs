@@ -29,26 +29,28 @@
 //! # }
 //! ```
 //!
-//! # The binding `streamable`
-//! MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with sessions. The client POSTs each message. A
-//! notification or an answer gets 202. A request gets its answer as JSON if the answer is ready soon: within 10 ms, and within 1 ms from
-//! when its handler first awaits something. Otherwise it gets an event stream with the messages that belong to the request. The stream ends after the answer, or without one if the request was cancelled and
-//! must not be answered. Messages that belong to no request are sent on the stream that a GET opens. DELETE ends the session.
+//! # The binding `streamable` MCP's streamable HTTP, revisions 2025-06-18 and 2025-11-25, for every protocol with
+//! sessions. The client POSTs each message. A notification or an answer gets 202. A request gets its answer as JSON if
+//! the answer is ready soon: within 10 ms, and within 1 ms from when its handler first awaits something. Otherwise it
+//! gets an event stream with the messages that belong to the request. The stream ends after the answer, or without one
+//! if the request was cancelled and must not be answered. Messages that belong to no request are sent on the stream
+//! that a GET opens. DELETE ends the session.
 //!
-//! The protocol decides what a lost stream means. In MCP it is not a cancel: the request runs on until it ends or its session ends, unless
-//! [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP it is cancelled after
-//! [`Limits::detach_grace`](rescind_core::Limits::detach_grace). The client may resume with `Last-Event-ID`. For clients of 2025-11-25 each
-//! stream starts with an event that has only an id, so that the stream can be resumed from its start.
+//! The protocol decides what a lost stream means. In MCP it is not a cancel: the request runs on until it ends or its
+//! session ends, unless [`Limits::lost_stream_grace`](rescind_core::Limits::lost_stream_grace) is set. In ACP and LSP
+//! it is cancelled after [`Limits::detach_grace`](rescind_core::Limits::detach_grace). The client may resume with
+//! `Last-Event-ID`. For clients of 2025-11-25 each stream starts with an event that has only an id, so that the stream
+//! can be resumed from its start.
 //!
-//! POSTs have no order: a cancel may arrive before its request, and then waits for it. The client of this crate sends a cancel when its
-//! request has arrived, or after 250 ms, and keeps the order of notifications. [`StreamableTransport::in_order`] keeps the order of all
-//! messages.
+//! POSTs have no order: a cancel may arrive before its request, and then waits for it. The client of this crate sends a
+//! cancel when its request has arrived, or after 250 ms, and keeps the order of notifications.
+//! [`StreamableTransport::in_order`] keeps the order of all messages.
 //!
-//! # Bounds
-//! A session reads without delay what its client sends. It holds at most 32 KiB that its client does not read; above that its senders wait,
-//! and after 30 s the stream that is not read is cut. For a stream that the client has not opened at most 1024 messages and 1 MiB are held;
-//! above that the oldest notifications are dropped, and requests of this side fail without being sent. Up to 256 events and 64 KiB of each
-//! stream are kept for a client that resumes. All these are settings of [`HttpServer`]. [`HttpListener::counts`] counts what is dropped.
+//! # Bounds A session reads without delay what its client sends. It holds at most 32 KiB that its client does not read;
+//! above that its senders wait, and after 30 s the stream that is not read is cut. For a stream that the client has not
+//! opened at most 1024 messages and 1 MiB are held; above that the oldest notifications are dropped, and requests of
+//! this side fail without being sent. Up to 256 events and 64 KiB of each stream are kept for a client that resumes.
+//! All these are settings of [`HttpServer`]. [`HttpListener::counts`] counts what is dropped.
 #![doc = include_str!("refusals.md")]
 
 mod acp;

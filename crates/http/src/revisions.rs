@@ -1,22 +1,20 @@
 //! MCP's revisions with sessions and the one without, under one path.
 //!
 //! A request says of which it is: by its `MCP-Protocol-Version`, else by what only one of them has, the version in a
-//! body's `_meta` or the method mirrored in a header. What says nothing is of the older ones, which did not have to. A POST
-//! of a version that neither knows gets the newest one's answer: 400, and -32022 with the versions it serves.
+//! body's `_meta` or the method mirrored in a header. What says nothing is of the older ones, which did not have to. A
+//! POST of a version that neither knows gets the newest one's answer: 400, and -32022 with the versions it serves.
 
 use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::Full;
-use rescind_core::{BoxFuture, Principal};
+use rescind_core::{BoxFuture, MirroredBodies, PeerAddress, Principal};
 
 use crate::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
 use crate::server::cors::{PageAccess, Parameters};
 use crate::server::refusal::Refused;
-use crate::server::{
-    AcceptQueue, ReplyBody, RequestBody, Responder, ServerBinding, Settings, address, body, sealed,
-};
+use crate::server::{AcceptQueue, ReplyBody, RequestBody, Responder, ServerBinding, Settings, body, sealed};
 use crate::stateless::{self, Stateless};
 use crate::streamable::Streamable;
 
@@ -44,6 +42,7 @@ impl sealed::Sealed for McpRevisions {}
 impl ServerBinding for McpRevisions {
     fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(Both {
+            bodies: self.stateless.bodies,
             versions: self.stateless.versions_served().to_vec(),
             known: self.streamable.known_versions().to_vec(),
             streamable: self.streamable.responder(settings, door.clone()),
@@ -62,6 +61,7 @@ const PAGE_ACCESS: PageAccess = PageAccess {
 };
 
 struct Both {
+    bodies: &'static MirroredBodies,
     /// Of the revision without sessions.
     versions: Vec<String>,
     /// Of those with.
@@ -97,7 +97,7 @@ impl Both {
         request: Request<RequestBody>,
         principal: Option<&Principal>,
     ) -> Result<(Said, Request<RequestBody>), Refused> {
-        let client = self.settings.clients.client(principal, address(&request));
+        let client = self.settings.clients.client(principal, PeerAddress::of(&request));
         let (head, body) = request.into_parts();
         let limit = self.settings.max_frame;
         // Without a session it opens one, or is refused.
@@ -107,7 +107,8 @@ impl Both {
         let (body, bytes) = body::read(body, limit, within, client.budget()).await?;
         // Its binding reads it again, and holds it then.
         drop(bytes);
-        let said = if stateless::names_a_version(&body) { Said::Without } else { Said::WithSessions };
+        let said =
+            if stateless::names_a_version(&body, self.bodies) { Said::Without } else { Said::WithSessions };
         let body = RequestBody::other(Full::new(body));
         Ok((said, Request::from_parts(head, body)))
     }

@@ -14,8 +14,8 @@ use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 /// The runtime's clock has no finer one.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Ends waits after a while that is the same for all. A timer each would have to wake the runtime's clock for each request,
-/// which nearly all are answered long before; this one is set once while there are any.
+/// Ends waits after a while that is the same for all. A timer each would have to wake the runtime's clock for each
+/// request, which nearly all are answered long before; this one is set once while there are any.
 #[derive(Debug)]
 pub(crate) struct SharedDelay {
     wait: Duration,

@@ -38,8 +38,8 @@ thread_local! {
     static IDS: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on the ids made on this thread are no secrets: they count up, the same each time. HTTP/2 writes an id in as many
-/// bytes as its digits ask for, so that a drawn one would move all that follows.
+/// From now on the ids made on this thread are no secrets: they count up, the same each time. HTTP/2 writes an id in as
+/// many bytes as its digits ask for, so that a drawn one would move all that follows.
 #[cfg(feature = "verify")]
 pub fn count_ids() {
     IDS.set(Some(0));

@@ -1,18 +1,18 @@
-//! A door for the engines that prove things about this crate: what they need of its inside, as plain values. Not part of the
-//! crate's interface; it may change at any time.
+//! A door for the engines that prove things about this crate: what they need of its inside, as plain values. Not part
+//! of the crate's interface; it may change at any time.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use rescind_core::{HostPolicy, OriginPolicy};
+use rescind_core::{HostPolicy, MCP_OPENING, OriginPolicy};
 
 use crate::acp::verify as acp;
 use crate::client::events::{Events, Read};
+use crate::envelope::Envelope;
 use crate::server::checks;
 use crate::server::events;
 use crate::stateless::verify as stateless;
-use crate::streamable::envelope::{self, FirstMessage};
 
 /// An event a stream gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Asked {
         let mut any = HostPolicy::default();
         any.allow_any();
         let host = checks::host(&self.uri, &self.headers, &any);
-        host.is_ok_and(|host| checks::origin(&self.headers, &OriginPolicy::default(), &host).is_ok())
+        host.is_ok_and(|host| OriginPolicy::default().check_head(&self.headers, &host).is_ok())
     }
 
     /// Whether its body is JSON in UTF-8.
@@ -141,13 +141,13 @@ impl Asked {
     /// What the binding `streamable` reads of the body.
     #[must_use]
     pub fn peeked(&self) -> Peeked {
-        let body = &self.body;
-        let _ = envelope::settled_version(body);
+        let read = Envelope::of(&self.body);
+        let _ = read.result_text("protocolVersion");
         Peeked {
-            opens: FirstMessage::Methods(vec!["initialize".to_owned()]).is_begun_by(body),
-            asks: envelope::asks(body),
-            answers: envelope::answers(body),
-            answers_one: envelope::answers_one(body),
+            opens: read.is_request_of(&[MCP_OPENING]),
+            asks: read.is_request(),
+            answers: read.is_answer(),
+            answers_one: read.answers_one(),
         }
     }
 

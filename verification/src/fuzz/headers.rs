@@ -178,28 +178,28 @@ fn check_body(asked: &Asked, target: &str, fields: &[(&str, &[u8])], body: &[u8]
     let Ok(value) = serde_json::from_slice::<Value>(body) else { return };
     let Some(asked) = Asked::new(target, fields, value.to_string().as_bytes()) else { return };
     let of = |name: &str| value.get(name).filter(|value| !value.is_null());
-    let is_word = |name: &str| of(name).is_none_or(Value::is_string);
-    let (method, kind) = (of("method").and_then(Value::as_str), of("type").and_then(Value::as_str));
-    let has_id = of("id").is_some();
-    let is_shaped = is_word("method") && is_word("type");
+    let method = of("method").and_then(Value::as_str);
+    // A `type` is the envelope's own only where it is not JSON-RPC's.
+    let kind = of("type").filter(|_| of("jsonrpc").is_none()).and_then(Value::as_str);
+    let is_shaped = of("method").is_none_or(Value::is_string);
+    let has_id = is_shaped && of("id").is_some();
     let answers = is_shaped
         && match kind {
             Some(kind) => kind.ends_with("-result"),
             None => method.is_none() && (value.get("result").is_some() || of("error").is_some()),
         };
     let expected = Peeked {
-        opens: is_shaped && has_id && method.or(kind) == Some("initialize"),
-        asks: is_shaped && has_id && method.or(kind).is_some(),
+        opens: has_id && method.or(kind) == Some("initialize"),
+        asks: has_id && method.or(kind).is_some(),
         answers,
         answers_one: answers && has_id,
     };
     assert_eq!(asked.peeked(), expected, "what {value} is");
     let session = of("params").and_then(|params| params.get("sessionId")).and_then(Value::as_str);
-    let is_shaped = is_word("method");
     let expected = value.is_object().then(|| AcpPeeked {
-        opens: is_shaped && has_id && method == Some("initialize"),
-        is_request: is_shaped && has_id && method.is_some(),
-        is_answer: is_shaped && method.is_none() && (of("result").is_some() || of("error").is_some()),
+        opens: expected.opens,
+        is_request: expected.asks,
+        is_answer: expected.answers,
         session: session
             .filter(|_| method.is_some_and(|method| !method.starts_with("$/")))
             .map(ToOwned::to_owned),
@@ -215,21 +215,21 @@ fn is_stateless(value: &Value) -> bool {
     let params = of("params");
     let inside = |name: &str| params.and_then(|params| params.get(name)).filter(|value| !value.is_null());
     let is_word = |value: Option<&Value>| value.is_none_or(Value::is_string);
-    // If one member has another type, none of them is read.
-    let is_read = is_word(inside("name")) && is_word(inside("uri"));
-    let meta = |name: &str| {
-        let meta = inside("_meta").filter(|_| is_read && params.is_some_and(Value::is_object));
-        let version = meta.and_then(|meta| meta.get(VERSION));
-        let found = meta.filter(|_| is_word(version.filter(|version| !version.is_null())));
-        found.and_then(|meta| meta.get(name)).filter(|value| !value.is_null())
-    };
+    let meta = |name: &str| inside("_meta").and_then(|meta| meta.get(name)).filter(|value| !value.is_null());
     let version = meta(VERSION).and_then(Value::as_str);
     let method = value.get("method").and_then(Value::as_str);
-    // A method that does not fit into a header has none. A request needs the header, a notification does not.
+    // A header could not repeat a name that is no text.
+    let named = match method {
+        Some("tools/call" | "prompts/get") => inside("name"),
+        Some("resources/read") => inside("uri"),
+        Some(method) if method.starts_with("tasks/") => inside("taskId"),
+        _ => None,
+    };
+    // A method that no header can hold has none, which a request needs and a notification does not.
     let is_plain = |text: &str| text.trim() == text && text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let is_notification = value.get("id").is_none();
     let is_message = value.is_object()
-        && is_word(of("jsonrpc"))
+        && (is_word(named) || is_notification)
         && of("jsonrpc").and_then(Value::as_str) == Some("2.0")
         && method.is_some_and(|method| is_plain(method) || is_notification)
         && value

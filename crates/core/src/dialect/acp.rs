@@ -1,6 +1,7 @@
 //! The three forms of cancelling that ACP has had.
 
 use super::Dialect;
+use super::http_bodies::SessionBodies;
 use super::jsonrpc::{CancelName, Declaration, FirstMessage, JsonRpc};
 use super::rules::{
     BASE, CancelledError, CancelledReply, CapabilityGate, DecidedBy, EarlyCancel, LostStream, RefusalStyle,
@@ -16,6 +17,31 @@ pub const ACP_V2: Dialect = Dialect::from_static(&ACP_V2_RULES, &ACP_V2_CODEC);
 
 /// The proposal of 2025-11-13 (source 000): `$/cancelRequest` with `params.id`, only towards a side that declared it.
 pub const ACP_DRAFT: Dialect = Dialect::from_static(&ACP_DRAFT_RULES, &ACP_DRAFT_CODEC);
+
+/// the draft of remote transports. `initialize` opens a connection and goes without its header; the methods of a
+/// session need the session's header; the answer to `session/load` comes on the connection's stream.
+pub static ACP_BODIES: SessionBodies = SessionBodies {
+    opening: INITIALIZE,
+    connection: "connectionId",
+    session: "sessionId",
+    of_session: &[
+        "session/prompt",
+        "session/cancel",
+        "session/close",
+        "session/delete",
+        "session/fork",
+        LOAD,
+        "session/resume",
+        "session/set_config_option",
+        "session/set_mode",
+        "session/set_model",
+    ],
+    answered_on_connection: &[LOAD],
+    of_connection: "$/",
+};
+
+const INITIALIZE: &str = "initialize";
+const LOAD: &str = "session/load";
 
 /// 001-02, 003-12.
 const CANCEL_REQUEST: CancelName = CancelName { method: "$/cancel_request", key: "requestId" };
@@ -39,7 +65,7 @@ static ACP_RULES: Rules = Rules {
     name: "acp",
     // The sources do not state it (003-02). Rescind protects the handshake, because a connection whose handshake was
     // cancelled is of no use.
-    handshake: Some("initialize"),
+    handshake: Some(INITIALIZE),
     // 001-06: a value after the cancel is an answer too.
     decided: DecidedBy::Handler,
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
@@ -63,7 +89,7 @@ static ACP_V2_RULES: Rules = Rules {
     name: "acp-v2",
     // an unknown id MUST be ignored.
     early: EarlyCancel::Never,
-    handshake: Some("initialize"),
+    handshake: Some(INITIALIZE),
     peer_cancelled: CancelledReply::Error(REQUEST_CANCELLED),
     local_cancelled: REQUEST_CANCELLED,
     // Version 2 reports the end of a prompt's work in an update, and its answer has no stop reason.
@@ -80,7 +106,7 @@ static ACP_V2_CODEC: JsonRpc = JsonRpc {
 static ACP_DRAFT_RULES: Rules = Rules {
     name: "acp-draft",
     // 000-06, 000-21.
-    handshake: Some("initialize"),
+    handshake: Some(INITIALIZE),
     peer_cancelled: CancelledReply::Error(CANCELLED),
     local_cancelled: CANCELLED,
     // The proposal extends version 1.

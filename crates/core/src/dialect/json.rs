@@ -1,39 +1,22 @@
-//! Shallow JSON: one pass over an object that keeps the requested members unparsed, and functions that write members.
+//! Shallow JSON: the limits of a frame, the values of an array, and writes of members.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, Visitor};
 use serde_json::value::RawValue;
 
+pub(super) use crate::members::{Picked, Shape, member, present, shape, string};
 use crate::message::BadMessage;
 
 /// The deepest nesting that is read. `serde_json` skips a raw value without a limit of its own, so the depth is checked
 /// first.
 pub(super) const MAX_DEPTH: usize = 127;
 
-/// The kind of a JSON text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    Object,
-    Array,
-    Other,
-}
-
 /// The frame as text, if it is UTF-8 and not nested too deep.
 pub(super) fn text(frame: &[u8]) -> Result<&str, BadMessage> {
     let text = std::str::from_utf8(frame).map_err(|_| BadMessage::NotUtf8)?;
     if is_too_deep(frame) { Err(BadMessage::TooDeep) } else { Ok(text) }
-}
-
-/// The kind of a text, by its first byte that is not a space.
-pub(super) fn shape(text: &str) -> Shape {
-    match text.trim_ascii_start().as_bytes().first() {
-        Some(b'{') => Shape::Object,
-        Some(b'[') => Shape::Array,
-        Some(_) | None => Shape::Other,
-    }
 }
 
 /// Why a text that is not an object is not a message.
@@ -75,115 +58,6 @@ fn is_too_deep(frame: &[u8]) -> bool {
         }
     }
     false
-}
-
-/// The requested members of an object, unparsed.
-#[derive(Debug)]
-pub(super) struct Picked<'a, const N: usize> {
-    /// The first member with each name.
-    pub(super) values: [Option<&'a RawValue>; N],
-    /// Whether one of the names occurs more than once.
-    pub(super) twice: bool,
-}
-
-impl<'a, const N: usize> Picked<'a, N> {
-    /// Reads a whole text as one object. Members with other names are skipped, however often they occur.
-    pub(super) fn read(text: &'a str, names: [&str; N]) -> Result<Self, BadMessage> {
-        let mut deserializer = serde_json::Deserializer::from_str(text);
-        let picked = Members { names }.deserialize(&mut deserializer).map_err(|_| BadMessage::NotJson)?;
-        deserializer.end().map_err(|_| BadMessage::NotJson)?;
-        Ok(picked)
-    }
-
-    /// The members of a value. A value that is not an object has none.
-    pub(super) fn of(value: Option<&'a RawValue>, names: [&str; N]) -> Self {
-        let none = Self { values: [None; N], twice: false };
-        match value {
-            Some(value) if shape(value.get()) == Shape::Object => {
-                Self::read(value.get(), names).unwrap_or(none)
-            }
-            Some(_) | None => none,
-        }
-    }
-}
-
-/// A member of a value, if the value is an object. `null` counts as absent.
-pub(super) fn member<'a>(value: Option<&'a RawValue>, name: &str) -> Option<&'a RawValue> {
-    let Picked { values: [found], .. } = Picked::of(value, [name]);
-    present(found)
-}
-
-/// The value, unless it is `null`.
-pub(super) fn present(value: Option<&RawValue>) -> Option<&RawValue> {
-    value.filter(|value| value.get() != "null")
-}
-
-/// The text of a JSON string, borrowed if nothing is escaped. `None`: it is not a string, or its text is not valid.
-pub(super) fn string(value: &RawValue) -> Option<Cow<'_, str>> {
-    let inner = value.get().strip_prefix('"')?.strip_suffix('"')?;
-    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
-        return Some(Cow::Borrowed(inner));
-    }
-    serde_json::from_str(value.get()).ok().map(Cow::Owned)
-}
-
-struct Members<'n, const N: usize> {
-    names: [&'n str; N],
-}
-
-impl<'de, const N: usize> DeserializeSeed<'de> for Members<'_, N> {
-    type Value = Picked<'de, N>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de, const N: usize> Visitor<'de> for Members<'_, N> {
-    type Value = Picked<'de, N>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut picked = Picked { values: [None; N], twice: false };
-        while let Some(place) = map.next_key_seed(Name { names: &self.names })? {
-            match place.and_then(|place| picked.values.get_mut(place)) {
-                None => drop(map.next_value::<IgnoredAny>()?),
-                Some(slot) => {
-                    let value = map.next_value::<&'de RawValue>()?;
-                    picked.twice |= slot.is_some();
-                    slot.get_or_insert(value);
-                }
-            }
-        }
-        Ok(picked)
-    }
-}
-
-struct Name<'n> {
-    names: &'n [&'n str],
-}
-
-impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = Option<usize>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_identifier(self)
-    }
-}
-
-impl Visitor<'_> for Name<'_> {
-    type Value = Option<usize>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member's name")
-    }
-
-    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(self.names.iter().position(|wanted| *wanted == name))
-    }
 }
 
 /// The values of an array, at most `limit` of them.

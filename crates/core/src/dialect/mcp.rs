@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Dialect;
+use super::http_bodies::MirroredBodies;
 use super::jsonrpc::{Batches, CancelName, FirstMessage, JsonRpc, Progress, ReasonField, TokenField};
 use super::rules::{
     BASE, CancelFrom, CancelledError, CancelledReply, DecidedBy, EarlyCancel, LostStream, RefusalStyle, Rules,
@@ -14,6 +15,21 @@ pub const MCP: Dialect = Dialect::from_static(&MCP_RULES, &MCP_CODEC);
 
 /// MCP 2026-07-28: no session and no handshake. Only clients cancel.
 pub const MCP_2026: Dialect = Dialect::from_static(&MCP_2026_RULES, &MCP_2026_CODEC);
+
+/// "Lifecycle", "Initialization": the request that opens a session; over HTTP the one that has no session id.
+pub const MCP_OPENING: &str = "initialize";
+
+/// 2026-07-28, "Transports": what headers repeat of a body. "Tasks": `params.taskId`.
+pub static MCP_2026_BODIES: MirroredBodies = MirroredBodies {
+    revision: "2026-07-28",
+    revision_member: META_VERSION,
+    capabilities_member: "io.modelcontextprotocol/clientCapabilities",
+    names: &[(TOOL_CALL, "name"), ("prompts/get", "name"), ("resources/read", "uri"), ("tasks/", "taskId")],
+    tool_call: TOOL_CALL,
+};
+
+const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const TOOL_CALL: &str = "tools/call";
 
 /// 002-06, 002-07.
 const CANCELLED: CancelName = CancelName { method: "notifications/cancelled", key: "requestId" };
@@ -33,7 +49,7 @@ const TASK: Option<&str> = Some("task");
 static MCP_RULES: Rules = Rules {
     name: "mcp",
     // "Cancellation", "Behavior Requirements": a client MUST NOT cancel its `initialize`.
-    handshake: Some("initialize"),
+    handshake: Some(MCP_OPENING),
     // The same section: the receiver SHOULD NOT answer. So the result of the handler does not matter.
     decided: DecidedBy::Cancel,
     peer_cancelled: CancelledReply::Silence,
@@ -119,6 +135,6 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
     result_mark: Some(("resultType", "complete")),
     // The schema's result of a listen request repeats the request's id.
     graceful_id: Some("io.modelcontextprotocol/subscriptionId"),
-    opening: FirstMessage::MetaVersion("io.modelcontextprotocol/protocolVersion"),
+    opening: FirstMessage::MetaVersion(META_VERSION),
     ..JsonRpc::new(CANCELLED)
 };

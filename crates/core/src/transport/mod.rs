@@ -1,8 +1,9 @@
 //! The traits of a transport: two halves that move whole frames and report what happened to them.
 //!
-//! A transport knows neither machine nor dialect, and it does not parse bodies. Polling a [`Receiver`] or a [`Sender`]
-//! and then dropping the caller loses nothing: no future holds a half-read frame, and [`Sender::start_send`] takes a
-//! whole frame or nothing.
+//! A transport knows neither machine nor dialect, and it does not parse bodies. HTTP reads the few members on which its
+//! headers and statuses depend; the dialect hands it their names as data. Polling a [`Receiver`] or a [`Sender`] and
+//! then dropping the caller loses nothing: no future holds a half-read frame, and [`Sender::start_send`] takes a whole
+//! frame or nothing.
 
 #[cfg(feature = "tokio")]
 mod auth;
@@ -14,6 +15,8 @@ mod error;
 mod framed;
 #[cfg(feature = "tokio")]
 mod frames;
+#[cfg(feature = "http")]
+mod http_head;
 mod link;
 #[cfg(feature = "tokio")]
 mod memory;

@@ -14,18 +14,20 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use rescind_core::{
-    ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId,
-    TransportError, TransportErrorKind, TransportEvent,
+    ByteBudget, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RequestId, SessionBodies,
+    TransportEvent,
 };
 use tokio::time::Instant;
 
 use super::UnknownSessions;
-use super::envelope::Message;
 use super::lanes::NotHeard;
+use super::message::Message;
 use super::server::Connections;
 use super::sessions::{Found, Sessions};
 use crate::inbound_queue::{InboundQueue, NotTaken};
 use crate::int_map::Numbered;
+use crate::server::json_or_event_stream::{Response, ResponseKind};
+use crate::server::link::Linked;
 use crate::server::replay_buffer::{ReplayBuffer, Retention};
 use crate::server::sessions::Conversed;
 use crate::server::{HttpCounts, Settings};
@@ -33,15 +35,13 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::wake_list::WakeList;
 
 /// The exchange of `initialize`, the only one answered on its own POST (A1).
-const OPENING: ExchangeId = ExchangeId(1);
+pub(super) const OPENING: ExchangeId = ExchangeId(1);
 /// The exchange of the connection's own stream; those of the sessions follow in their order (D1).
 const FIRST: u64 = OPENING.0 + 1;
 /// The stream of the connection itself.
 pub(super) const OWN: u64 = 0;
 /// Requests of ours whose stream is remembered.
 const ROUTES: usize = 65_536;
-/// What waits for all streams together, in bytes; over it the connection ends.
-const MOST: usize = 64 * 1024 * 1024;
 /// A taken event is not kept: no stream is taken up again where it was cut.
 const KEPT: Retention = Retention { events: 1, bytes: 0 };
 
@@ -55,30 +55,24 @@ pub(super) struct Connection {
     /// The bytes that are held for it.
     pub(super) budget: ByteBudget,
     table: Weak<Connections>,
+    pub(super) bodies: &'static SessionBodies,
     /// Something was asked on it but its handshake.
     used: AtomicBool,
     state: Mutex<State>,
 }
 
 pub(super) struct State {
-    lanes: Numbered<ReplayBuffer>,
+    pub(super) lanes: Numbered<ReplayBuffer>,
     /// The sessions that a message of either side has named.
     pub(super) sessions: Sessions,
     /// The streams our own requests went by.
-    asked: HashMap<RequestId, u64>,
-    handshake: HandshakeAnswer,
-    closed: bool,
-    used: Instant,
-    driver: Option<Waker>,
-    counts: HttpCounts,
-}
-
-/// What `initialize` is answered with.
-enum HandshakeAnswer {
-    Waits(Option<Waker>),
-    Answered(Bytes),
-    Refused,
-    Told,
+    pub(super) asked: HashMap<RequestId, u64>,
+    /// To the POST of `initialize`.
+    pub(super) opening: Response,
+    pub(super) closed: bool,
+    pub(super) used: Instant,
+    pub(super) driver: Option<Waker>,
+    pub(super) counts: HttpCounts,
 }
 
 impl Connection {
@@ -88,12 +82,13 @@ impl Connection {
         address: Option<IpAddr>,
         settings: &Arc<Settings>,
         table: Weak<Connections>,
+        bodies: &'static SessionBodies,
     ) -> Arc<Self> {
         let state = State {
             lanes: Numbered::from_iter([(OWN, ReplayBuffer::new(OWN, KEPT))]),
             sessions: Sessions::default(),
             asked: HashMap::new(),
-            handshake: HandshakeAnswer::Waits(None),
+            opening: Response::Undecided(None),
             closed: false,
             used: Instant::now(),
             driver: None,
@@ -109,17 +104,18 @@ impl Connection {
             settings,
             budget,
             table,
+            bodies,
             used: AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One step under the lock; wakers are called after it.
-    fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
+    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let result = {
             let mut state = self.state();
@@ -182,56 +178,9 @@ impl Connection {
         Some(session.and_then(|name| state.sessions.lane(name)) == Some(*lane))
     }
 
-    /// What `initialize` is answered with. `None`: it was refused without a word, or the link has ended.
-    pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let mut state = self.state();
-        if state.closed && matches!(state.handshake, HandshakeAnswer::Waits(_)) {
-            return Poll::Ready(None);
-        }
-        match std::mem::replace(&mut state.handshake, HandshakeAnswer::Told) {
-            HandshakeAnswer::Answered(body) => Poll::Ready(Some(body)),
-            HandshakeAnswer::Refused | HandshakeAnswer::Told => Poll::Ready(None),
-            HandshakeAnswer::Waits(_) => {
-                state.handshake = HandshakeAnswer::Waits(Some(cx.waker().clone()));
-                Poll::Pending
-            }
-        }
-    }
-
-    /// A frame of the driver's (A2).
-    pub(super) fn send(&self, out: Outbound) -> Result<(), TransportError> {
-        self.step(|state, wakes| {
-            if out.exchange == OPENING && out.last {
-                wakes.extend(state.answer_handshake(HandshakeAnswer::Answered(out.body)));
-                return Ok(());
-            }
-            let lane = state.lane_of(&out);
-            if out.head.kind == FrameKind::Answer && lane == OWN {
-                state.learn(&out.body);
-            }
-            let droppable = out.head.kind == FrameKind::Notification;
-            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };
-            wakes.extend(mailbox.push(out.body, droppable));
-            let (messages, bytes) = self.settings.mailbox;
-            while mailbox.waiting().0 > messages || mailbox.waiting().1 > bytes {
-                if mailbox.has_reader() || !mailbox.drop_oldest() {
-                    break;
-                }
-                self.settings.counts.notification_dropped();
-            }
-            let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
-            if waiting > MOST {
-                let text = "the client reads none of what waits for it";
-                return Err(TransportError::new(TransportErrorKind::Closed, text));
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
-        if exchange == OPENING {
-            self.step(|state, wakes| wakes.extend(state.answer_handshake(HandshakeAnswer::Refused)));
-        }
+    /// What `initialize` is answered with.
+    pub(super) fn poll_opening(&self, cx: &mut Context<'_>) -> Poll<ResponseKind> {
+        self.state().opening.poll(cx)
     }
 
     /// A reader for a stream: that of this session, or the connection's own.
@@ -268,7 +217,8 @@ impl Connection {
         })
     }
 
-    /// A stream's response is gone. Its connection goes on; what it asked for does as long as the protocol lets it (D1).
+    /// A stream's response is gone. Its connection goes on; what it asked for does as long as the protocol lets it
+    /// (D1).
     pub(super) fn left(&self, lane: u64, token: u64) {
         self.step(|state, wakes| {
             if state.lanes.get_mut(&lane).is_some_and(|mailbox| mailbox.detach(token)) {
@@ -278,62 +228,17 @@ impl Connection {
         });
     }
 
-    /// Whether every stream that is read has room (A3).
-    pub(super) fn has_room(&self, cx: &Context<'_>) -> bool {
-        let mut state = self.state();
-        let most = self.settings.mailbox;
-        let has_room = !state.lanes.values().any(|mailbox| is_full(mailbox, most));
-        if !has_room {
-            state.driver = Some(cx.waker().clone());
+    /// Nobody finds it any more.
+    pub(super) fn forget(&self) {
+        if let Some(table) = self.table.upgrade() {
+            table.remove(&self.id);
         }
-        has_room
-    }
-
-    /// Cuts the streams that hold bulk back and whose readers took nothing since then.
-    pub(super) fn cut_stalled(&self, since: Instant) {
-        let most = self.settings.mailbox;
-        self.step(|state, wakes| {
-            let is_cut = |mailbox: &ReplayBuffer| is_full(mailbox, most) && mailbox.is_stalled(since);
-            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_cut(mailbox)) {
-                tracing::debug!(lane, "an event stream that nobody reads was cut");
-                wakes.extend(mailbox.cut());
-                wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
-            }
-        });
-    }
-
-    /// When nobody will have used it for too long; `None`: somebody does.
-    pub(super) fn idle_at(&self) -> Option<Instant> {
-        let state = self.state();
-        let busy = state.lanes.values().any(ReplayBuffer::has_reader)
-            || matches!(state.handshake, HandshakeAnswer::Waits(_));
-        (!busy).then(|| state.used + self.settings.session_idle)
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.state().closed
     }
 
     /// The handshake was given up before its answer.
     pub(super) fn give_up_opening(&self) {
         self.inbound_queue.push_event(TransportEvent::ExchangeClosed { exchange: OPENING });
         self.end();
-    }
-
-    /// Nothing more is taken in; streams end behind what waits. The id is unknown from now on.
-    pub(super) fn end(&self) {
-        if let Some(table) = self.table.upgrade() {
-            table.remove(&self.id);
-        }
-        self.step(|state, wakes| {
-            state.closed = true;
-            wakes.extend(state.driver.take());
-            if let HandshakeAnswer::Waits(waker) = &mut state.handshake {
-                wakes.extend(waker.take());
-            }
-            wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
-        });
-        self.inbound_queue.end();
     }
 }
 
@@ -343,11 +248,7 @@ impl Conversed for Connection {
     }
 
     fn is_unused(&self) -> bool {
-        !self.used.load(Ordering::Relaxed) && !matches!(self.state().handshake, HandshakeAnswer::Waits(_))
-    }
-
-    fn end(&self) {
-        Self::end(self);
+        !self.used.load(Ordering::Relaxed) && !self.state().opening.is_undecided()
     }
 }
 
@@ -357,19 +258,13 @@ const fn exchange_of(lane: u64) -> ExchangeId {
 }
 
 /// Nobody reads this stream any more.
-const fn closed(lane: u64) -> TransportEvent {
+pub(super) const fn closed(lane: u64) -> TransportEvent {
     TransportEvent::ExchangeClosed { exchange: exchange_of(lane) }
 }
 
-/// Something that is read has more waiting than it should.
-fn is_full(mailbox: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
-    let waiting = mailbox.waiting();
-    mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
-}
-
 impl State {
-    /// The stream of a session, made if it is new; the connection's own where there are too many. Of a stream that goes for a
-    /// new one nothing is under way: no reader, no message, no request of either side.
+    /// The stream of a session, made if it is new; the connection's own where there are too many. Of a stream that goes
+    /// for a new one nothing is under way: no reader, no message, no request of either side.
     pub(super) fn lane(&mut self, name: &str) -> u64 {
         if let Some(lane) = self.sessions.used(name) {
             return lane;
@@ -396,7 +291,7 @@ impl State {
         lane
     }
 
-    fn lane_of(&mut self, out: &Outbound) -> u64 {
+    pub(super) fn lane_of(&mut self, out: &Outbound, bodies: &'static SessionBodies) -> u64 {
         let id = out.head.id.as_ref();
         let stream = out.exchange.0.checked_sub(FIRST).unwrap_or(OWN);
         match out.head.kind {
@@ -406,21 +301,11 @@ impl State {
             }
             FrameKind::Cancel => id.and_then(|id| self.asked.get(id).copied()).unwrap_or(OWN),
             FrameKind::Request | FrameKind::Notification => {
-                let lane = Message::of(&out.body).session().map_or(stream, |name| self.lane(&name));
+                let lane = Message::of(&out.body, bodies).session().map_or(stream, |name| self.lane(&name));
                 if let (FrameKind::Request, Some(id), true) = (out.head.kind, id, self.asked.len() < ROUTES) {
                     self.asked.insert(id.clone(), lane);
                 }
                 lane
-            }
-        }
-    }
-
-    fn answer_handshake(&mut self, answer: HandshakeAnswer) -> Option<Waker> {
-        match std::mem::replace(&mut self.handshake, answer) {
-            HandshakeAnswer::Waits(waker) => waker,
-            told => {
-                self.handshake = told;
-                None
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Which sessions a connection knows, as far as their streams may be read.
 
 use memchr::memmem;
+use rescind_core::SessionBodies;
 
 use super::UnknownSessions;
 use super::connection::{OWN, State};
-use super::envelope::Message;
+use super::message::Message;
 
 /// Why a stream is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +29,10 @@ impl State {
     }
 
     /// The session that an answer made is known from now on.
-    pub(super) fn learn(&mut self, answer: &[u8]) {
-        if memmem::find(answer, b"sessionId").is_some() {
-            if let Some(name) = Message::of(answer).made() {
+    pub(super) fn learn(&mut self, answer: &[u8], bodies: &'static SessionBodies) {
+        // Most answers name none, and are not read for it.
+        if memmem::find(answer, bodies.session.as_bytes()).is_some() {
+            if let Some(name) = Message::of(answer, bodies).made() {
                 self.lane(&name);
             }
         }

@@ -1,40 +1,37 @@
-//! The driver's two halves of a connection on the serving side.
+//! A connection as its link serves it: what the driver sends in it, and how it ends.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Context;
 
+use http::StatusCode;
 use rescind_core::{
-    Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, PeerInfo, Sender,
-    TransportError, TransportErrorKind,
+    ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, TransportError, TransportErrorKind,
 };
 use tokio::time::Instant;
 
-use super::connection::Connection;
-use crate::check_size::fits;
+use super::connection::{Connection, OPENING, OWN, closed};
 use crate::inbound_queue::InboundQueue;
 use crate::server::Settings;
 use crate::server::idle::{Idles, IdlingReceiver};
-use crate::server::stall_timer::StallTimer;
+use crate::server::json_or_event_stream::ResponseKind;
+use crate::server::link::{Linked, ServerLink};
+use crate::server::replay_buffer::ReplayBuffer;
+
+/// What waits for all streams together, in bytes; over it the connection ends.
+const MOST: usize = 64 * 1024 * 1024;
 
 /// The link of a connection.
 pub(super) fn link(connection: &Arc<Connection>) -> Link {
-    let traits = Capabilities {
-        ordered: false,
-        opens_exchanges: false,
-        exchange_scoped: false,
-        batches: false,
-        max_frame: connection.settings.max_frame,
-    };
-    let receiver = IdlingReceiver::new(connection);
-    let sender = ConnectionSender { connection: Arc::clone(connection), patience: StallTimer::default() };
-    let mut meta = PeerInfo::default();
-    meta.principal.clone_from(&connection.principal);
-    meta.address = connection.address;
-    Link::new(receiver, sender, traits, meta).with_budget(connection.budget.clone())
+    let mut peer = PeerInfo::default();
+    peer.principal.clone_from(&connection.principal);
+    peer.address = connection.address;
+    let link = ServerLink::open(connection, IdlingReceiver::new(connection), peer);
+    link.with_budget(connection.budget.clone())
 }
 
-impl Idles for Connection {
+impl Linked for Connection {
+    const ENDED: &'static str = "the connection has ended";
+
     fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -43,8 +40,94 @@ impl Idles for Connection {
         &self.inbound_queue
     }
 
+    fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    /// Whether every stream that is read has room (A3).
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.state();
+        let most = self.settings.mailbox;
+        let has_room = !state.lanes.values().any(|mailbox| is_full(mailbox, most));
+        if !has_room {
+            state.driver = Some(cx.waker().clone());
+        }
+        has_room
+    }
+
+    /// Cuts the streams that hold bulk back and whose readers took nothing since then.
+    fn cut_stalled(&self, since: Instant) {
+        let most = self.settings.mailbox;
+        self.step(|state, wakes| {
+            let is_cut = |mailbox: &ReplayBuffer| is_full(mailbox, most) && mailbox.is_stalled(since);
+            for (lane, mailbox) in state.lanes.iter_mut().filter(|(_, mailbox)| is_cut(mailbox)) {
+                tracing::debug!(lane, "an event stream that nobody reads was cut");
+                wakes.extend(mailbox.cut());
+                wakes.extend(self.inbound_queue.push_event_under_lock(closed(*lane)));
+            }
+        });
+    }
+
+    /// A2.
+    fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
+        // Until its last byte is written, or the client has let it go.
+        out.body = self.budget.hold_frame(out.body);
+        self.step(|state, wakes| {
+            if state.closed {
+                return Err(Self::ended());
+            }
+            if out.exchange == OPENING && out.last {
+                wakes.add(state.opening.decide(ResponseKind::Json(StatusCode::OK, out.body)));
+                return Ok(());
+            }
+            let lane = state.lane_of(&out, self.bodies);
+            if out.head.kind == FrameKind::Answer && lane == OWN {
+                state.learn(&out.body, self.bodies);
+            }
+            let droppable = out.head.kind == FrameKind::Notification;
+            let Some(mailbox) = state.lanes.get_mut(&lane) else { return Ok(()) };
+            wakes.extend(mailbox.push(out.body, droppable));
+            let (messages, bytes) = self.settings.mailbox;
+            while mailbox.waiting().0 > messages || mailbox.waiting().1 > bytes {
+                if mailbox.has_reader() || !mailbox.drop_oldest() {
+                    break;
+                }
+                self.settings.counts.notification_dropped();
+            }
+            let waiting: usize = state.lanes.values().map(|mailbox| mailbox.waiting().1).sum();
+            if waiting > MOST {
+                let text = "the client reads none of what waits for it";
+                return Err(TransportError::new(TransportErrorKind::Closed, text));
+            }
+            Ok(())
+        })
+    }
+
+    fn finish(&self, exchange: ExchangeId, _: ExchangeEnd) {
+        if exchange == OPENING {
+            let refused = ResponseKind::Refused(StatusCode::BAD_REQUEST);
+            self.step(|state, wakes| wakes.add(state.opening.decide(refused)));
+        }
+    }
+
+    /// Nothing more is taken in; streams end behind what waits. The id is unknown from now on.
+    fn end(&self) {
+        self.forget();
+        self.step(|state, wakes| {
+            state.closed = true;
+            wakes.extend(state.driver.take());
+            wakes.add(state.opening.decide(ResponseKind::Ended));
+            wakes.extend(state.lanes.values_mut().filter_map(ReplayBuffer::end));
+        });
+        self.inbound_queue.end();
+    }
+}
+
+impl Idles for Connection {
     fn idle_at(&self) -> Option<Instant> {
-        Self::idle_at(self)
+        let state = self.state();
+        let busy = state.lanes.values().any(ReplayBuffer::has_reader) || state.opening.is_undecided();
+        (!busy).then(|| state.used + self.settings.session_idle)
     }
 
     fn idled(&self) {
@@ -52,69 +135,8 @@ impl Idles for Connection {
     }
 }
 
-struct ConnectionSender {
-    connection: Arc<Connection>,
-    patience: StallTimer,
-}
-
-impl ConnectionSender {
-    fn checked(&self) -> Result<(), TransportError> {
-        if self.connection.is_closed() {
-            return Err(TransportError::new(TransportErrorKind::Closed, "the connection has ended"));
-        }
-        Ok(())
-    }
-}
-
-impl Sender for ConnectionSender {
-    fn poll_ready(
-        mut self: Pin<&mut Self>,
-        lane: Lane,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), TransportError>> {
-        let this = &mut *self;
-        loop {
-            this.checked()?;
-            if lane == Lane::Control || this.connection.has_room(cx) {
-                if lane == Lane::Data {
-                    this.patience.renew();
-                }
-                return Poll::Ready(Ok(()));
-            }
-            let since = ready!(this.patience.poll_end(this.connection.settings.stall_timeout, cx));
-            this.connection.cut_stalled(since);
-        }
-    }
-
-    fn start_send(self: Pin<&mut Self>, mut out: Outbound) -> Result<(), TransportError> {
-        self.checked()?;
-        fits(&out, self.connection.settings.max_frame)?;
-        // Until its last byte is written, or the client has let it go.
-        out.body = self.connection.budget.hold_frame(out.body);
-        self.connection.send(out)
-    }
-
-    /// What is taken is there for the streams to write; how much that is, readiness bounds.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        Poll::Ready(self.checked())
-    }
-
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
-        self.connection.finish(exchange, how);
-    }
-
-    fn poll_close(
-        self: Pin<&mut Self>,
-        _: &CloseReason,
-        _: &mut Context<'_>,
-    ) -> Poll<Result<(), TransportError>> {
-        self.connection.end();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl Drop for ConnectionSender {
-    fn drop(&mut self) {
-        self.connection.end();
-    }
+/// Something that is read has more waiting than it should.
+fn is_full(mailbox: &ReplayBuffer, (messages, bytes): (usize, usize)) -> bool {
+    let waiting = mailbox.waiting();
+    mailbox.has_reader() && (waiting.0 > messages || waiting.1 > bytes)
 }

@@ -9,20 +9,23 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
-use rescind_core::{BoxFuture, HeldBytes, Principal};
+use rescind_core::{BoxFuture, HeldBytes, PeerAddress, Principal};
 
 use super::connection::Connection;
-use super::envelope::{Message, Unfit, naming};
 use super::lanes::NotHeard;
+use super::message::{Message, naming};
 use super::sessions::MAX_NAME_BYTES;
 use super::{Acp, UpgradeHook, link};
+use crate::envelope::{Envelope, NotRead};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
 use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::json_or_event_stream::ResponseKind;
+use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions, random_id};
-use crate::server::{AcceptQueue, RequestBody, Responder, Settings, address, auth, body, checks};
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, auth, body, checks};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// What pages may use.
@@ -74,7 +77,7 @@ impl AcpServer {
         request: Request<RequestBody>,
         principal: Option<Principal>,
     ) -> Result<Response<ReplyBody>, Refused> {
-        let from = address(&request);
+        let from = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
         let told = session_named(&head.headers)?;
@@ -92,7 +95,7 @@ impl AcpServer {
         };
         body::check_length(head.version, &head.headers, limit)?;
         let (body, bytes) = body::read(body, limit, self.settings.body_timeout, &budget).await?;
-        let message = Message::read(&body).map_err(unfit)?;
+        let message = Message::read(&body, self.config.bodies).map_err(unfit)?;
         let Some(connection) = known else {
             if message.opens() {
                 return self.open((body, bytes), principal, from).await;
@@ -129,7 +132,14 @@ impl AcpServer {
         let client = self.settings.clients.client(principal.as_ref(), from);
         let opened = self.table.open(&client, &self.settings, |id| {
             let table = Arc::downgrade(&self.table);
-            Connection::new(Arc::clone(id), principal.clone(), from, &self.settings, table)
+            Connection::new(
+                Arc::clone(id),
+                principal.clone(),
+                from,
+                &self.settings,
+                table,
+                self.config.bodies,
+            )
         });
         let connection = opened.map_err(|why| match why {
             NotOpened::TooMany => Refused::too_many("there are as many connections as there may be"),
@@ -143,18 +153,18 @@ impl AcpServer {
             .hand(link::link(&connection))
             .map_err(|_| Refused::unavailable("too many connections wait to be accepted"))?;
         connection.open(body, principal).map_err(not_taken)?;
-        let answer = poll_fn(|cx| connection.poll_opening(cx)).await;
-        let answer = answer.ok_or_else(|| {
-            if connection.is_closed() {
-                return Refused::unavailable("the connection was not accepted");
+        let answer = match poll_fn(|cx| connection.poll_opening(cx)).await {
+            ResponseKind::Json(_, answer) => answer,
+            ResponseKind::Refused(_) => return Err(Refused::bad("the initialize was refused")),
+            ResponseKind::Ended | ResponseKind::Accepted | ResponseKind::EventStream => {
+                return Err(Refused::unavailable("the connection was not accepted"));
             }
-            Refused::bad("the initialize was refused")
-        })?;
-        if Message::of(&answer).is_refusal() {
+        };
+        if Envelope::of(&answer).error.is_some() {
             return Ok(reply::json(StatusCode::OK, answer));
         }
         opening.succeeded();
-        let mut response = reply::json(StatusCode::OK, naming(&answer, &id));
+        let mut response = reply::json(StatusCode::OK, naming(&answer, &id, self.config.bodies));
         let id = HeaderValue::from_str(&id).map_err(|_| unknown())?;
         response.headers_mut().insert(ACP_CONNECTION_ID, id);
         Ok(response)
@@ -195,13 +205,13 @@ impl AcpServer {
 }
 
 /// In the words a connection would have for it.
-fn unfit(why: Unfit) -> Refused {
+fn unfit(why: NotRead) -> Refused {
     match why {
-        Unfit::Empty => Refused::bad("the body is empty"),
-        Unfit::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
-        Unfit::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
-        Unfit::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
-        Unfit::Batch => Refused::batch(),
+        NotRead::Empty => Refused::bad("the body is empty"),
+        NotRead::NotUtf8 => Refused::unreadable("Invalid message: the frame is not UTF-8"),
+        NotRead::NotJson => Refused::unreadable("Invalid message: the frame is not JSON"),
+        NotRead::NotAnObject => Refused::bad("Invalid message: a message is a JSON object"),
+        NotRead::Batch => Refused::batch(),
     }
 }
 

@@ -1,5 +1,6 @@
-//! The sessions of a connection that have a stream of their own, by their names. The names are the peer's, so they are bounded in
-//! length and in number; where there is no room the one that was not used for longest goes, if nothing of it is under way.
+//! The sessions of a connection that have a stream of their own, by their names. The names are the peer's, so they are
+//! bounded in length and in number; where there is no room the one that was not used for longest goes, if nothing of it
+//! is under way.
 
 use std::collections::HashMap;
 
@@ -58,8 +59,8 @@ impl Sessions {
         self.names.len() >= LANES
     }
 
-    /// A stream for a session that has none. `is_idle`: neither a reader nor a message is there for a stream, and no request of
-    /// ours went by it.
+    /// A stream for a session that has none. `is_idle`: neither a reader nor a message is there for a stream, and no
+    /// request of ours went by it.
     pub(super) fn add(&mut self, name: &str, is_idle: impl Fn(u64) -> bool) -> Found {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return Found::Own;

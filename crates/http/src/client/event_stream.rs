@@ -35,7 +35,8 @@ impl<'a> EventStream<'a> {
         self.ends_by.get_or_insert_with(|| Instant::now() + AFTER_ANSWER);
     }
 
-    /// The next event; `None` once the stream has ended, well or not. That one was over the limit is told to the driver.
+    /// The next event; `None` once the stream has ended, well or not. That one was over the limit is told to the
+    /// driver.
     ///
     /// # Cancel safety
     /// Nothing is lost.

@@ -1,5 +1,6 @@
 //! The client that all bindings share.
 
+mod client_core;
 mod connector;
 mod event_stream;
 pub(crate) mod events;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use rescind_core::{TransportError, TransportErrorKind};
 
+pub(crate) use client_core::{AbortOnDrop, ClientCore, Farewell, Guarded, InFlightTasks, send_delete};
 pub(crate) use event_stream::EventStream;
 pub(crate) use media::{Media, media_of};
 pub(crate) use refusal::refusal;
@@ -25,7 +27,8 @@ pub(crate) use resets::Resets;
 
 /// The URL and the options of a client. Each binding's client takes one.
 ///
-/// `http` URLs use HTTP/1.1, or HTTP/2 with [`http2`](Self::http2). `https` URLs use HTTP/2 if the server supports it, else HTTP/1.1.
+/// `http` URLs use HTTP/1.1, or HTTP/2 with [`http2`](Self::http2). `https` URLs use HTTP/2 if the server supports it,
+/// else HTTP/1.1.
 #[derive(Clone)]
 #[must_use = "a client does nothing by itself: give it to a binding's transport"]
 pub struct HttpClient {

@@ -96,8 +96,8 @@ impl Requester {
         }
     }
 
-    /// Whether the server can be reached at all: opens the connection that the first request will go by, TLS included. Gives what
-    /// a link says of its peer.
+    /// Whether the server can be reached at all: opens the connection that the first request will go by, TLS included.
+    /// Gives what a link says of its peer.
     pub(crate) async fn reach(&self) -> Result<PeerInfo, TransportError> {
         let peer = peer_of(&self.uri);
         match self.pool.next(Urgency::Usual).await {
@@ -124,9 +124,9 @@ impl Requester {
 
     /// Posts a frame of this kind, and drops `leaving` once a connection has taken it.
     ///
-    /// A server may close a connection in the moment it is used again, and then nobody can tell whether it read what was
-    /// written. What means the same when it is said twice is said again: else the server would wait for ever for an answer
-    /// that was given.
+    /// A server may close a connection in the moment it is used again, and then nobody can tell whether it read what
+    /// was written. What means the same when it is said twice is said again: else the server would wait for ever for an
+    /// answer that was given.
     pub(crate) fn post(
         &self,
         kind: FrameKind,

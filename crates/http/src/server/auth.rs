@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::{Request, Response};
-use rescind_core::{
-    AuthHook, AuthRefusal, AuthRequest, Credential, PeerAddress, PeerCertificates, Principal,
-};
+use rescind_core::{AuthHook, AuthRefusal, AuthRequest, Credential, Principal};
 
 use super::refusal::Refused;
 use super::{ReplyBody, RequestBody, Responder};
@@ -22,7 +20,7 @@ pub(super) async fn answer(
     within: std::time::Duration,
     mut request: Request<RequestBody>,
 ) -> Response<ReplyBody> {
-    let asked = hook.ask(who(&request), within);
+    let asked = hook.ask(AuthRequest::of(&request), within);
     let credential = match asked.await {
         Ok(credential) => credential,
         Err(refusal) => return responder.refuse(Refused::by_hook(&refusal)),
@@ -46,16 +44,4 @@ pub(crate) fn credential<B>(request: &Request<B>, principal: Option<Principal>) 
         Some(Expires(at)) => credential.expires_at(*at),
         None => credential,
     }
-}
-
-fn who<B>(request: &Request<B>) -> AuthRequest {
-    let (uri, extensions) = (request.uri(), request.extensions());
-    let mut asked = AuthRequest::new(request.method().as_str(), uri.path())
-        .with_query(uri.query())
-        .with_address(extensions.get::<PeerAddress>().map(|from| from.0))
-        .with_certificates(extensions.get::<PeerCertificates>().cloned().unwrap_or_default());
-    for (name, value) in request.headers() {
-        asked = asked.with_header(name.as_str(), value.as_bytes());
-    }
-    asked
 }

@@ -80,7 +80,8 @@ pub(crate) fn check_length(version: Version, headers: &HeaderMap, limit: usize) 
     Ok(())
 }
 
-/// Refuses a large body before a byte is read, where its session has no room for it. A small one is read: it may be a cancel.
+/// Refuses a large body before a byte is read, where its session has no room for it. A small one is read: it may be a
+/// cancel.
 pub(crate) fn check_room(headers: &HeaderMap, budget: &ByteBudget) -> Result<(), Refused> {
     let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     let length = length.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);

@@ -16,11 +16,12 @@ use super::shutdown::{ShutdownSignal, shutdown_pair};
 use super::{AcceptQueue, HttpListener, HttpService, ServerBinding, Settings};
 use crate::test_io::Source;
 
-/// A server of one binding, before it serves. [`bind`](Self::bind) listens on an address; [`mount`](Self::mount) makes a service for an
-/// existing HTTP server.
+/// A server of one binding, before it serves. [`bind`](Self::bind) listens on an address; [`mount`](Self::mount) makes
+/// a service for an existing HTTP server.
 ///
-/// By default only requests for loopback hosts are served. [`bind`](Self::bind) on an address that is not loopback also accepts IP addresses
-/// as host. Only pages of loopback origins and of the host itself may call the server. Other hosts and origins must be allowed.
+/// By default only requests for loopback hosts are served. [`bind`](Self::bind) on an address that is not loopback also
+/// accepts IP addresses as host. Only pages of loopback origins and of the host itself may call the server. Other hosts
+/// and origins must be allowed.
 #[derive(Debug)]
 #[must_use = "a server serves once it is bound or mounted"]
 pub struct HttpServer<B> {
@@ -71,8 +72,9 @@ impl<B: ServerBinding> HttpServer<B> {
 
     /// Allows pages of this origin, such as `https://app.example`. Pages of other origins get 403.
     ///
-    /// An allowed page can call this server from a browser and read its answers (CORS): a preflight is answered with the methods and headers of
-    /// the binding, and every answer names the origin and exposes the headers of sessions. Pages of loopback origins are allowed by default.
+    /// An allowed page can call this server from a browser and read its answers (CORS): a preflight is answered with
+    /// the methods and headers of the binding, and every answer names the origin and exposes the headers of sessions.
+    /// Pages of loopback origins are allowed by default.
     ///
     /// # Errors
     /// It is not an origin: it has a path or a trailing slash, it has no scheme, or it is `null`.
@@ -81,8 +83,8 @@ impl<B: ServerBinding> HttpServer<B> {
         Ok(self)
     }
 
-    /// Allows pages to send this request header, for example one that the [auth hook](Self::auth) reads. `Authorization` and the headers of the
-    /// binding are allowed by default.
+    /// Allows pages to send this request header, for example one that the [auth hook](Self::auth) reads.
+    /// `Authorization` and the headers of the binding are allowed by default.
     ///
     /// # Errors
     /// The name is not a valid header name.
@@ -94,8 +96,9 @@ impl<B: ServerBinding> HttpServer<B> {
         Ok(self)
     }
 
-    /// Allows pages of allowed origins to send cookies and other credentials that the browser keeps for this server. Default: not allowed; a page
-    /// can still set `Authorization` itself. It has no effect after [`allow_any_origin`](Self::allow_any_origin).
+    /// Allows pages of allowed origins to send cookies and other credentials that the browser keeps for this server.
+    /// Default: not allowed; a page can still set `Authorization` itself. It has no effect after
+    /// [`allow_any_origin`](Self::allow_any_origin).
     ///
     /// Every loopback origin is an allowed origin.
     pub const fn allow_credentials(mut self) -> Self {
@@ -109,12 +112,13 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// Sets a hook that authenticates each request. A session belongs to the principal that opened it, and is unknown to every other principal.
-    /// If the hook refuses, its refusal is the response. When the credential of a request expires, its event stream is cut as if the client had
-    /// lost it, and a request without a response gets 401. The hook is called for each later request.
+    /// Sets a hook that authenticates each request. A session belongs to the principal that opened it, and is unknown
+    /// to every other principal. If the hook refuses, its refusal is the response. When the credential of a request
+    /// expires, its event stream is cut as if the client had lost it, and a request without a response gets 401. The
+    /// hook is called for each later request.
     ///
-    /// If the hook does not answer within [`header_timeout`](Self::header_timeout), the request gets 503. If it panics, the request gets 500. It
-    /// must not block.
+    /// If the hook does not answer within [`header_timeout`](Self::header_timeout), the request gets 503. If it panics,
+    /// the request gets 500. It must not block.
     pub fn auth<F, A>(mut self, hook: F) -> Self
     where
         F: Fn(AuthRequest) -> A + Send + Sync + 'static,
@@ -130,7 +134,8 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// The time in which the head of a request must arrive, and in which a new connection must send its first request. Default: 10 s.
+    /// The time in which the head of a request must arrive, and in which a new connection must send its first request.
+    /// Default: 10 s.
     pub const fn header_timeout(mut self, timeout: Duration) -> Self {
         self.settings.header_timeout = timeout;
         self
@@ -142,36 +147,40 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// The longest time without a request, after which a TCP connection is closed. Default: 120 s. An HTTP/1.1 connection is closed after
-    /// [`header_timeout`](Self::header_timeout) if that is shorter: hyper starts to wait for the next head when a request ends.
+    /// The longest time without a request, after which a TCP connection is closed. Default: 120 s. An HTTP/1.1
+    /// connection is closed after [`header_timeout`](Self::header_timeout) if that is shorter: hyper starts to wait for
+    /// the next head when a request ends.
     pub const fn idle_timeout(mut self, timeout: Duration) -> Self {
         self.settings.idle_timeout = timeout;
         self
     }
 
-    /// What it means when an HTTP/1.1 client closes its half of the connection before the response. Default: the client has gone. It applies to
-    /// [`bind`](Self::bind).
+    /// What it means when an HTTP/1.1 client closes its half of the connection before the response. Default: the client
+    /// has gone. It applies to [`bind`](Self::bind).
     pub const fn half_close(mut self, meaning: HalfClose) -> Self {
         self.settings.half_close = meaning;
         self
     }
 
-    /// The interval of comments on an event stream without events. They show both sides a dead connection. Default: 15 s.
+    /// The interval of comments on an event stream without events. They show both sides a dead connection. Default: 15
+    /// s.
     pub const fn keep_alive(mut self, interval: Duration) -> Self {
         self.settings.keep_alive = interval;
         self
     }
 
-    /// The most TCP connections at once. Default: 10,000. Further connections wait to be accepted, and the oldest connection without a request is
-    /// closed to make room. One address may use the share that [`ServerLimits`](rescind_core::ServerLimits) sets. Above its share the oldest of
-    /// its own connections without a request is closed, or, if it has none, the new connection.
+    /// The most TCP connections at once. Default: 10,000. Further connections wait to be accepted, and the oldest
+    /// connection without a request is closed to make room. One address may use the share that
+    /// [`ServerLimits`](rescind_core::ServerLimits) sets. Above its share the oldest of its own connections without a
+    /// request is closed, or, if it has none, the new connection.
     pub const fn connections(mut self, most: usize) -> Self {
         self.settings.connections = most;
         self
     }
 
-    /// The most sessions at once. Default: 1024. One client may use the share that [`ServerLimits`](rescind_core::ServerLimits) sets. At the limit
-    /// the oldest session without a request, except the one that opened it, ends to make room. If there is none, the new session gets 429.
+    /// The most sessions at once. Default: 1024. One client may use the share that
+    /// [`ServerLimits`](rescind_core::ServerLimits) sets. At the limit the oldest session without a request, except the
+    /// one that opened it, ends to make room. If there is none, the new session gets 429.
     pub const fn sessions(mut self, most: usize) -> Self {
         self.settings.sessions = most;
         self
@@ -183,15 +192,16 @@ impl<B: ServerBinding> HttpServer<B> {
         self
     }
 
-    /// How much is held for an event stream that no client reads. Default: 1024 messages and 1 MiB. Above it the oldest notifications are dropped,
-    /// and requests of this side fail.
+    /// How much is held for an event stream that no client reads. Default: 1024 messages and 1 MiB. Above it the oldest
+    /// notifications are dropped, and requests of this side fail.
     pub const fn mailbox(mut self, messages: usize, bytes: usize) -> Self {
         self.settings.mailbox = (messages, bytes);
         self
     }
 
-    /// The longest time for which the reader of an event stream may take nothing while events wait. After it the stream is cut. Default: 30 s. A
-    /// connection of [`bind`](Self::bind) on which nothing can be written for this time is closed.
+    /// The longest time for which the reader of an event stream may take nothing while events wait. After it the stream
+    /// is cut. Default: 30 s. A connection of [`bind`](Self::bind) on which nothing can be written for this time is
+    /// closed.
     pub const fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.settings.stall_timeout = timeout;
         self
@@ -239,8 +249,8 @@ impl<B: ServerBinding> HttpServer<B> {
         (service, listener)
     }
 
-    /// Listens on this address, such as `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2. On an address that is not loopback any IP address is
-    /// accepted as `Host`; names must be allowed explicitly (DNS rebinding).
+    /// Listens on this address, such as `127.0.0.1:0`, and serves HTTP/1.1 and HTTP/2. On an address that is not
+    /// loopback any IP address is accepted as `Host`; names must be allowed explicitly (DNS rebinding).
     ///
     /// # Errors
     /// The address cannot be bound.

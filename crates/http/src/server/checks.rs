@@ -1,8 +1,8 @@
 //! Who may ask, for which host, in which form: looked at before a body is read.
 
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Uri};
-use rescind_core::{HostPolicy, HostRefusal, OriginPolicy, RequestHost};
+use rescind_core::{HostPolicy, HostRefusal, RequestHost};
 
 use super::refusal::Refused;
 use crate::headers::{BOTH, EVENT_STREAM, JSON};
@@ -13,22 +13,10 @@ pub(crate) fn host<'a>(
     headers: &'a HeaderMap,
     policy: &HostPolicy,
 ) -> Result<RequestHost<'a>, Refused> {
-    let target = uri.authority().map(http::uri::Authority::as_str);
-    let values = headers.get_all(HOST).into_iter().map(HeaderValue::as_bytes);
-    policy.check(target, values).map_err(|why| match why {
+    policy.check_head(uri, headers).map_err(|why| match why {
         HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => Refused::bad(why.to_string()),
         HostRefusal::NotServed => Refused::misdirected(),
     })
-}
-
-/// Refuses a page of another origin: 403. Gives the origin of a page that may ask.
-pub(crate) fn origin<'a>(
-    headers: &'a HeaderMap,
-    policy: &OriginPolicy,
-    host: &RequestHost<'_>,
-) -> Result<Option<&'a str>, Refused> {
-    let values = headers.get_all(ORIGIN).into_iter().map(HeaderValue::as_bytes);
-    policy.check(values, host).map_err(|_| Refused::origin())
 }
 
 /// Refuses a body that is not JSON in UTF-8: 415.

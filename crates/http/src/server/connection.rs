@@ -33,7 +33,8 @@ use crate::test_io::{Accepted, Source};
 
 /// After the listener is gone, what is being written has so long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Fields of a head of HTTP/1.1. The library has a limit too, of 100; any but its own costs it as much as the rest of a head.
+/// Fields of a head of HTTP/1.1. The library has a limit too, of 100; any but its own costs it as much as the rest of a
+/// head.
 const FIELDS: usize = 64;
 /// Requests open at a time on one HTTP/2 connection.
 const STREAMS: u32 = 1024;

@@ -1,5 +1,5 @@
-//! What a browser needs so that a page of another origin can use this server: the answer to its preflight, and the headers
-//! without which it shows the page no answer (the Fetch standard, "HTTP CORS protocol").
+//! What a browser needs so that a page of another origin can use this server: the answer to its preflight, and the
+//! headers without which it shows the page no answer (the Fetch standard, "HTTP CORS protocol").
 //!
 //! Which origins are allowed is not decided here: a request comes here after it passed the checks of Host and Origin.
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a server has given up since it was made. It can be asked for as long as it is kept, also when the listener is gone.
+/// What a server has given up since it was made. It can be asked for as long as it is kept, also when the listener is
+/// gone.
 #[derive(Clone, Debug, Default)]
 pub struct HttpCounts(Arc<Counts>);
 
@@ -30,7 +31,8 @@ impl HttpCounts {
         self.0.idle_sessions.load(Ordering::Relaxed)
     }
 
-    /// Binding `acp`: sessions whose stream was forgotten because a connection named further ones and nothing of them was under way.
+    /// Binding `acp`: sessions whose stream was forgotten because a connection named further ones and nothing of them
+    /// was under way.
     #[must_use]
     pub fn forgotten_sessions(&self) -> u64 {
         self.0.forgotten_sessions.load(Ordering::Relaxed)
@@ -40,8 +42,8 @@ impl HttpCounts {
         self.0.forgotten_sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sessions and connections in which nothing was asked but their opening, and that were ended to make room for others
-    /// ([`HttpServer::sessions`](crate::HttpServer::sessions)).
+    /// Sessions and connections in which nothing was asked but their opening, and that were ended to make room for
+    /// others ([`HttpServer::sessions`](crate::HttpServer::sessions)).
     #[must_use]
     pub fn displaced_sessions(&self) -> u64 {
         self.0.displaced_sessions.load(Ordering::Relaxed)

@@ -1,7 +1,7 @@
 //! A response of one message: handed on in pieces, and let go of where its reader takes nothing.
 //!
-//! Over HTTP/2 a reader can leave one stream unread for ever while its connection is well. The HTTP library does not ask for the body of such
-//! a stream, so the time is watched beside it.
+//! Over HTTP/2 a reader can leave one stream unread for ever while its connection is well. The HTTP library does not
+//! ask for the body of such a stream, so the time is watched beside it.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use super::reply::piece;
 use crate::sync::{AbortHandle, Mutex, MutexGuard, spawn};
 
-/// A message up to this size is not watched, in bytes: a connection has no more streams than 1024, and what they hold is counted.
+/// A message up to this size is not watched, in bytes: a connection has no more streams than 1024, and what they hold
+/// is counted.
 const UNWATCHED: usize = 4 * 1024;
 
 /// The reader of a response took nothing of it for too long, and its bytes were let go of.

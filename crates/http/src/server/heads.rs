@@ -11,8 +11,8 @@ use hyper::rt::{Sleep, Timer};
 
 use crate::lazy_sleep::LazySleep;
 
-/// The timer of one connection, which waits for one head at a time. A sleep is asked for with each head, and nearly all are
-/// given up long before their end: so the runtime's timer is moved only when it ends.
+/// The timer of one connection, which waits for one head at a time. A sleep is asked for with each head, and nearly all
+/// are given up long before their end: so the runtime's timer is moved only when it ends.
 #[derive(Clone, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<Option<LazySleep>>>);
 

@@ -7,14 +7,12 @@ use std::task::{Context, Poll};
 use rescind_core::{Receiver, TransportError, TransportEvent};
 use tokio::time::Instant;
 
-use super::Settings;
-use crate::inbound_queue::{InboundQueue, InboundReceiver};
+use super::link::Linked;
+use crate::inbound_queue::InboundReceiver;
 use crate::lazy_sleep::LazySleep;
 
 /// A session, as far as its idling goes.
-pub(crate) trait Idles: Send + Sync + 'static {
-    fn settings(&self) -> &Settings;
-    fn inbound_queue(&self) -> &Arc<InboundQueue>;
+pub(crate) trait Idles: Linked {
     /// When it may be ended, if nobody uses it until then. `None`: it is in use.
     fn idle_at(&self) -> Option<Instant>;
     /// It has idled for too long. Its link ends by itself; what else has to end does so here.

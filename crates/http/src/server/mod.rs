@@ -15,9 +15,12 @@ mod connection;
 pub(crate) mod cors;
 mod counts;
 pub(crate) mod events;
+pub(crate) mod exchange_table;
 mod full;
 mod heads;
 pub(crate) mod idle;
+pub(crate) mod json_or_event_stream;
+pub(crate) mod link;
 mod listener;
 pub(crate) mod refusal;
 pub(crate) mod replay_buffer;
@@ -31,7 +34,6 @@ pub(crate) mod stall_timer;
 mod write_timeout;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Request, Response};
 use rescind_core::BoxFuture;
@@ -42,7 +44,6 @@ pub use full::Stalled;
 pub use listener::HttpListener;
 pub use reply::ReplyBody;
 pub use service::HttpService;
-pub(crate) use service::address;
 pub use settings::HalfClose;
 
 pub(crate) use body::RequestBody;
@@ -53,11 +54,6 @@ use rescind_core::Principal;
 
 use self::cors::PageAccess;
 use self::refusal::Refused;
-
-/// The default of `stream_after`, for a handler that runs without awaiting anything, and for a request that waits for its turn.
-pub(crate) const STREAM_AFTER: Duration = Duration::from_millis(10);
-/// The default for a handler that awaits something. Not zero: many handlers await for less, and an answer in one piece costs less.
-pub(crate) const STREAM_AFTER_WAIT: Duration = Duration::from_millis(1);
 
 /// The serving side of a binding, as the shared part sees it.
 pub(crate) trait Responder: Send + Sync + 'static {

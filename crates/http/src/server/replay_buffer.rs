@@ -11,6 +11,7 @@ use super::events;
 /// How much of what a reader took is kept, so that a cut stream can be taken up again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retention {
+    /// With none, events have no ids either.
     pub(crate) events: usize,
     /// The newest event is kept whatever its size.
     pub(crate) bytes: usize,
@@ -170,6 +171,12 @@ impl ReplayBuffer {
         self.reader.take()?.waker
     }
 
+    /// Drops what waits.
+    pub(crate) fn discard(&mut self) {
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+    }
+
     /// A reader was given something, so that it can come back for more.
     pub(crate) fn was_begun(&self) -> bool {
         !self.read.is_empty()
@@ -205,10 +212,13 @@ impl ReplayBuffer {
         self.moved = Instant::now();
         let id = (self.stream, letter.number);
         let event = match &letter.content {
-            Content::Message { body, .. } => events::event(Some(id), body),
+            Content::Message { body, .. } => events::event(Some(id).filter(|_| self.kept.events > 0), body),
             Content::Priming(retry) => events::priming(id, *retry),
         };
         self.waiting_bytes -= letter.size();
+        if self.kept.events == 0 {
+            return Poll::Ready(Some(event));
+        }
         self.read_bytes += letter.size();
         self.read.push_back(letter);
         while self.read.len() > 1 && (self.read.len() > self.kept.events || self.read_bytes > self.kept.bytes)

@@ -25,8 +25,8 @@ pub(crate) trait Feed: Send + Sync + 'static {
     fn left(&self, reader: u64);
 }
 
-/// The most bytes of a body that hyper is given at once. It takes a piece whole even if the client's window has room for one byte only, so
-/// this bounds what it holds for a client that does not read.
+/// The most bytes of a body that hyper is given at once. It takes a piece whole even if the client's window has room
+/// for one byte only, so this bounds what it holds for a client that does not read.
 const PIECE: usize = 64 * 1024;
 
 /// The body of every response of this crate.

@@ -1,7 +1,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::ready;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -20,18 +19,13 @@ const REQUEST: usize = 4 * 1024;
 /// A head of no more bytes is that of a cancel, too.
 const SMALL_HEAD: usize = 4 * 1024;
 
-/// Where a request came from, if that is known.
-pub(crate) fn address<B>(request: &Request<B>) -> Option<IpAddr> {
-    request.extensions().get::<PeerAddress>().map(|from| from.0)
-}
-
-/// The binding as a `tower::Service`, to be mounted beside routes of your own, as with axum's `route_service`. Links come
-/// out of the [`HttpListener`](super::HttpListener) made with it; once that is dropped, requests get 503.
+/// The binding as a `tower::Service`, to be mounted beside routes of your own, as with axum's `route_service`. Links
+/// come out of the [`HttpListener`](super::HttpListener) made with it; once that is dropped, requests get 503.
 ///
 /// Host, Origin and the auth hook are checked here, so that they hold however it is mounted. The body limit and timeout
-/// hold too; the timeouts for heads and idle connections are those of whoever serves it. A client without a principal is identified
-/// by the [`PeerAddress`] among a request's extensions, which whoever serves it adds; without
-/// it each session, and each request without one, is a client of its own. The auth hook is told that address, and the
+/// hold too; the timeouts for heads and idle connections are those of whoever serves it. A client without a principal
+/// is identified by the [`PeerAddress`] among a request's extensions, which whoever serves it adds; without it each
+/// session, and each request without one, is a client of its own. The auth hook is told that address, and the
 /// [`PeerCertificates`](rescind_core::PeerCertificates) among the extensions.
 #[derive(Clone)]
 pub struct HttpService {
@@ -87,13 +81,13 @@ impl HttpService {
         })
     }
 
-    /// Counts a request and its head for its client until the response begins. Where memory is full one with a small head takes a part
-    /// of the client's reserve: it may be a cancel.
+    /// Counts a request and its head for its client until the response begins. Where memory is full one with a small
+    /// head takes a part of the client's reserve: it may be a cancel.
     fn hold_head<B>(&self, request: &Request<B>) -> Result<HeldBytes, Refused> {
         let uri = request.uri();
         let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
         let head = uri.path().len() + uri.query().map_or(0, str::len) + fields.sum::<usize>();
-        let client = self.settings.clients.client(None, address(request));
+        let client = self.settings.clients.client(None, PeerAddress::of(request));
         let bytes = head + REQUEST;
         let reserved = || client.reserve().try_hold(bytes).filter(|_| head <= SMALL_HEAD);
         client.budget().try_hold(bytes).or_else(reserved).ok_or_else(Refused::memory)
@@ -138,7 +132,7 @@ impl HttpService {
     fn admitted<B>(&self, request: &Request<B>) -> Result<(), Refused> {
         let settings = &self.settings;
         let host = checks::host(request.uri(), request.headers(), &settings.hosts)?;
-        checks::origin(request.headers(), &settings.origins, &host).map(drop)
+        settings.origins.check_head(request.headers(), &host).map(drop).map_err(|_| Refused::origin())
     }
 }
 

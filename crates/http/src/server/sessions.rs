@@ -1,5 +1,5 @@
-//! The sessions of a binding, by ids that cannot be guessed; and which of them makes room for another: one in which nothing was
-//! ever asked but its opening.
+//! The sessions of a binding, by ids that cannot be guessed; and which of them makes room for another: one in which
+//! nothing was ever asked but its opening.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,18 +9,16 @@ use std::sync::{Arc, PoisonError};
 use rescind_core::{Client, ClientPermit, Principal, Resource};
 
 use super::Settings;
+use super::link::Linked;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A session, as its table sees it.
-pub(crate) trait Conversed: Send + Sync + 'static {
+pub(crate) trait Conversed: Linked {
     /// Who opened it.
     fn principal(&self) -> Option<&Principal>;
 
     /// Nothing was asked in it but its opening, and that has its answer.
     fn is_unused(&self) -> bool;
-
-    /// Ends it now.
-    fn end(&self);
 }
 
 /// The sessions of one server.
@@ -67,8 +65,8 @@ impl<T: Conversed> Sessions<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a session of this client. Where there is no room, the oldest that is not used ends: of this client, if it has its share,
-    /// else of whoever has most.
+    /// Opens a session of this client. Where there is no room, the oldest that is not used ends: of this client, if it
+    /// has its share, else of whoever has most.
     pub(crate) fn open(
         &self,
         client: &Arc<Client>,

@@ -1,5 +1,5 @@
-//! The TCP connections of a server: how many one client may have, and which of them makes room for another: one that never asked for
-//! anything.
+//! The TCP connections of a server: how many one client may have, and which of them makes room for another: one that
+//! never asked for anything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,8 @@ impl Sockets {
         Self { places, open: VecDeque::new(), most }
     }
 
-    /// A place for one more connection of this client, waited for where there is none. `None`: the client has its share, and has
-    /// asked for something on each.
+    /// A place for one more connection of this client, waited for where there is none. `None`: the client has its
+    /// share, and has asked for something on each.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the places as they are.

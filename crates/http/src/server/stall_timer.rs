@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// Who waits is woken by the end and looks at once. Who looks later than this had no bulk to send meanwhile, or its runtime stood
-/// still, which is not the client's fault: the wait begins anew.
+/// Who waits is woken by the end and looks at once. Who looks later than this had no bulk to send meanwhile, or its
+/// runtime stood still, which is not the client's fault: the wait begins anew.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Since when bulk finds no room, and when that has been so for too long. Room that nobody asked for is not seen.

@@ -1,111 +1,260 @@
-//! The driver's sending half on the serving side.
+//! The one link of a listener, and its POSTs (N1).
 
-use std::pin::Pin;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Context;
 
+use bytes::Bytes;
+use http::StatusCode;
+use rescind_core::failpoint::{self, Failpoint};
 use rescind_core::{
-    Capabilities, CloseReason, ExchangeEnd, ExchangeId, Lane, Link, Outbound, PeerInfo, RejectReason, Sender,
-    TransportError, TransportErrorKind,
+    ByteBudget, ExchangeEnd, ExchangeId, FrameKind, HeldBytes, Inbound, Outbound, Principal, RejectReason,
+    TransportError, TransportErrorKind, TransportEvent,
 };
+use tokio::time::Instant;
 
-use super::exchange_table::{ExchangeTable, Progress};
-use crate::check_size::fits;
-use crate::inbound_queue::InboundReceiver;
-use crate::server::stall_timer::StallTimer;
+use super::mirrored_headers;
+use crate::inbound_queue::{InboundQueue, NotTaken};
+use crate::server::Settings;
+use crate::server::exchange_table::{ExchangeRules, ExchangeTable, Exchanges};
+use crate::server::json_or_event_stream::Progress;
+use crate::server::link::Linked;
+use crate::server::replay_buffer::Retention;
+use crate::wake_list::WakeList;
 
-/// The one link of a listener (N1).
-pub(super) fn link(exchanges: &Arc<ExchangeTable>) -> Link {
-    let traits = Capabilities {
-        ordered: false,
-        opens_exchanges: false,
-        exchange_scoped: true,
-        batches: false,
-        max_frame: exchanges.settings.max_frame,
-    };
-    let sender = StatelessSender { exchanges: Arc::clone(exchanges), patience: StallTimer::default() };
-    Link::new(InboundReceiver(Arc::clone(&exchanges.inbound_queue)), sender, traits, PeerInfo::default())
+/// So many POSTs are open at a time.
+const OPEN: usize = 16 * 1024;
+/// What waits for all readers together, in bytes; at it no more is taken from handlers.
+const ROOM: usize = 64 * 1024 * 1024;
+/// No stream is taken up again.
+const KEPT: Retention = Retention { events: 0, bytes: 0 };
+
+static RULES: ExchangeRules =
+    ExchangeRules { most: OPEN, room: ROOM - 1, resumable: false, silence_is_a_stream: false, status };
+
+/// The POSTs of one link, each with the budget in which its answer counts.
+pub(super) struct StatelessLink {
+    pub(super) inbound_queue: Arc<InboundQueue>,
+    pub(super) settings: Arc<Settings>,
+    pub(super) exchanges: Exchanges<ByteBudget>,
 }
 
-struct StatelessSender {
-    exchanges: Arc<ExchangeTable>,
-    patience: StallTimer,
-}
+impl StatelessLink {
+    pub(super) fn new(settings: &Arc<Settings>) -> Arc<Self> {
+        let inbound_queue = InboundQueue::new(settings.max_frame);
+        let exchanges = Exchanges::new(&RULES, None);
+        Arc::new(Self { inbound_queue, settings: Arc::clone(settings), exchanges })
+    }
 
-impl StatelessSender {
-    fn checked(&self) -> Result<(), TransportError> {
-        if self.exchanges.is_closed() {
-            return Err(TransportError::new(TransportErrorKind::Closed, "the server has ended"));
+    /// Takes a message in. The token is the reader's, should a stream come of it.
+    pub(super) fn post(
+        &self,
+        (body, held): (Bytes, HeldBytes),
+        principal: Option<Principal>,
+        address: Option<IpAddr>,
+        budget: &ByteBudget,
+    ) -> Result<(ExchangeId, u64), NotTaken> {
+        let (exchange, token) = self.exchanges.step(|table, _| table.begin_post(KEPT, budget.clone()))?;
+        self.inbound_queue
+            .push(Inbound { body, exchange, principal, address }, held)
+            .inspect_err(|_| drop(self.exchanges.lock().open.remove(&exchange.0)))?;
+        Ok((exchange, token))
+    }
+
+    /// Whoever asked is gone, or has all there is (N3).
+    pub(super) fn left(&self, exchange: ExchangeId, token: u64) {
+        self.exchanges.step(|table, wakes| {
+            let closed = table.left(exchange.0, token, &self.settings, wakes);
+            self.tell(closed, wakes);
+        });
+    }
+
+    fn tell(&self, closed: Option<TransportEvent>, wakes: &mut WakeList) {
+        if let Some(closed) = closed.filter(|_| !failpoint::active(Failpoint::ExchangeCloseUntold)) {
+            wakes.add(self.inbound_queue.push_event_under_lock(closed));
         }
-        Ok(())
     }
 }
 
-impl Sender for StatelessSender {
-    fn poll_ready(
-        mut self: Pin<&mut Self>,
-        lane: Lane,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), TransportError>> {
-        let this = &mut *self;
-        loop {
-            this.checked()?;
-            if lane == Lane::Control || this.exchanges.has_room(cx) {
-                if lane == Lane::Data {
-                    this.patience.renew();
-                }
-                return Poll::Ready(Ok(()));
+impl Linked for StatelessLink {
+    const ENDED: &'static str = "the server has ended";
+    const EXCHANGE_SCOPED: bool = true;
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn inbound_queue(&self) -> &Arc<InboundQueue> {
+        &self.inbound_queue
+    }
+
+    fn is_closed(&self) -> bool {
+        self.exchanges.lock().closed
+    }
+
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
+        self.exchanges.lock().has_room(cx)
+    }
+
+    /// Cuts the stream for which most waits: its reader takes nothing, and the others would wait for it.
+    fn cut_stalled(&self, _: Instant) {
+        self.exchanges.step(|table, wakes| {
+            let slowest = table.open.iter().max_by_key(|(_, open)| open.waiting_bytes());
+            if let Some(stream) = slowest.map(|(stream, _)| *stream) {
+                tracing::debug!("a stream that takes nothing is cut");
+                let closed = table.cut(stream, &self.settings, wakes);
+                self.tell(closed, wakes);
             }
-            ready!(this.patience.poll_end(this.exchanges.settings.stall_timeout, cx));
-            this.exchanges.cut_slowest();
-        }
+        });
     }
 
-    fn start_send(self: Pin<&mut Self>, out: Outbound) -> Result<(), TransportError> {
-        self.checked()?;
-        fits(&out, self.exchanges.settings.max_frame)?;
-        let exchange = out.exchange;
-        if self.exchanges.send(out) {
-            return Ok(());
-        }
-        let text = "a server says nothing here but on a request of its client's";
-        let error = TransportError::new(TransportErrorKind::Closed, text);
-        Err(TransportError { exchange: Some(exchange), ..error })
+    fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
+        self.exchanges.step(|table, wakes| {
+            if table.closed {
+                return Err(Self::ended());
+            }
+            let stream = out.exchange.0;
+            let is_asked = out.head.kind != FrameKind::Request;
+            let Some(open) = table.open.get(&stream).filter(|open| is_asked && !open.buffer.is_ended())
+            else {
+                let text = "a server says nothing here but on a request of its client's";
+                let error = TransportError::new(TransportErrorKind::Closed, text);
+                return Err(TransportError { exchange: Some(out.exchange), ..error });
+            };
+            out.body = open.extra.hold_frame(out.body);
+            table.send(stream, out, &self.settings, wakes)
+        })
     }
 
-    /// What is taken is there for the connections to write; how much that is, readiness bounds.
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        Poll::Ready(self.checked())
+    fn begin(&self, exchange: ExchangeId) {
+        self.exchanges.step(|table, wakes| table.note_progress(exchange, Progress::Started, wakes));
     }
 
-    fn begin_exchange(self: Pin<&mut Self>, exchange: ExchangeId) {
-        self.exchanges.note_progress(exchange, Progress::Started);
+    fn note_waiting(&self, exchange: ExchangeId) {
+        self.exchanges.step(|table, wakes| table.note_progress(exchange, Progress::Waiting, wakes));
     }
 
-    fn note_waiting(self: Pin<&mut Self>, exchange: ExchangeId) {
-        self.exchanges.note_progress(exchange, Progress::Waiting);
+    fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {
+        self.exchanges.lock().note_rejection(exchange, reason);
     }
 
-    fn note_rejection(self: Pin<&mut Self>, exchange: ExchangeId, fault: RejectReason) {
-        self.exchanges.note_rejection(exchange, fault);
+    fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
+        self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
     }
 
-    fn finish_exchange(self: Pin<&mut Self>, exchange: ExchangeId, how: ExchangeEnd) {
-        self.exchanges.finish(exchange, how);
-    }
-
-    fn poll_close(
-        self: Pin<&mut Self>,
-        _: &CloseReason,
-        _: &mut Context<'_>,
-    ) -> Poll<Result<(), TransportError>> {
-        self.exchanges.close();
-        Poll::Ready(Ok(()))
+    /// Nothing more is taken in; what waits is still read.
+    fn end(&self) {
+        self.exchanges.step(ExchangeTable::close);
+        self.inbound_queue.end();
     }
 }
 
-impl Drop for StatelessSender {
-    fn drop(&mut self) {
-        self.exchanges.close();
+fn status(reason: Option<RejectReason>, answer: &[u8]) -> StatusCode {
+    match reason {
+        Some(RejectReason::BadMessage | RejectReason::NotInitialized) => StatusCode::BAD_REQUEST,
+        Some(RejectReason::DuplicateId) => StatusCode::CONFLICT,
+        Some(RejectReason::Overloaded) => StatusCode::TOO_MANY_REQUESTS,
+        Some(RejectReason::MethodNotFound) => StatusCode::NOT_FOUND,
+        Some(_) | None => mirrored_headers::status_of(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Poll, Waker};
+
+    use rescind_core::{FrameInfo, Lane, Receiver as _};
+
+    use super::*;
+    use crate::inbound_queue::InboundReceiver;
+
+    /// Room for two messages on a POST.
+    fn exchanges() -> Arc<StatelessLink> {
+        StatelessLink::new(&Arc::new(Settings { mailbox: (2, 1024), ..Settings::default() }))
+    }
+
+    fn post(exchanges: &StatelessLink) -> (ExchangeId, u64) {
+        {
+            let budget = ByteBudget::default();
+            exchanges.post((Bytes::from_static(b"{}"), budget.hold(2)), None, None, &budget).unwrap()
+        }
+    }
+
+    fn say(
+        exchanges: &StatelessLink,
+        (exchange, _): (ExchangeId, u64),
+        body: impl Into<Bytes>,
+        kind: FrameKind,
+    ) {
+        let head = FrameInfo { kind, id: None, method: None };
+        let last = kind == FrameKind::Answer;
+        exchanges.send(Outbound { body: body.into(), exchange, lane: Lane::Data, head, last }).unwrap();
+    }
+
+    fn note(exchanges: &StatelessLink, exchange: (ExchangeId, u64), body: impl Into<Bytes>) {
+        say(exchanges, exchange, body, FrameKind::Notification);
+    }
+
+    /// What waits for a reader, until it would have to wait itself; and whether the stream has ended.
+    fn read(exchanges: &StatelessLink, (exchange, token): (ExchangeId, u64)) -> (Vec<Bytes>, bool) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut read = Vec::new();
+        loop {
+            match exchanges.exchanges.step(|table, _| table.poll_event(exchange.0, token, &mut cx)) {
+                Poll::Ready(Some(event)) => {
+                    let data = event.strip_prefix(b"data: ").and_then(|data| data.strip_suffix(b"\n\n"));
+                    read.push(event.slice_ref(data.expect("an event without an id")));
+                }
+                Poll::Ready(None) => return (read, true),
+                Poll::Pending => return (read, false),
+            }
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_slow_reader_is_its_newest_notifications_and_its_answer() {
+        let exchanges = exchanges();
+        let (slow, other) = (post(&exchanges), post(&exchanges));
+        for number in ["1", "2", "3"] {
+            note(&exchanges, slow, number);
+        }
+        note(&exchanges, other, "its own");
+        say(&exchanges, slow, "answer", FrameKind::Answer);
+        assert_eq!(exchanges.settings.counts.dropped_notifications(), 2);
+        assert_eq!(read(&exchanges, slow), (vec!["3".into(), "answer".into()], true));
+        assert_eq!(read(&exchanges, other), (vec!["its own".into()], false), "N4: its own request only");
+        assert_eq!(exchanges.exchanges.lock().held(), 0, "what was dropped or read does not count any more");
+    }
+
+    #[test]
+    fn an_answer_larger_than_the_bound_is_kept_where_notifications_give_way() {
+        let exchanges = exchanges();
+        let slow = post(&exchanges);
+        note(&exchanges, slow, "1");
+        let answer = Bytes::from(vec![b'x'; 2000]);
+        say(&exchanges, slow, answer.clone(), FrameKind::Answer);
+        assert_eq!(read(&exchanges, slow), (vec![answer], true));
+        assert_eq!(exchanges.settings.counts.dropped_notifications(), 1);
+    }
+
+    #[test]
+    fn the_stream_for_which_most_waits_is_cut_and_its_request_told_as_left() {
+        let exchanges = exchanges();
+        let (slow, other) = (post(&exchanges), post(&exchanges));
+        note(&exchanges, slow, "much of it");
+        note(&exchanges, other, "little");
+        exchanges.cut_stalled(Instant::now());
+        assert_eq!(read(&exchanges, slow), (vec![], true));
+        assert_eq!(read(&exchanges, other), (vec!["little".into()], false));
+        let mut receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));
+        let mut closed = Vec::new();
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(Ok(event))) = Pin::new(&mut receiver).poll_event(&mut cx) {
+            if let TransportEvent::ExchangeClosed { exchange } = event {
+                closed.push(exchange);
+            }
+        }
+        assert_eq!(closed, [slow.0], "N4: its own request only");
     }
 }

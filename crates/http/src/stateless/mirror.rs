@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName};
 use rescind_core::{TransportError, TransportErrorKind};
 use serde_json::Value;
 
-use super::envelope::{decode, single};
+use super::mirrored_headers::{decode, single};
 use crate::headers::MCP_PARAM;
 
 /// Which arguments of which tools are mirrored.

@@ -6,10 +6,9 @@
 //! - N4 A slow reader affects only its own request: the messages that wait for it are bounded, and its notifications are dropped first.
 
 mod client;
-mod envelope;
-mod exchange_table;
 mod link;
 mod mirror;
+mod mirrored_headers;
 mod server;
 #[cfg(feature = "verify")]
 pub(crate) mod verify;
@@ -19,9 +18,10 @@ use std::time::Duration;
 
 pub use client::StatelessTransport;
 
-use rescind_core::TransportError;
+use rescind_core::{MCP_2026_BODIES, MirroredBodies, TransportError};
 
 use self::mirror::Mirrors;
+use self::mirrored_headers::Message;
 use self::server::StatelessServer;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 
@@ -29,9 +29,10 @@ use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
 #[derive(Clone, Debug)]
 #[must_use = "a binding serves as part of a server"]
 pub struct Stateless {
+    pub(crate) bodies: &'static MirroredBodies,
     versions: Vec<String>,
     mirrors: Mirrors,
-    /// `None`: the defaults of [`server`](crate::server), which depend on what the handler does.
+    /// `None`: the defaults of [`StreamDelay`](crate::server::json_or_event_stream::StreamDelay).
     stream_after: Option<Duration>,
 }
 
@@ -44,7 +45,18 @@ impl Default for Stateless {
 impl Stateless {
     /// A binding that serves revision 2026-07-28.
     pub fn new() -> Self {
-        Self { versions: vec!["2026-07-28".to_owned()], mirrors: Mirrors::default(), stream_after: None }
+        Self {
+            bodies: &MCP_2026_BODIES,
+            versions: vec![MCP_2026_BODIES.revision.to_owned()],
+            mirrors: Mirrors::default(),
+            stream_after: None,
+        }
+    }
+
+    /// What headers repeat of a body, in a protocol of your own. Default: [`MCP_2026_BODIES`].
+    pub const fn bodies(mut self, bodies: &'static MirroredBodies) -> Self {
+        self.bodies = bodies;
+        self
     }
 
     /// The revisions that are served. A request of another revision gets 400 and -32022, which lists these.
@@ -53,9 +65,10 @@ impl Stateless {
         self
     }
 
-    /// Compares the header `Mcp-Param-{name}` of calls of this tool with an argument. The argument is given by its name, or by the names from the
-    /// outermost object inwards. A server must do this for each argument with `"x-mcp-header": name` in the tool's schema. A call whose header
-    /// differs, or has the argument without the header, gets 400 and -32020.
+    /// Compares the header `Mcp-Param-{name}` of calls of this tool with an argument. The argument is given by its
+    /// name, or by the names from the outermost object inwards. A server must do this for each argument with
+    /// `"x-mcp-header": name` in the tool's schema. A call whose header differs, or has the argument without the
+    /// header, gets 400 and -32020.
     ///
     /// # Errors
     /// The name is not valid in a header name, the tool has it already, or the argument is empty.
@@ -68,9 +81,9 @@ impl Stateless {
         &self.versions
     }
 
-    /// The time in which a handler that has started may refuse its request with an HTTP status (400 for a missing capability). After it the head
-    /// of an event stream is sent, which tells the client that its request has arrived: the client sends no cancel before. Default: 10 ms, and 1 ms
-    /// from when the handler first awaits something.
+    /// The time in which a handler that has started may refuse its request with an HTTP status (400 for a missing
+    /// capability). After it the head of an event stream is sent, which tells the client that its request has arrived:
+    /// the client sends no cancel before. Default: 10 ms, and 1 ms from when the handler first awaits something.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = Some(wait);
         self
@@ -78,8 +91,8 @@ impl Stateless {
 }
 
 /// Whether a message names a revision, as messages of 2026-07-28 do.
-pub(crate) fn names_a_version(body: &[u8]) -> bool {
-    envelope::Envelope::read(body).is_ok_and(|envelope| envelope.version().is_some())
+pub(crate) fn names_a_version(body: &[u8], bodies: &'static MirroredBodies) -> bool {
+    Message::read(body, bodies).is_ok_and(|message| message.names_a_revision())
 }
 
 impl sealed::Sealed for Stateless {}

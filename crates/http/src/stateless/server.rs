@@ -9,20 +9,18 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, PeerInfo, Principal};
 
-use super::envelope::{Envelope, Kind};
-use super::exchange_table::{ExchangeTable, Progress, ResponseKind};
-use super::{Stateless, link};
-use crate::inbound_queue::NotTaken;
+use super::Stateless;
+use super::link::StatelessLink;
+use super::mirrored_headers::{Kind, Message, Unfit};
+use crate::inbound_queue::{InboundReceiver, NotTaken};
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
+use crate::server::link::{Linked, ServerLink};
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
-use crate::server::{
-    AcceptQueue, RequestBody, Responder, STREAM_AFTER, STREAM_AFTER_WAIT, Settings, address, body, checks,
-    events,
-};
-use crate::shared_delay::SharedDelay;
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks};
 use crate::sync::Mutex;
 
 const ALLOWED: &str = "POST";
@@ -47,22 +45,19 @@ pub(super) struct StatelessServer {
     settings: Arc<Settings>,
     door: AcceptQueue,
     /// The link there is; `None` once the listener is gone.
-    exchanges: Mutex<Option<Arc<ExchangeTable>>>,
-    soon: Arc<SharedDelay>,
-    /// For a request whose handler awaits something. `None`: that makes no difference.
-    sooner: Option<Arc<SharedDelay>>,
+    exchanges: Mutex<Option<Arc<StatelessLink>>>,
+    stream_delay: StreamDelay,
 }
 
 impl StatelessServer {
     pub(super) fn new(config: Stateless, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
         let exchanges = Mutex::new(open(settings, &door));
-        let soon = SharedDelay::new(config.stream_after.unwrap_or(STREAM_AFTER));
-        let sooner = config.stream_after.is_none().then(|| SharedDelay::new(STREAM_AFTER_WAIT));
-        Self { config, settings: Arc::clone(settings), door, exchanges, soon, sooner }
+        let stream_delay = StreamDelay::new(config.stream_after);
+        Self { config, settings: Arc::clone(settings), door, exchanges, stream_delay }
     }
 
     /// The link that is open. One whose driver has ended makes way for another.
-    fn exchanges(&self) -> Result<Arc<ExchangeTable>, Refused> {
+    fn exchanges(&self) -> Result<Arc<StatelessLink>, Refused> {
         let gone = || Refused::unavailable("this server has ended");
         let mut place = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
         let exchanges = place.as_ref().ok_or_else(gone)?;
@@ -79,7 +74,7 @@ impl StatelessServer {
         if request.method() != Method::POST {
             return Err(Refused::method(ALLOWED));
         }
-        let address = address(&request);
+        let address = PeerAddress::of(&request);
         let (head, body) = request.into_parts();
         checks::content_type(&head.headers)?;
         checks::accepts_both(&head.headers)?;
@@ -97,41 +92,36 @@ impl StatelessServer {
         if body.is_empty() {
             return Err(Refused::bad("the body is empty"));
         }
-        let checked = Envelope::read(&body)
-            .and_then(|envelope| envelope.check(&headers, &self.config.versions, &self.config.mirrors))
-            .map_err(super::envelope::Unfit::into_response);
+        let checked = Message::read(&body, self.config.bodies)
+            .and_then(|message| message.check(&headers, &self.config.versions, &self.config.mirrors))
+            .map_err(Unfit::into_response);
         let kind = match checked {
             Ok(kind) => kind,
             Err(unfit) => return Ok(unfit),
         };
         drop(headers);
         let exchanges = self.exchanges()?;
-        let exchange = exchanges.post((body, held), principal, address, budget).map_err(|why| match why {
+        let posted = exchanges.post((body, held), principal, address, budget);
+        let (exchange, token) = posted.map_err(|why| match why {
             NotTaken::Full => Refused::too_many("too many messages wait"),
             NotTaken::Closed => Refused::unavailable("this server has ended"),
         })?;
         let budget = budget.clone();
-        let waiting = Waiting(Some(PostFeed { exchanges, exchange, budget }));
+        let waiting = Waiting { feed: Some(PostFeed { exchanges, exchange, budget }), token };
         self.answer_post(waiting, kind).await
     }
 
     async fn answer_post(&self, mut waiting: Waiting, kind: Kind) -> Result<Response<ReplyBody>, Refused> {
-        let Some(feed) = &waiting.0 else { return Err(Refused::unavailable("this server has ended")) };
-        let verdict = |known| poll_fn(move |cx| feed.exchanges.poll_response_kind(feed.exchange, known, cx));
-        let mut first = verdict(Progress::Queued).await;
-        while let ResponseKind::Reached(progress) = first {
-            let (known, delay) = match (progress, &self.sooner) {
-                (Progress::Waiting, Some(sooner)) => (Progress::Waiting, sooner),
-                (Progress::Queued | Progress::Started, Some(_)) => (Progress::Started, &self.soon),
-                (_, None) => (Progress::Waiting, &self.soon),
-            };
-            first = tokio::select! {
-                biased;
-                verdict = verdict(known) => verdict,
-                () = delay.over() => ResponseKind::Stream,
-            };
-        }
-        match first {
+        let Some(feed) = &waiting.feed else { return Err(Refused::unavailable("this server has ended")) };
+        let (table, exchange) = (&feed.exchanges.exchanges, feed.exchange);
+        let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
+        let late = async {
+            let reaches = |progress| poll_fn(move |cx| table.lock().poll_progress(exchange, progress, cx));
+            reaches(Progress::Started).await;
+            self.stream_delay.over(reaches(Progress::Waiting)).await;
+        };
+        let open_stream = || table.step(|table, wakes| table.open_stream(exchange, wakes));
+        match json_or_event_stream::decided(poll, late, open_stream).await {
             ResponseKind::Json(status, body) => {
                 let response = reply::json(status, body);
                 let mut response = response.map(|body| body.cut_after(self.settings.stall_timeout));
@@ -142,21 +132,23 @@ impl StatelessServer {
             }
             ResponseKind::Accepted if kind == Kind::Request => Ok(reply::plain(StatusCode::NO_CONTENT)),
             ResponseKind::Accepted => Ok(reply::plain(StatusCode::ACCEPTED)),
-            ResponseKind::Refused => Err(Refused::bad("the message was refused")),
-            ResponseKind::Gone => Err(Refused::unavailable("this server has ended")),
-            ResponseKind::Stream | ResponseKind::Reached(_) => {
-                let Some(feed) = waiting.0.take() else {
+            ResponseKind::Refused(_) => Err(Refused::bad("the message was refused")),
+            ResponseKind::Ended => Err(Refused::unavailable("this server has ended")),
+            ResponseKind::EventStream => {
+                let Some(feed) = waiting.feed.take() else {
                     return Err(Refused::unavailable("this server has ended"));
                 };
-                Ok(reply::events(Arc::new(feed), 0, self.settings.keep_alive, None))
+                Ok(reply::events(Arc::new(feed), waiting.token, self.settings.keep_alive, None))
             }
         }
     }
 }
 
-fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<ExchangeTable>> {
-    let exchanges = ExchangeTable::new(settings);
-    door.hand(link::link(&exchanges)).ok()?;
+/// The one link of a listener (N1).
+fn open(settings: &Arc<Settings>, door: &AcceptQueue) -> Option<Arc<StatelessLink>> {
+    let exchanges = StatelessLink::new(settings);
+    let receiver = InboundReceiver(Arc::clone(&exchanges.inbound_queue));
+    door.hand(ServerLink::open(&exchanges, receiver, PeerInfo::default())).ok()?;
     Some(exchanges)
 }
 
@@ -182,13 +174,13 @@ impl Responder for StatelessServer {
     fn shut(&self) {
         let exchanges = self.exchanges.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(exchanges) = exchanges {
-            exchanges.close();
+            exchanges.end();
         }
     }
 
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
-        (0, self.exchanges().map_or(0, |exchanges| exchanges.open_posts()))
+        (0, self.exchanges().map_or(0, |exchanges| exchanges.exchanges.lock().open.len()))
     }
 }
 
@@ -200,30 +192,34 @@ impl fmt::Debug for StatelessServer {
 
 /// The events of one POST.
 struct PostFeed {
-    exchanges: Arc<ExchangeTable>,
+    exchanges: Arc<StatelessLink>,
     exchange: ExchangeId,
     /// What its events count in.
     budget: ByteBudget,
 }
 
 impl Feed for PostFeed {
-    fn poll_next(&self, _: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let next = self.exchanges.poll_next(self.exchange, cx);
-        next.map(|body| body.map(|body| self.budget.hold_frame(events::event(None, &body))))
+    fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let table = &self.exchanges.exchanges;
+        let event = table.step(|table, _| table.poll_event(self.exchange.0, reader, cx));
+        event.map(|event| event.map(|event| self.budget.hold_frame(event)))
     }
 
-    fn left(&self, _: u64) {
-        self.exchanges.left(self.exchange);
+    fn left(&self, reader: u64) {
+        self.exchanges.left(self.exchange, reader);
     }
 }
 
 /// A POST that waits for its head. Dropped before, it tells that the exchange was given up (S3).
-struct Waiting(Option<PostFeed>);
+struct Waiting {
+    feed: Option<PostFeed>,
+    token: u64,
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(feed) = &self.0 {
-            feed.left(0);
+        if let Some(feed) = &self.feed {
+            feed.left(self.token);
         }
     }
 }

@@ -1,21 +1,39 @@
 //! The binding `streamable`: MCP's streamable HTTP, for every protocol.
 
 mod client;
-pub(crate) mod envelope;
-mod exchanges;
-mod halves;
+mod link;
 mod server;
 mod session_state;
-mod speaking;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::client::StreamableTransport;
 
-use self::envelope::FirstMessage;
+use rescind_core::MCP_OPENING;
+
 use self::server::StreamableServer;
+use crate::envelope::Envelope;
 use crate::server::{AcceptQueue, Responder, ServerBinding, Settings, sealed};
+
+/// What opens a session.
+#[derive(Clone, Debug)]
+pub(crate) enum FirstMessage {
+    /// A request of one of these methods, or of this `type` if the envelope has one.
+    Methods(Vec<String>),
+    /// Any message without a session id.
+    Any,
+}
+
+impl FirstMessage {
+    /// Whether this message opens a session.
+    pub(crate) fn is_begun_by(&self, body: &[u8]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Methods(methods) => Envelope::of(body).is_request_of(methods),
+        }
+    }
+}
 
 /// What happens when a session opens a second event stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +51,7 @@ pub enum SecondStream {
 pub struct Streamable {
     opening: FirstMessage,
     versions: Vec<String>,
-    /// `None`: the defaults of [`server`](crate::server), which depend on what the handler does.
+    /// `None`: the defaults of [`StreamDelay`](crate::server::json_or_event_stream::StreamDelay).
     stream_after: Option<Duration>,
     poll_after: Option<Duration>,
     retry: Duration,
@@ -50,7 +68,7 @@ impl Streamable {
     /// A binding whose sessions `initialize` opens, for MCP 2025-06-18 and 2025-11-25.
     pub fn new() -> Self {
         Self {
-            opening: FirstMessage::Methods(vec!["initialize".to_owned()]),
+            opening: FirstMessage::Methods(vec![MCP_OPENING.to_owned()]),
             versions: ["2025-06-18", "2025-11-25"].map(ToOwned::to_owned).to_vec(),
             stream_after: None,
             poll_after: None,
@@ -59,20 +77,23 @@ impl Streamable {
         }
     }
 
-    /// The methods of the requests that open a session, or their types, if the envelope has a `type`. Another message without a session id gets
+    /// The methods of the requests that open a session, or their types, if the envelope has a `type`. Another message
+    /// without a session id gets
     /// 400.
     pub fn opened_by<'a>(mut self, methods: impl IntoIterator<Item = &'a str>) -> Self {
         self.opening = FirstMessage::Methods(methods.into_iter().map(ToOwned::to_owned).collect());
         self
     }
 
-    /// Any message without a session id opens a session: the protocol decides what may come before the handshake. MCP does not allow it.
+    /// Any message without a session id opens a session: the protocol decides what may come before the handshake. MCP
+    /// does not allow it.
     pub fn opened_by_any_message(mut self) -> Self {
         self.opening = FirstMessage::Any;
         self
     }
 
-    /// The values of `MCP-Protocol-Version` that are served. Other values get 400. A message without the header is served.
+    /// The values of `MCP-Protocol-Version` that are served. Other values get 400. A message without the header is
+    /// served.
     pub fn versions<'a>(mut self, versions: impl IntoIterator<Item = &'a str>) -> Self {
         self.versions = versions.into_iter().map(ToOwned::to_owned).collect();
         self
@@ -82,16 +103,16 @@ impl Streamable {
         &self.versions
     }
 
-    /// The time after which a request without an answer gets an event stream. The head of the stream tells the client that its request has
-    /// arrived: the client sends no cancel before. Default: 10 ms, and 1 ms from when the handler first awaits something. With zero every request
-    /// gets an event stream.
+    /// The time after which a request without an answer gets an event stream. The head of the stream tells the client
+    /// that its request has arrived: the client sends no cancel before. Default: 10 ms, and 1 ms from when the handler
+    /// first awaits something. With zero every request gets an event stream.
     pub const fn stream_after(mut self, wait: Duration) -> Self {
         self.stream_after = Some(wait);
         self
     }
 
-    /// Ends each event stream of a request after this time, and the client resumes it, as MCP 2025-11-25 allows. It applies only to clients that
-    /// negotiated that revision, and to protocols in which a lost stream is not a cancel.
+    /// Ends each event stream of a request after this time, and the client resumes it, as MCP 2025-11-25 allows. It
+    /// applies only to clients that negotiated that revision, and to protocols in which a lost stream is not a cancel.
     pub const fn poll_after(mut self, wait: Duration) -> Self {
         self.poll_after = Some(wait);
         self
@@ -116,5 +137,28 @@ impl sealed::Sealed for Streamable {}
 impl ServerBinding for Streamable {
     fn responder(self, settings: &Arc<Settings>, door: AcceptQueue) -> Arc<dyn Responder> {
         Arc::new(StreamableServer::new(self, settings, door))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_opened_by_its_handshake_alone() {
+        let opening = Streamable::new().opening;
+        for (body, opens) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#, true),
+            (r#"{"type":"initialize","id":"a","timestamp":1,"payload":{}}"#, true),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, false),
+            (r#"{"jsonrpc":"2.0","method":"initialize"}"#, false),
+            (r#"[{"jsonrpc":"2.0","id":1,"method":"initialize"}]"#, false),
+            (r#"{"params":{"method":"initialize"},"id":1}"#, false),
+            (r#"[1,"initialize"]"#, false),
+            ("not json", false),
+        ] {
+            assert_eq!(opening.is_begun_by(body.as_bytes()), opens, "{body}");
+            assert!(FirstMessage::Any.is_begun_by(body.as_bytes()));
+        }
     }
 }

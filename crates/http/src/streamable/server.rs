@@ -1,28 +1,29 @@
 //! The serving side: what each method does.
 
 use std::fmt;
-use std::future::{poll_fn, ready};
+use std::future::poll_fn;
+use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use rescind_core::{BoxFuture, ByteBudget, ExchangeId, Principal};
+use rescind_core::{BoxFuture, ByteBudget, ExchangeId, PeerAddress, Principal};
 
-use super::exchanges::{OWN, ResponseKind};
-use super::session_state::{NotAdmitted, NotResumed, SessionState};
-use super::{SecondStream, Streamable, envelope, halves};
+use super::session_state::{NotResumed, SessionState};
+use super::{SecondStream, Streamable, link};
+use crate::envelope::Envelope;
 use crate::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::inbound_queue::NotTaken;
 use crate::server::cors::{PageAccess, Parameters};
+use crate::server::exchange_table::OWN;
+use crate::server::json_or_event_stream::{self, Progress, ResponseKind, StreamDelay};
+use crate::server::link::Linked;
 use crate::server::refusal::Refused;
 use crate::server::reply::{self, Feed, ReplyBody};
 use crate::server::sessions::{NotOpened, Sessions};
-use crate::server::{
-    AcceptQueue, RequestBody, Responder, STREAM_AFTER, STREAM_AFTER_WAIT, Settings, address, body, checks,
-    events,
-};
-use crate::shared_delay::SharedDelay;
+use crate::server::{AcceptQueue, RequestBody, Responder, Settings, body, checks, events};
 
 const ALLOWED: &str = "GET, POST, DELETE";
 /// What pages may use.
@@ -40,16 +41,13 @@ pub(super) struct StreamableServer {
     settings: Arc<Settings>,
     table: Arc<Sessions<SessionState>>,
     door: AcceptQueue,
-    soon: Arc<SharedDelay>,
-    /// For a request whose handler awaits something. `None`: that makes no difference.
-    sooner: Option<Arc<SharedDelay>>,
+    stream_delay: StreamDelay,
 }
 
 impl StreamableServer {
     pub(super) fn new(config: Streamable, settings: &Arc<Settings>, door: AcceptQueue) -> Self {
-        let soon = SharedDelay::new(config.stream_after.unwrap_or(STREAM_AFTER));
-        let sooner = config.stream_after.is_none().then(|| SharedDelay::new(STREAM_AFTER_WAIT));
-        Self { config, settings: Arc::clone(settings), table: Arc::default(), door, soon, sooner }
+        let stream_delay = StreamDelay::new(config.stream_after);
+        Self { config, settings: Arc::clone(settings), table: Arc::default(), door, stream_delay }
     }
 
     /// Looks at a request's head. What a POST has to wait for begins with its body.
@@ -82,7 +80,7 @@ impl StreamableServer {
         };
         let limit = self.limit(known.is_some());
         body::check_length(request.version(), headers, limit)?;
-        let from = address(&request);
+        let from = PeerAddress::of(&request);
         let budget = match &known {
             Some(conversation) => {
                 body::check_room(headers, &conversation.budget)?;
@@ -117,8 +115,8 @@ impl StreamableServer {
             }
         };
         let (exchange, token) = conversation.post(body.clone(), held).map_err(|why| match why {
-            NotAdmitted::TooMany => Refused::too_many("too many messages of this session wait"),
-            NotAdmitted::Ended => ended(),
+            NotTaken::Full => Refused::too_many("too many messages of this session wait"),
+            NotTaken::Closed => ended(),
         })?;
         let stream = exchange.0;
         let waiting = Waiting { feed: StreamFeed { conversation, stream }, token, left: false };
@@ -145,7 +143,7 @@ impl StreamableServer {
                 return Err(Refused::unavailable("the session was not accepted"));
             }
             ResponseKind::Ended => return Err(ended()),
-            ResponseKind::Stream | ResponseKind::Waiting => {
+            ResponseKind::EventStream => {
                 if primed {
                     conversation.prime(exchange, Some(self.config.retry));
                 }
@@ -163,30 +161,18 @@ impl StreamableServer {
         Ok(response)
     }
 
-    /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's, so
-    /// that the client knows it has arrived.
+    /// Waits for what a POST is answered with. A request that is not answered soon gets its head as an event stream's,
+    /// so that the client knows it has arrived.
     async fn verdict(&self, conversation: &SessionState, exchange: ExchangeId, body: &[u8]) -> ResponseKind {
-        let verdict =
-            |knows_waiting| poll_fn(move |cx| conversation.poll_response_kind(exchange, knows_waiting, cx));
-        let waits = tokio::select! {
-            biased;
-            verdict = verdict(self.sooner.is_none()) => match verdict {
-                ResponseKind::Waiting => true,
-                verdict => return verdict,
-            },
-            () = self.soon.over() => false,
-        };
-        if let (true, Some(sooner)) = (waits, &self.sooner) {
-            tokio::select! {
-                biased;
-                verdict = verdict(true) => return verdict,
-                () = sooner.over() => {}
+        let table = &conversation.exchanges;
+        let poll = |cx: &mut Context<'_>| table.step(|table, wakes| table.poll_response(exchange, wakes, cx));
+        let waits = poll_fn(|cx| table.lock().poll_progress(exchange, Progress::Waiting, cx));
+        let open_stream = || {
+            if Envelope::of(body).is_request() {
+                table.step(|table, wakes| table.open_stream(exchange, wakes));
             }
-        }
-        if envelope::asks(body) {
-            conversation.open_stream(exchange);
-        }
-        verdict(true).await
+        };
+        json_or_event_stream::decided(poll, self.stream_delay.over(waits), open_stream).await
     }
 
     fn get(
@@ -250,7 +236,7 @@ impl StreamableServer {
             NotOpened::Shut => Refused::unavailable("this server has ended"),
             NotOpened::NoRandomness => Refused::unavailable("there is no randomness for a session id"),
         })?;
-        match self.door.hand(halves::link(&conversation)) {
+        match self.door.hand(link::link(&conversation)) {
             Ok(()) => Ok(conversation),
             Err(link) => {
                 drop(link);
@@ -327,7 +313,7 @@ impl Responder for StreamableServer {
     #[cfg(feature = "verify")]
     fn held(&self) -> (usize, usize) {
         let open = self.table.all();
-        (open.len(), open.iter().map(|conversation| conversation.state().exchanges.len()).sum())
+        (open.len(), open.iter().map(|conversation| conversation.exchanges.lock().open.len()).sum())
     }
 }
 
@@ -363,7 +349,7 @@ struct StreamFeed {
 
 impl Feed for StreamFeed {
     fn poll_next(&self, reader: u64, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let event = self.conversation.poll_event(self.stream, reader, cx);
+        let event = self.conversation.exchanges.step(|table, _| table.poll_event(self.stream, reader, cx));
         event.map(|event| event.map(|event| self.conversation.budget.hold_frame(event)))
     }
 

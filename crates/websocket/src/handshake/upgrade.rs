@@ -3,16 +3,15 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use http::header::{
-    CONNECTION, HOST, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::uri::Authority;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use rescind_core::{
-    AuthRequest, Credential, HostRefusal, Link, PeerAddress, PeerCertificates, PeerInfo, Principal,
-    TransportError, TransportErrorKind,
+    AuthRequest, Credential, HostRefusal, Link, PeerAddress, PeerInfo, Principal, TransportError,
+    TransportErrorKind,
 };
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
@@ -63,8 +62,8 @@ struct Asked {
 impl Asked {
     fn new<B>(request: &mut Request<B>, options: &UpgradeOptions) -> Result<Self, Refusal> {
         let (subprotocol, accept) = check(request, options)?;
-        let who = options.auth.is_some().then(|| who(request));
-        let address = request.extensions().get::<PeerAddress>().map(|from| from.0);
+        let who = options.auth.is_some().then(|| AuthRequest::of(request));
+        let address = PeerAddress::of(request);
         Ok(Self { subprotocol, accept, who, address, on_upgrade: hyper::upgrade::on(request) })
     }
 
@@ -107,26 +106,12 @@ impl Asked {
     }
 }
 
-fn who<B>(request: &Request<B>) -> AuthRequest {
-    let (uri, extensions) = (request.uri(), request.extensions());
-    let mut asked = AuthRequest::new(request.method().as_str(), uri.path())
-        .with_query(uri.query())
-        .with_address(extensions.get::<PeerAddress>().map(|from| from.0))
-        .with_certificates(extensions.get::<PeerCertificates>().cloned().unwrap_or_default());
-    for (name, value) in request.headers() {
-        asked = asked.with_header(name.as_str(), value.as_bytes());
-    }
-    asked
-}
-
 fn check<B>(
     request: &Request<B>,
     options: &UpgradeOptions,
 ) -> Result<(Option<String>, HeaderValue), Refusal> {
     let headers = request.headers();
-    let target = request.uri().authority().map(Authority::as_str);
-    let hosts = headers.get_all(HOST).into_iter().map(HeaderValue::as_bytes);
-    let host = options.hosts.check(target, hosts).map_err(|why| match why {
+    let host = options.hosts.check_head(request.uri(), headers).map_err(|why| match why {
         HostRefusal::Missing | HostRefusal::Several | HostRefusal::Malformed => {
             Refusal::bad_request(&why.to_string())
         }
@@ -135,8 +120,7 @@ fn check<B>(
     if options.path.as_deref().is_some_and(|path| path != request.uri().path()) {
         return Err(Refusal::not_found());
     }
-    let origins = headers.get_all(ORIGIN).into_iter().map(HeaderValue::as_bytes);
-    options.origins.check(origins, &host).map_err(|_| Refusal::origin())?;
+    options.origins.check_head(headers, &host).map_err(|_| Refusal::origin())?;
     if request.method() != Method::GET {
         return Err(Refusal::method());
     }
@@ -293,6 +277,8 @@ impl fmt::Debug for Upgrading {
 
 #[cfg(test)]
 mod tests {
+    use http::header::HOST;
+
     use super::*;
 
     #[tokio::test]

@@ -6,7 +6,6 @@
 //! - B3 Cookies are kept for the connection and sent with each request.
 //! - B4 With the link's sending half everything ends: tasks, streams, and by DELETE the connection.
 
-mod ending;
 mod posting;
 mod sender;
 mod state;
@@ -14,7 +13,7 @@ mod streams;
 
 use std::sync::Arc;
 
-use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
+use rescind_core::{ACP_BODIES, BoxFuture, Capabilities, Link, SessionBodies, Transport, TransportError};
 use tokio::sync::mpsc;
 
 use self::sender::ClientSender;
@@ -31,12 +30,19 @@ const WAITING: usize = 64;
 #[must_use = "a transport does nothing until it is opened"]
 pub struct AcpTransport {
     client: HttpClient,
+    bodies: &'static SessionBodies,
 }
 
 impl AcpTransport {
     /// A transport that goes where this client goes, in HTTP/2 as ACP's draft requires.
     pub const fn new(client: HttpClient) -> Self {
-        Self { client: client.http2() }
+        Self { client: client.http2(), bodies: &ACP_BODIES }
+    }
+
+    /// Which messages belong to a session, in a protocol of your own. Default: [`ACP_BODIES`].
+    pub const fn bodies(mut self, bodies: &'static SessionBodies) -> Self {
+        self.bodies = bodies;
+        self
     }
 
     /// Speaks HTTP/1.1, to servers that have nothing else.
@@ -53,7 +59,7 @@ impl Transport for AcpTransport {
 
     fn open(self: Box<Self>) -> BoxFuture<'static, Result<Link, TransportError>> {
         Box::pin(async move {
-            let client = Arc::new(Client::new(&self.client));
+            let client = Arc::new(Client::new(&self.client, self.bodies));
             let meta = client.requester.reach().await?;
             let (queue, frames) = mpsc::channel(WAITING);
             let posting = spawn(Arc::clone(&client).post_all(frames));

@@ -11,7 +11,7 @@ use rescind_core::{
 use tokio::sync::mpsc;
 
 use super::state::Client;
-use crate::acp::envelope::Message;
+use crate::acp::message::Message;
 use crate::client::{Failed, refusal};
 use crate::collect_body::whole;
 use crate::headers::{ACP_CONNECTION_ID, BOTH, JSON};
@@ -20,7 +20,7 @@ impl Client {
     /// Posts one frame after another (B1).
     pub(super) async fn post_all(self: Arc<Self>, mut frames: mpsc::Receiver<Outbound>) {
         while let Some(out) = frames.recv().await {
-            self.wake_driver();
+            self.step(|_| ());
             let id = out.head.id.clone().filter(|_| out.head.kind == FrameKind::Request);
             self.post(out).await;
             if let Some(id) = id {
@@ -74,12 +74,11 @@ impl Client {
             return Ok(());
         }
         if status == StatusCode::NOT_FOUND && self.state().connection.is_some() {
-            let text = "the server does not know the connection any more";
-            self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, text));
+            self.lose("the server does not know the connection any more");
         }
         let (head, body) = response.into_parts();
         let body = whole(body, self.max_frame).await.unwrap_or_default();
-        let message = Message::of(&body);
+        let message = Message::of(&body, self.bodies);
         if status == StatusCode::OK
             && let Some(connection) = self.named_by(&head.headers, &message)
         {
@@ -108,7 +107,7 @@ impl Client {
 
     /// The session a frame belongs to, by its own params or by those of the request it is about.
     fn session_of(&self, out: &Outbound) -> Option<String> {
-        let named = Message::of(&out.body).session().map(std::borrow::Cow::into_owned);
+        let named = Message::of(&out.body, self.bodies).session().map(std::borrow::Cow::into_owned);
         let mut state = self.state();
         match (out.head.kind, &out.head.id) {
             (FrameKind::Request, Some(id)) => {

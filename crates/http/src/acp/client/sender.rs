@@ -9,25 +9,28 @@ use tokio::sync::mpsc;
 
 use super::state::{Asked, Client};
 use crate::check_size::fits;
-use crate::sync::{Handle, JoinHandle, spawn};
+use crate::client::{Farewell, send_delete};
+use crate::sync::JoinHandle;
 
 pub(super) struct ClientSender {
     client: Arc<Client>,
     /// `None` once the link closes.
     queue: Option<mpsc::Sender<Outbound>>,
     posting: Option<JoinHandle<()>>,
-    farewell: Option<JoinHandle<()>>,
+    farewell: Farewell,
     /// All that closing does is done.
     is_closed: bool,
 }
 
 impl ClientSender {
-    pub(super) const fn new(
-        client: Arc<Client>,
-        queue: mpsc::Sender<Outbound>,
-        posting: JoinHandle<()>,
-    ) -> Self {
-        Self { client, queue: Some(queue), posting: Some(posting), farewell: None, is_closed: false }
+    pub(super) fn new(client: Arc<Client>, queue: mpsc::Sender<Outbound>, posting: JoinHandle<()>) -> Self {
+        Self {
+            client,
+            queue: Some(queue),
+            posting: Some(posting),
+            farewell: Farewell::default(),
+            is_closed: false,
+        }
     }
 }
 
@@ -90,11 +93,9 @@ impl Sender for ClientSender {
             self.posting = None;
         }
         while ready!(self.client.state().cancels.poll_join_next(cx)).is_some() {}
-        if self.farewell.is_none() {
-            self.farewell = Some(spawn(Arc::clone(&self.client).send_delete()));
-        }
-        if let Some(farewell) = &mut self.farewell {
-            ready!(Pin::new(farewell).poll(cx)).ok();
+        let this = &mut *self;
+        if this.client.is_named() {
+            ready!(this.farewell.poll(|| this.client.delete(), cx));
         }
         self.client.close();
         self.is_closed = true;
@@ -108,9 +109,9 @@ impl Drop for ClientSender {
             posting.abort();
         }
         self.client.close();
-        // Dropped without being closed, it still tells the server, which else would wait for it to come back.
-        if let (None, Ok(runtime)) = (&self.farewell, Handle::try_current()) {
-            runtime.spawn(Arc::clone(&self.client).send_delete());
+        if let Some(runtime) = self.farewell.unsent().filter(|_| self.client.is_named()) {
+            let (requester, headers) = self.client.delete();
+            runtime.spawn(send_delete(requester, headers));
         }
     }
 }

@@ -1,29 +1,24 @@
 //! What the tasks of a client share.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::sync::{Arc, PoisonError};
-use std::task::Waker;
+use std::ops::Deref;
 
 use bytes::Bytes;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue, Method, Response};
-use rescind_core::RequestId;
+use rescind_core::{RequestId, SessionBodies};
 use tokio::sync::Notify;
 
 use crate::acp::cookie_store::CookieStore;
-use crate::client::{Failed, HttpClient, Reply, Requester};
+use crate::client::{ClientCore, Failed, HttpClient, InFlightTasks, Reply, Requester};
 use crate::headers::{ACP_CONNECTION_ID, ACP_SESSION_ID};
-use crate::inbound_queue::InboundQueue;
-use crate::sync::{JoinSet, Mutex, MutexGuard};
+use crate::sync::JoinSet;
 
 pub(super) struct Client {
-    pub(super) requester: Requester,
-    pub(super) inbound_queue: Arc<InboundQueue>,
-    pub(super) max_frame: usize,
+    core: ClientCore<State>,
+    pub(super) bodies: &'static SessionBodies,
     /// A request was taken.
     pub(super) moved: Notify,
-    state: Mutex<State>,
 }
 
 #[derive(Default)]
@@ -39,8 +34,6 @@ pub(super) struct State {
     pub(super) asked: HashMap<RequestId, Asked>,
     /// The session on whose stream each request of the server's came, for its answer.
     pub(super) asked_in: HashMap<RequestId, String>,
-    pub(super) closed: bool,
-    pub(super) driver: Option<Waker>,
 }
 
 /// A request of ours, for the cancel that names it later.
@@ -52,25 +45,8 @@ pub(super) struct Asked {
 }
 
 impl Client {
-    pub(super) fn new(client: &HttpClient) -> Self {
-        Self {
-            requester: Requester::new(client),
-            inbound_queue: InboundQueue::new(client.max_frame),
-            max_frame: client.max_frame,
-            moved: Notify::new(),
-            state: Mutex::default(),
-        }
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn wake_driver(&self) {
-        let waker = self.state().driver.take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+    pub(super) fn new(client: &HttpClient, bodies: &'static SessionBodies) -> Self {
+        Self { core: ClientCore::new(client, State::default()), bodies, moved: Notify::new() }
     }
 
     pub(super) fn headers(&self, session: Option<&str>) -> HeaderMap {
@@ -90,6 +66,16 @@ impl Client {
         headers
     }
 
+    /// The server has named the connection, so it has to hear of its end.
+    pub(super) fn is_named(&self) -> bool {
+        self.state().connection.is_some()
+    }
+
+    /// What the DELETE needs that ends the connection.
+    pub(super) fn delete(&self) -> (Requester, HeaderMap) {
+        (self.requester.clone(), self.headers(None))
+    }
+
     pub(super) async fn send(
         &self,
         method: Method,
@@ -102,8 +88,19 @@ impl Client {
     }
 }
 
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("requester", &self.requester).finish_non_exhaustive()
+impl Deref for Client {
+    type Target = ClientCore<State>;
+
+    fn deref(&self) -> &ClientCore<State> {
+        &self.core
+    }
+}
+
+impl InFlightTasks for State {
+    /// All but the one that posts.
+    type Tasks = [JoinSet<()>; 2];
+
+    fn take_tasks(&mut self) -> Self::Tasks {
+        [std::mem::take(&mut self.streams), std::mem::take(&mut self.cancels)]
     }
 }

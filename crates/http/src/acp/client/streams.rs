@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::ACCEPT;
 use http::{HeaderValue, Method, StatusCode};
-use rescind_core::{Inbound, TransportError, TransportErrorKind};
+use rescind_core::Inbound;
 
 use super::state::Client;
-use crate::acp::envelope::Message;
+use crate::acp::message::Message;
 use crate::client::{EventStream, Reply};
 use crate::headers::EVENT_STREAM;
 
@@ -42,7 +42,8 @@ impl Client {
         let mut failed_attempts = 0;
         let mut refused_wait = RETRY;
         loop {
-            // Waited for from before the stream is asked for: the message that names the session is on its way at the same time.
+            // Waited for from before the stream is asked for: the message that names the session is on its way at the
+            // same time.
             let mut taken = pin!(self.moved.notified());
             taken.as_mut().enable();
             let mut headers = self.headers(session.as_deref());
@@ -56,8 +57,7 @@ impl Client {
                 // Of a session's stream it may mean that the server knows the session only once it was loaded; that the
                 // connection is gone, the connection's own stream tells.
                 Ok(response) if response.status() == StatusCode::NOT_FOUND && session.is_none() => {
-                    let text = "the server does not know the connection any more";
-                    self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, text));
+                    self.lose("the server does not know the connection any more");
                     return;
                 }
                 Ok(response) => {
@@ -92,7 +92,7 @@ impl Client {
 
     /// Takes in a message that came on the stream of this session.
     async fn take(self: &Arc<Self>, body: Bytes, session: Option<&str>) {
-        let message = Message::of(&body);
+        let message = Message::of(&body, self.bodies);
         if let (true, Some(session), Some(id)) = (message.is_request(), session, message.id()) {
             let mut state = self.state();
             if state.asked_in.len() < ASKED {

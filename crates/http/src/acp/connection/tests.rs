@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use rescind_core::{FrameInfo, Lane};
+use rescind_core::{ACP_BODIES, FrameInfo, Lane};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn fill(connection: &Connection, session: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_stream_that_was_full_all_the_time_is_cut() {
-    let connection = Connection::new("c".into(), None, None, &Arc::default(), Weak::new());
+    let connection = Connection::new("c".into(), None, None, &Arc::default(), Weak::new(), &ACP_BODIES);
     let wait = Duration::from_secs(30);
     let [stalled, late] =
         ["stalled", "late"].map(|session| connection.listen(Some(session), UnknownSessions::Opened).unwrap());
@@ -35,18 +35,18 @@ async fn only_a_stream_that_was_full_all_the_time_is_cut() {
 #[tokio::test(start_paused = true)]
 async fn names_of_which_nothing_is_under_way_make_room_for_new_ones() {
     let settings = Arc::<Settings>::default();
-    let connection = Connection::new("c".into(), None, None, &settings, Weak::new());
+    let connection = Connection::new("c".into(), None, None, &settings, Weak::new(), &ACP_BODIES);
     let named = |n: usize| format!("s{n}");
     let (_read, _) = connection.listen(Some(&named(0)), UnknownSessions::Opened).unwrap();
     let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"sessionId":"s1"}}"#);
-    let message = Message::of(&body);
+    let message = Message::of(&body, &ACP_BODIES);
     connection.post((body.clone(), connection.budget.hold(0)), &message, None, Some(&named(1))).unwrap();
     for n in 2..5000 {
         let body =
             Bytes::from(format!(r#"{{"jsonrpc":"2.0","method":"m","params":{{"sessionId":"s{n}"}}}}"#));
         let _ = connection.post(
             (body.clone(), connection.budget.hold(0)),
-            &Message::of(&body),
+            &Message::of(&body, &ACP_BODIES),
             None,
             Some(&named(n)),
         );

@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::state::{Client, InFlight};
 use crate::client::{EventStream, Failed, Media, Reply, media_of, refusal};
 use crate::collect_body::whole;
+use crate::envelope::Envelope;
 use crate::headers::{BOTH, JSON};
-use crate::stateless::envelope::Envelope;
-use crate::streamable::envelope;
+use crate::stateless::mirrored_headers::Message;
 use crate::sync::spawn;
 
 /// A request that is given up has so long to get its response's head.
@@ -52,8 +52,8 @@ impl Client {
         state.in_flight.insert(key, flight);
     }
 
-    /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no answer
-    /// is owed. What is given up early is let reach the server first, so that its cancel is one.
+    /// Posts one message and reads what comes back, until it is given up. `Ok`: it was answered, or taken where no
+    /// answer is owed. What is given up early is let reach the server first, so that its cancel is one.
     async fn run(
         &self,
         key: u64,
@@ -64,7 +64,7 @@ impl Client {
         let mut headers = HeaderMap::with_capacity(6);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
         headers.insert(ACCEPT, HeaderValue::from_static(BOTH));
-        Envelope::read(&body).unwrap_or_default().headers(&mut headers, &self.mirrors);
+        Message::of(Envelope::of(&body), self.bodies).headers(&mut headers, &self.mirrors);
         let mut given_up = pin!(given_up.cancelled());
         let (response, is_given_up) = {
             let mut sending = pin!(self.requester.post(FrameKind::Request, headers, body, None));
@@ -129,12 +129,8 @@ impl Client {
         }
         let left = state.in_flight.get_mut(&key).is_some_and(|flight| std::mem::take(&mut flight.leaves));
         state.leaving -= usize::from(left);
-        let driver = state.driver.take();
         drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
-        false
+        self.step(|_| false)
     }
 
     /// Waits for a reset's turn.
@@ -181,7 +177,7 @@ impl Client {
 
     /// Hands a message on. `true`: it answers the request of its exchange.
     async fn take(&self, exchange: ExchangeId, body: Bytes) -> bool {
-        let answers = envelope::answers_one(&body);
+        let answers = Envelope::of(&body).answers_one();
         if self.state().in_flight.get(&exchange.0).is_some_and(InFlight::is_given_up) {
             return answers;
         }

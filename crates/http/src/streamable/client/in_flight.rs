@@ -16,12 +16,14 @@ use super::stream;
 use super::{Order, listen};
 use crate::client::{Failed, Media, Reply, media_of, refusal};
 use crate::collect_body::{NotWhole, whole};
+use crate::envelope::Envelope;
 use crate::headers::MCP_SESSION_ID;
-use crate::streamable::envelope;
 use crate::sync::spawn;
 
 /// The first revision that has the header `MCP-Protocol-Version`.
 const HEADER_SINCE: &str = "2025-06-18";
+/// The member of the result of a handshake that names the revision.
+const VERSION: &str = "protocolVersion";
 
 /// Counts a frame among those on their way. Given back when its task ends, however that does.
 struct RunningSend {
@@ -191,7 +193,7 @@ fn settle_opening(client: &Client, response: Option<&Response<Reply>>) {
     let id = id.filter(|id| id.as_bytes().iter().all(u8::is_ascii_graphic));
     let opened = id.is_some() || response.is_some_and(|response| response.status().is_success());
     client.step(|state| {
-        if matches!(state.standing, Standing::Closed) {
+        if state.closed {
             return;
         }
         state.standing = if opened { Standing::Open } else { Standing::Unopened };
@@ -234,8 +236,9 @@ async fn take(
             // What was wrong is the driver's to read; under no id it answers no call.
             if media == Some(Media::Json) {
                 let body = read_whole(client, body).await?;
-                let ends = envelope::answers_one(&body);
-                if envelope::answers(&body) {
+                let answer = Envelope::of(&body);
+                let ends = answer.answers_one();
+                if answer.is_answer() {
                     recv(client, send_guard.number, exchange, body, opens).await;
                 }
                 if ends {
@@ -253,11 +256,11 @@ async fn take(
 /// Hands an exchange's message on.
 pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId, body: Bytes, opens: bool) {
     client.after_its_cancel(flight).await;
-    let settles = opens && envelope::answers(&body);
-    if settles {
-        let version = envelope::settled_version(&body);
+    let answer = opens.then(|| Envelope::of(&body)).filter(Envelope::is_answer);
+    if let Some(answer) = answer {
+        let version = answer.result_text(VERSION);
         // Older revisions do not know the header.
-        let version = version.filter(|version| version.as_str() >= HEADER_SINCE);
+        let version = version.filter(|version| &**version >= HEADER_SINCE);
         let version = version.and_then(|version| HeaderValue::from_str(&version).ok());
         if version.is_some() {
             listen::begin_soon(client);
@@ -276,7 +279,7 @@ pub(super) async fn recv(client: &Arc<Client>, flight: u64, exchange: ExchangeId
 
 /// That a message is over the limit is told to the driver, too.
 async fn read_whole(client: &Client, body: Reply) -> Result<Bytes, Failed> {
-    let limit = client.settings.max_frame;
+    let limit = client.max_frame;
     whole(body, limit).await.map_err(|error| {
         if matches!(error, NotWhole::TooLarge) {
             let why = BadFrame::TooLarge { limit };

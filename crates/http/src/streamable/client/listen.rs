@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 pub(super) fn begin(client: &Arc<Client>) {
     let mut state = client.state();
     // Without a session there is nothing to listen to.
-    if state.listens || state.id.is_none() || !matches!(state.standing, Standing::Open) {
+    if state.listens || state.id.is_none() || state.closed || !matches!(state.standing, Standing::Open) {
         return;
     }
     state.listens = true;

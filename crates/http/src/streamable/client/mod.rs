@@ -9,9 +9,9 @@
 //!   comes before the result. It is waited for 250 ms at most.
 //! - K5 With the link's sending half everything ends: tasks, streams, connections.
 
-mod halves;
 mod in_flight;
 mod listen;
+mod sender;
 mod state;
 mod stream;
 
@@ -20,8 +20,10 @@ use std::time::Duration;
 
 use rescind_core::{BoxFuture, Capabilities, Link, Transport, TransportError};
 
+use self::sender::ClientSender;
 use self::state::Client;
 use crate::client::HttpClient;
+use crate::inbound_queue::InboundReceiver;
 
 /// The calling side of the binding `streamable`.
 #[derive(Clone, Debug)]
@@ -37,7 +39,6 @@ pub(super) struct ClientSettings {
     pub(super) retry: Duration,
     pub(super) give_up_after: Duration,
     pub(super) exchanges: usize,
-    pub(super) max_frame: usize,
     pub(super) order: Order,
 }
 
@@ -58,7 +59,6 @@ impl StreamableTransport {
             retry: Duration::from_secs(1),
             give_up_after: Duration::from_secs(30),
             exchanges: 1024,
-            max_frame: client.max_frame,
             order: Order::AsNeeded,
         };
         Self { client, settings }
@@ -77,17 +77,17 @@ impl StreamableTransport {
         self
     }
 
-    /// After so long without success a cut stream is given up: its call fails, and with the server's own stream the link
-    /// ends. Default: 30 s.
+    /// After so long without success a cut stream is given up: its call fails, and with the server's own stream the
+    /// link ends. Default: 30 s.
     pub const fn give_up_after(mut self, wait: Duration) -> Self {
         self.settings.give_up_after = wait;
         self
     }
 
     /// Sends each frame only when the response to the one before has begun, or after the time of
-    /// [`cancel_after`](Self::cancel_after): the server then gets all of them in order, a request that takes long at the
-    /// cost of the moment until its response begins. Without it, notifications keep their order among themselves and
-    /// after requests, and requests come after notifications, but requests overtake one another.
+    /// [`cancel_after`](Self::cancel_after): the server then gets all of them in order, a request that takes long at
+    /// the cost of the moment until its response begins. Without it, notifications keep their order among themselves
+    /// and after requests, and requests come after notifications, but requests overtake one another.
     pub const fn in_order(mut self) -> Self {
         self.settings.order = Order::AsSent;
         self
@@ -114,10 +114,10 @@ impl Transport for StreamableTransport {
                 opens_exchanges: true,
                 exchange_scoped: false,
                 batches: false,
-                max_frame: self.settings.max_frame,
+                max_frame: client.max_frame,
             };
-            let (receiver, sender) = halves::halves(Arc::new(client));
-            Ok(Link::new(receiver, sender, traits, meta))
+            let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
+            Ok(Link::new(receiver, ClientSender::new(client), traits, meta))
         })
     }
 }

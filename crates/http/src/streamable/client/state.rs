@@ -1,33 +1,27 @@
 //! What the tasks of a client share.
 
-use std::sync::{Arc, PoisonError};
-use std::task::Waker;
-use std::time::Duration;
+use std::ops::Deref;
+use std::sync::Arc;
 
-use bytes::Bytes;
-use http::HeaderValue;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, Method};
-use rescind_core::{ExchangeId, RequestId, TransportError, TransportErrorKind};
+use http::{HeaderMap, HeaderValue};
+use rescind_core::{ExchangeId, RequestId};
 use tokio::sync::Notify;
 
 use super::ClientSettings;
-use crate::client::{HttpClient, Requester};
+use crate::client::{AbortOnDrop, ClientCore, Guarded, HttpClient, InFlightTasks, Requester};
 use crate::headers::{BOTH, EVENT_STREAM, JSON, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::inbound_queue::InboundQueue;
 use crate::int_map::Numbered;
 use crate::shared_delay::SharedDelay;
-use crate::sync::{AbortHandle, Mutex, MutexGuard};
+use crate::sync::AbortHandle;
 
 pub(super) struct Client {
-    pub(super) requester: Requester,
-    pub(super) inbound_queue: Arc<InboundQueue>,
+    core: ClientCore<State>,
     pub(super) settings: ClientSettings,
     /// A request that has waited so long for its head counts as begun.
     pub(super) soon: Arc<SharedDelay>,
     /// A frame is no longer pending, or its place is given back.
     pub(super) moved: Notify,
-    state: Mutex<State>,
 }
 
 pub(super) struct State {
@@ -49,7 +43,6 @@ pub(super) struct State {
     pub(super) latest: Option<u64>,
     /// Cancels that may go and are not being written yet: bulk waits for them, or their tasks would run behind its.
     pub(super) leaving: usize,
-    pub(super) driver: Option<Waker>,
     pub(super) listens: bool,
 }
 
@@ -61,8 +54,6 @@ pub(super) enum Standing {
     FirstMessage(u64),
     /// Frames may be sent.
     Open,
-    /// Nothing is sent any more.
-    Closed,
 }
 
 /// A frame on its way, until its response has ended.
@@ -93,40 +84,24 @@ impl Client {
             notified: Vec::new(),
             latest: None,
             leaving: 0,
-            driver: None,
             listens: false,
         };
-        let inbound_queue = InboundQueue::new(settings.max_frame);
         Self {
-            requester: Requester::new(client),
-            inbound_queue,
+            core: ClientCore::new(client, state),
             settings,
             soon: SharedDelay::new(settings.cancel_after),
             moved: Notify::new(),
-            state: Mutex::new(state),
         }
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One step under the lock, after which the driver looks again.
-    pub(super) fn step<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
-        let (result, waker) = {
-            let mut state = self.state();
-            let result = step(&mut state);
-            (result, state.driver.take())
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        result
     }
 
     /// The headers of every request of the session.
     pub(super) fn headers(&self, accept: &'static str) -> HeaderMap {
         self.state().headers(accept)
+    }
+
+    /// What the DELETE needs that ends the session.
+    pub(super) fn delete(&self) -> (Requester, HeaderMap) {
+        (self.requester.clone(), self.headers(EVENT_STREAM))
     }
 
     pub(super) fn post_headers(&self) -> HeaderMap {
@@ -141,41 +116,9 @@ impl Client {
         headers
     }
 
-    /// The server does not know the session any more: the link ends.
-    pub(super) fn lose(&self, why: &'static str) {
-        self.inbound_queue.fail(TransportError::new(TransportErrorKind::Closed, why));
-    }
-
     /// Whether this frame's stream is not to be taken up again.
     pub(super) fn is_cancelled(&self, flight: u64) -> bool {
         self.state().in_flight.get(&flight).is_none_or(|flight| flight.cancelled)
-    }
-
-    /// Tells the server that the session is over, if it has named one.
-    pub(super) async fn send_delete(requester: Requester, headers: HeaderMap) {
-        let end = requester.send(Method::DELETE, headers, Bytes::new());
-        match tokio::time::timeout(FAREWELL, end).await {
-            Ok(Ok(response)) => tracing::trace!(status = %response.status(), "the session is ended"),
-            Ok(Err(failed)) => {
-                tracing::debug!(error = %rescind_core::Shown::text(&failed.error), "the server did not hear of the end");
-            }
-            Err(_) => tracing::debug!("the server did not hear of the end in time"),
-        }
-    }
-
-    /// Ends all tasks. Nothing is sent any more.
-    pub(super) fn close(&self) {
-        abort(self.take_tasks());
-    }
-
-    /// Sends nothing any more, and gives the tasks that are left to whoever ends them.
-    pub(super) fn take_tasks(&self) -> Vec<AbortHandle> {
-        let in_flight = self.step(|state| {
-            state.standing = Standing::Closed;
-            std::mem::take(&mut state.in_flight)
-        });
-        self.inbound_queue.end();
-        in_flight.into_values().filter_map(|flight| flight.task).collect()
     }
 
     /// What a response to a cancel says is handed on before what its call says behind it (K4).
@@ -190,11 +133,11 @@ impl Client {
     pub(super) async fn after(&self, frames: &[u64]) {
         if !frames.is_empty() {
             let none_is_young = |state: &State| !frames.iter().any(|frame| state.is_pending(*frame));
-            self.until(|state| !matches!(state.standing, Standing::Closed) && none_is_young(state)).await;
+            self.until(|state| !state.closed && none_is_young(state)).await;
         }
     }
 
-    async fn until(&self, holds: impl Fn(&State) -> bool) {
+    async fn until(&self, holds: impl Fn(&Guarded<State>) -> bool) {
         loop {
             let moved = self.moved.notified();
             if holds(&self.state()) {
@@ -223,12 +166,18 @@ impl State {
     }
 }
 
-pub(super) fn abort(tasks: Vec<AbortHandle>) {
-    for task in tasks {
-        task.abort();
+impl Deref for Client {
+    type Target = ClientCore<State>;
+
+    fn deref(&self) -> &ClientCore<State> {
+        &self.core
     }
 }
 
-/// The time for the server to hear that the session is over.
-const FAREWELL: Duration = Duration::from_secs(1);
-pub(super) const EVENTS: &str = EVENT_STREAM;
+impl InFlightTasks for State {
+    type Tasks = AbortOnDrop;
+
+    fn take_tasks(&mut self) -> AbortOnDrop {
+        std::mem::take(&mut self.in_flight).into_values().filter_map(|flight| flight.task).collect()
+    }
+}

@@ -9,10 +9,10 @@ use rescind_core::{ExchangeId, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 
 use super::in_flight;
-use super::state::{Client, EVENTS};
+use super::state::Client;
 use crate::client::{EventStream, Failed, Media, Reply, media_of};
-use crate::headers::LAST_EVENT_ID;
-use crate::streamable::envelope;
+use crate::envelope::Envelope;
+use crate::headers::{EVENT_STREAM, LAST_EVENT_ID};
 
 /// A server that could not be reached so many times on end is gone.
 pub(super) const UNREACHED: usize = 3;
@@ -45,7 +45,7 @@ impl Reading {
     where
         F: Future<Output = ()>,
     {
-        let mut events = EventStream::new(body, client.settings.max_frame, &client.inbound_queue);
+        let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue);
         while let Some(event) = events.next().await {
             self.fresh = true;
             if let Some(id) = event.id.and_then(|id| HeaderValue::from_str(&id).ok()) {
@@ -56,7 +56,7 @@ impl Reading {
             }
             let is_message = event.name.as_deref().is_none_or(|name| name == "message");
             if is_message && !event.data.is_empty() {
-                self.answered |= self.awaits_answer && envelope::answers(&event.data);
+                self.answered |= self.awaits_answer && Envelope::of(&event.data).is_answer();
                 each(event.data).await;
             }
             if self.answered {
@@ -79,7 +79,7 @@ pub(super) enum Again {
 
 /// Asks for an event stream.
 pub(super) async fn get(client: &Client, last: Option<&HeaderValue>) -> Again {
-    let mut headers = client.headers(EVENTS);
+    let mut headers = client.headers(EVENT_STREAM);
     if let Some(last) = last {
         headers.insert(LAST_EVENT_ID, last.clone());
     }

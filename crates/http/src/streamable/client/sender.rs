@@ -1,37 +1,41 @@
-//! The driver's two halves of a client's session.
+//! The driver's sending half.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use rescind_core::{
     CloseReason, ExchangeEnd, ExchangeId, Lane, Outbound, Sender, TransportError, TransportErrorKind,
 };
 
 use super::in_flight;
-use super::state::{Client, EVENTS, Standing, abort};
+use super::state::Client;
 use crate::check_size::fits;
-use crate::inbound_queue::InboundReceiver;
-use crate::sync::{Handle, JoinHandle, spawn};
+use crate::client::{Farewell, send_delete};
 
 /// Bulk is taken while frames whose response has not begun hold no more than this, in bytes.
 const YOUNG: usize = 32 * 1024;
-/// Bulk is taken while no more frames than this have no response that has begun: what is ahead of a cancel, in this client
-/// and in its server, is bounded so.
+/// Bulk is taken while no more frames than this have no response that has begun: what is ahead of a cancel, in this
+/// client and in its server, is bounded so.
 const YOUNG_BULK: usize = 64;
 /// So many frames are on their way at most without a response that has begun, cancels included.
 const YOUNG_FRAMES: usize = 4096;
 
-pub(super) fn halves(client: Arc<Client>) -> (InboundReceiver, ClientSender) {
-    let receiver = InboundReceiver(Arc::clone(&client.inbound_queue));
-    (receiver, ClientSender { client, farewell: None, is_closed: false })
-}
-
 pub(super) struct ClientSender {
     client: Arc<Client>,
-    farewell: Option<JoinHandle<()>>,
+    farewell: Farewell,
     is_closed: bool,
+}
+
+impl ClientSender {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client: Arc::new(client), farewell: Farewell::default(), is_closed: false }
+    }
+
+    fn end(&mut self) {
+        self.is_closed = true;
+        self.client.close();
+    }
 }
 
 fn closed() -> TransportError {
@@ -45,7 +49,7 @@ impl Sender for ClientSender {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), TransportError>> {
         let mut state = self.client.state();
-        if self.is_closed || matches!(state.standing, Standing::Closed) {
+        if self.is_closed || state.closed {
             return Poll::Ready(Err(closed()));
         }
         let (bytes, frames) = state.pending;
@@ -70,7 +74,7 @@ impl Sender for ClientSender {
         if self.is_closed {
             return Err(closed());
         }
-        fits(&out, self.client.settings.max_frame)?;
+        fits(&out, self.client.max_frame)?;
         in_flight::start(&self.client, out);
         Ok(())
     }
@@ -91,7 +95,7 @@ impl Sender for ClientSender {
         if self.is_closed {
             return Poll::Ready(Ok(()));
         }
-        if self.farewell.is_none() {
+        if !self.farewell.is_sent() {
             let mut state = self.client.state();
             if state.pending.1 > 0 {
                 state.driver = Some(cx.waker().clone());
@@ -103,42 +107,28 @@ impl Sender for ClientSender {
                 self.end();
                 return Poll::Ready(Ok(()));
             }
-            self.farewell = Some(spawn(self.send_delete()));
         }
-        if let Some(farewell) = &mut self.farewell {
-            std::task::ready!(Pin::new(farewell).poll(cx)).ok();
-        }
-        self.end();
+        let this = &mut *self;
+        ready!(this.farewell.poll(|| this.client.delete(), cx));
+        this.end();
         Poll::Ready(Ok(()))
     }
 }
 
-impl ClientSender {
-    fn send_delete(&self) -> impl Future<Output = ()> + use<> {
-        Client::send_delete(self.client.requester.clone(), self.client.headers(EVENTS))
-    }
-
-    fn end(&mut self) {
-        self.is_closed = true;
-        self.client.close();
-    }
-}
-
 impl Drop for ClientSender {
-    /// The server hears of the end all the same, if there is a runtime to say it by: else it would wait for a client that
-    /// does not come back.
+    /// The server hears of the end all the same, if there is a runtime to say it by: else it would wait for a client
+    /// that does not come back.
     fn drop(&mut self) {
         if self.is_closed {
             return;
         }
-        let named = self.client.state().id.is_some();
-        if let (true, None, Ok(runtime)) = (named, &self.farewell, Handle::try_current()) {
+        if let Some(runtime) = self.farewell.unsent().filter(|_| self.client.state().id.is_some()) {
             // Before the streams end: the end of a session is another thing than the loss of its streams.
-            let farewell = self.send_delete();
+            let (requester, headers) = self.client.delete();
             let tasks = self.client.take_tasks();
             runtime.spawn(async move {
-                farewell.await;
-                abort(tasks);
+                send_delete(requester, headers).await;
+                drop(tasks);
             });
         }
         self.end();

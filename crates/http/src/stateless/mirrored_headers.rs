@@ -1,4 +1,4 @@
-//! What a body says of itself, and what its headers must say too (N2).
+//! The headers that repeat a part of a body (N2): made for a message by a client, held against it by a server.
 
 use std::borrow::Cow;
 
@@ -6,21 +6,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use rescind_core::RequestId;
-use serde::{Deserialize, Deserializer, Serialize};
+use rescind_core::members::{Shape, shape, string};
+use rescind_core::{MirroredBodies, RequestId};
+use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::mirror::Mirrors;
-use crate::envelope::{is_object, object};
+use crate::envelope::{Envelope, NotRead, once};
 use crate::headers::{MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::server::{ReplyBody, reply};
 
-/// The version this binding is about, as a first guess where a body names none.
-pub(super) const VERSION: &str = "2026-07-28";
-
-const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const META: &str = "_meta";
+const ARGUMENTS: &str = "arguments";
 
 /// Not JSON; no message; params; headers and body differ; version.
 const PARSE_ERROR: i32 = -32700;
@@ -68,103 +66,64 @@ impl Unfit<'_> {
     }
 }
 
-/// The few members this binding must know, borrowed.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Envelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<Cow<'a, str>>,
-    /// `null` too is there, and is no id.
-    #[serde(borrow, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
+/// A message, and the members that its headers repeat.
+pub(super) struct Message<'a> {
+    envelope: Envelope<'a>,
+    bodies: &'static MirroredBodies,
     method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    /// Of the params, read once: they may be long.
-    #[serde(skip)]
-    said: Params<'a>,
-    /// Of their `_meta`.
-    #[serde(skip)]
-    meta: MetaMember<'a>,
-}
-
-fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
-    <&RawValue>::deserialize(from).map(Some)
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Params<'a> {
-    #[serde(borrow, rename = "_meta")]
-    meta: Option<&'a RawValue>,
-    #[serde(borrow)]
-    name: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    uri: Option<Cow<'a, str>>,
-    #[serde(borrow, rename = "taskId")]
-    task_id: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct MetaMember<'a> {
-    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
-    version: Option<Cow<'a, str>>,
-    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
-    capabilities: Option<&'a RawValue>,
-}
-
-impl<'a> Envelope<'a> {
-    /// Reads a message. What cannot be read as one is refused here, as its headers could not be held against it.
-    pub(super) fn read(body: &'a [u8]) -> Result<Self, Unfit<'a>> {
-        let is_no_message = match serde_json::from_slice(body) {
-            Ok(envelope) if is_object(body) => return Ok(Self::with_params(envelope)),
-            Ok(Self { .. }) => true,
-            Err(error) => error.is_data(),
-        };
-        let (code, message) = if is_no_message {
-            (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
-        } else {
-            (PARSE_ERROR, "Invalid message: the body is not JSON")
-        };
-        Err(unfit(None, code, message))
-    }
-
-    fn with_params(mut self) -> Self {
-        let read = self.params.and_then(|params| object(params.get().as_bytes()));
-        self.said = read.unwrap_or_default();
-        let read = self.said.meta.and_then(|meta| object(meta.get().as_bytes()));
-        self.meta = read.unwrap_or_default();
-        self
-    }
-
     /// What the message names, if its method is one whose messages do.
-    fn name(&self) -> Option<Cow<'a, str>> {
-        match self.method.as_deref()? {
-            "tools/call" | "prompts/get" => self.said.name.clone(),
-            "resources/read" => self.said.uri.clone(),
-            // "Tasks": `params.taskId`.
-            method if method.starts_with("tasks/") => self.said.task_id.clone(),
-            _ => None,
-        }
+    name: Option<&'a RawValue>,
+    /// The revision the message says it is of.
+    revision: Option<Cow<'a, str>>,
+    has_capabilities: bool,
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message. What cannot be read as one is refused here, as its headers could not be held against it.
+    pub(super) fn read(body: &'a [u8], bodies: &'static MirroredBodies) -> Result<Self, Unfit<'a>> {
+        let envelope = Envelope::read(body).map_err(|why| {
+            let (code, message) = match why {
+                NotRead::Empty | NotRead::NotUtf8 | NotRead::NotJson => {
+                    (PARSE_ERROR, "Invalid message: the body is not JSON")
+                }
+                NotRead::NotAnObject | NotRead::Batch => {
+                    (INVALID_REQUEST, "Invalid message: a POST carries one request or one notification")
+                }
+            };
+            unfit(None, code, message)
+        })?;
+        Ok(Self::of(envelope, bodies))
+    }
+
+    pub(super) fn of(envelope: Envelope<'a>, bodies: &'static MirroredBodies) -> Self {
+        let method = envelope.method();
+        let is_of = |of: &str| {
+            method
+                .as_deref()
+                .is_some_and(|method| method == of || (of.ends_with('/') && method.starts_with(of)))
+        };
+        let member = bodies.names.iter().find(|(of, _)| is_of(of)).map_or(META, |(_, member)| member);
+        let [meta, name] = if member == META {
+            [once(envelope.params, [META])[0], None]
+        } else {
+            once(envelope.params, [META, member])
+        };
+        let [revision, capabilities] = once(meta, [bodies.revision_member, bodies.capabilities_member]);
+        let revision = revision.and_then(string);
+        Self { envelope, bodies, method, name, revision, has_capabilities: capabilities.is_some() }
     }
 
     /// The tool a message calls and with what, if headers mirror any of that tool's arguments.
     fn mirrored_call(&self, mirrors: &Mirrors) -> Option<(Cow<'a, str>, Value)> {
-        self.method.as_deref().filter(|method| *method == "tools/call")?;
-        let tool = self.said.name.clone().filter(|tool| mirrors.of(tool))?;
-        let arguments = self.said.arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
+        self.method.as_deref().filter(|method| *method == self.bodies.tool_call)?;
+        let tool = self.name.and_then(string).filter(|tool| mirrors.of(tool))?;
+        let [arguments] = once(self.envelope.params, [ARGUMENTS]);
+        let arguments = arguments.and_then(|arguments| serde_json::from_str(arguments.get()).ok());
         Some((tool, arguments.unwrap_or_default()))
     }
 
-    /// The revision the message says it is of.
-    pub(super) fn version(&self) -> Option<Cow<'a, str>> {
-        self.meta.version.clone()
+    pub(super) const fn names_a_revision(&self) -> bool {
+        self.revision.is_some()
     }
 
     /// Holds the headers against the message, in the order in which clients are told: no version, no metadata, a
@@ -182,27 +141,26 @@ impl<'a> Envelope<'a> {
                 "Invalid message: a client posts requests and notifications",
             ));
         };
-        let is_id = self.id.is_none_or(|id| RequestId::from_json(id.get()).is_ok());
-        let has_params = self.params.is_none_or(|params| params.get().starts_with(['{', '[']));
-        if self.jsonrpc.as_deref() != Some("2.0") || !is_id || !has_params {
+        let id = self.envelope.id;
+        let is_id = id.is_none_or(|id| RequestId::from_json(id.get()).is_ok());
+        let has_params = self.envelope.params.is_none_or(|params| shape(params.get()) != Shape::Other);
+        let is_two = self.envelope.jsonrpc.and_then(string).is_some_and(|version| version == "2.0");
+        if !is_two || !is_id || !has_params {
             return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
         }
-        let kind = if self.id.is_some() { Kind::Request } else { Kind::Notification };
-        let mismatch = |what: String| unfit(self.id, HEADER_MISMATCH, what);
+        let kind = if id.is_some() { Kind::Request } else { Kind::Notification };
+        let mismatch = |what: String| unfit(id, HEADER_MISMATCH, what);
         let version = single(headers, &MCP_PROTOCOL_VERSION).map_err(mismatch)?;
-        let meta = &self.meta;
-        if kind == Kind::Request {
+        let MirroredBodies { revision_member, capabilities_member, .. } = self.bodies;
+        let parts =
+            [(*revision_member, self.revision.is_some()), (*capabilities_member, self.has_capabilities)];
+        if kind == Kind::Request && parts.iter().any(|(_, is_there)| !is_there) {
             let missing: Vec<&str> =
-                [(META_VERSION, meta.version.is_none()), (META_CAPABILITIES, meta.capabilities.is_none())]
-                    .into_iter()
-                    .filter_map(|(name, missing)| missing.then_some(name))
-                    .collect();
-            if !missing.is_empty() {
-                let message = format!("Invalid params: _meta lacks {}", missing.join(" and "));
-                return Err(unfit(self.id, INVALID_PARAMS, message));
-            }
+                parts.iter().filter(|(_, is_there)| !is_there).map(|(name, _)| *name).collect();
+            let message = format!("Invalid params: _meta lacks {}", missing.join(" and "));
+            return Err(unfit(id, INVALID_PARAMS, message));
         }
-        if meta.version.as_deref().is_some_and(|told| told != version) {
+        if self.revision.as_deref().is_some_and(|told| told != version) {
             return Err(mismatch(format!("Header mismatch: {MCP_PROTOCOL_VERSION} differs from _meta")));
         }
         // The document asks for these two on requests, and leaves open what a notification has; what is there must fit.
@@ -210,9 +168,9 @@ impl<'a> Envelope<'a> {
         if is_asked(&MCP_METHOD) && single(headers, &MCP_METHOD).map_err(mismatch)? != method {
             return Err(mismatch(format!("Header mismatch: {MCP_METHOD} differs from the body's method")));
         }
-        if let Some(name) = self.name().filter(|_| is_asked(&MCP_NAME)) {
+        if let Some(name) = self.name.filter(|_| is_asked(&MCP_NAME)) {
             let told = single(headers, &MCP_NAME).map_err(mismatch)?;
-            if decode(told).as_deref() != Some(&*name) {
+            if string(name).is_none_or(|name| decode(told).is_none_or(|told| told != name)) {
                 return Err(mismatch(format!(
                     "Header mismatch: {MCP_NAME} differs from what the body names"
                 )));
@@ -224,7 +182,7 @@ impl<'a> Envelope<'a> {
         if versions.iter().any(|served| served == version) {
             return Ok(kind);
         }
-        let mut refused = unfit(self.id, UNSUPPORTED_VERSION, "Unsupported protocol version");
+        let mut refused = unfit(id, UNSUPPORTED_VERSION, "Unsupported protocol version");
         refused.error.data = Some(Versions { supported: versions, requested: version });
         Err(refused)
     }
@@ -237,16 +195,19 @@ impl<'a> Envelope<'a> {
                 values.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&encode(&value)).ok()?))),
             );
         }
-        let version = match self.version() {
-            Some(version) if version != VERSION => HeaderValue::from_str(&version).ok(),
-            Some(_) | None => Some(HeaderValue::from_static(VERSION)),
+        let version = match self.revision.as_deref() {
+            Some(version) if version != self.bodies.revision => HeaderValue::from_str(version).ok(),
+            Some(_) | None => Some(HeaderValue::from_static(self.bodies.revision)),
         };
         // One that no header can hold is left out: a notification needs none.
         let method = self.method.as_deref().filter(|method| is_plain(method));
         let values = [
             (MCP_PROTOCOL_VERSION, version),
             (MCP_METHOD, method.and_then(|method| HeaderValue::from_str(method).ok())),
-            (MCP_NAME, self.name().and_then(|name| HeaderValue::from_str(&encode(&name)).ok())),
+            (
+                MCP_NAME,
+                self.name.and_then(string).and_then(|name| HeaderValue::from_str(&encode(&name)).ok()),
+            ),
         ];
         for (name, value) in values {
             if let Some(value) = value {
@@ -258,17 +219,12 @@ impl<'a> Envelope<'a> {
 
 /// The status of an answer that comes before any event: errors that the documents give one of their own.
 pub(super) fn status_of(answer: &[u8]) -> StatusCode {
-    #[derive(Deserialize)]
-    struct Code {
-        code: i32,
-    }
     // Most answers have none, and are not read for it: its name would stand there, or an escape.
     if memchr::memmem::find(answer, b"error").is_none() && memchr::memchr(b'\\', answer).is_none() {
         return StatusCode::OK;
     }
-    let envelope: Envelope<'_> = object(answer).unwrap_or_default();
-    let code = envelope.error.and_then(|error| object::<Code>(error.get().as_bytes()));
-    match code.map(|Code { code }| code) {
+    let [code] = once(Envelope::of(answer).error, ["code"]);
+    match code.and_then(|code| code.get().parse().ok()) {
         Some(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
         Some(HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION) => StatusCode::BAD_REQUEST,
         Some(_) | None => StatusCode::OK,
@@ -318,13 +274,15 @@ pub(super) fn encode(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rescind_core::MCP_2026_BODIES;
+
     use super::*;
 
     #[test]
     fn a_method_that_no_header_can_hold_has_none() {
         for (method, told) in [("notifications/x", true), ("toolsџall", false), (" padded", false)] {
             let message = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
-            let envelope: Envelope<'_> = object(message.as_bytes()).unwrap();
+            let envelope = Message::read(message.as_bytes(), &MCP_2026_BODIES).unwrap();
             let mut headers = HeaderMap::new();
             envelope.headers(&mut headers, &Mirrors::default());
             assert_eq!(headers.contains_key(&MCP_METHOD), told, "{method:?}");
@@ -353,7 +311,7 @@ mod tests {
     fn the_headers_made_for_a_message_are_the_ones_asked_of_it() {
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"file:///ä","_meta":{
             "io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
-        let envelope = Envelope::read(body.as_bytes()).unwrap();
+        let envelope = Message::read(body.as_bytes(), &MCP_2026_BODIES).unwrap();
         let mut headers = HeaderMap::new();
         envelope.headers(&mut headers, &Mirrors::default());
         let versions = ["2026-07-28".to_owned()];
@@ -364,13 +322,15 @@ mod tests {
 
     #[test]
     fn an_array_is_no_message_whatever_its_elements() {
-        let told = |body: &str| Envelope::read(body.as_bytes()).map_err(|unfit| unfit.error.code).err();
+        let told = |body: &str| {
+            Message::read(body.as_bytes(), &MCP_2026_BODIES).map_err(|unfit| unfit.error.code).err()
+        };
         assert_eq!(told(r#"["2.0",1,"ping",{}]"#), Some(INVALID_REQUEST));
         assert_eq!(told(r#"[{"jsonrpc":"2.0"}]"#), Some(INVALID_REQUEST));
         assert_eq!(told(r#"["2.0",1"#), Some(PARSE_ERROR));
         assert_eq!(told(r#" {"jsonrpc":"2.0"}"#), None);
         let meta = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":["2026-07-28",{}]}}"#;
-        assert_eq!(Envelope::read(meta.as_bytes()).unwrap().version(), None);
+        assert!(!Message::read(meta.as_bytes(), &MCP_2026_BODIES).unwrap().names_a_revision());
     }
 
     #[test]

@@ -1,0 +1,63 @@
+//! The head of an HTTP request, as the checks of [`origin`](super::origin) and the auth hook read it: one reading for
+//! HTTP and for the request that opens a WebSocket.
+
+use std::net::IpAddr;
+
+use http::header::{HOST, HeaderValue, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, Request, Uri};
+
+use super::{
+    AuthRequest, HostPolicy, HostRefusal, OriginPolicy, OriginRefused, PeerCertificates, RequestHost,
+};
+use crate::clients::PeerAddress;
+
+impl HostPolicy {
+    /// [`check`](Self::check) of a request's target and `Host` headers.
+    ///
+    /// # Errors
+    /// The host is refused, and why.
+    pub fn check_head<'a>(
+        &self,
+        target: &'a Uri,
+        headers: &'a HeaderMap,
+    ) -> Result<RequestHost<'a>, HostRefusal> {
+        let hosts = headers.get_all(HOST).into_iter().map(HeaderValue::as_bytes);
+        self.check(target.authority().map(Authority::as_str), hosts)
+    }
+}
+
+impl OriginPolicy {
+    /// [`check`](Self::check) of a request's `Origin` headers.
+    ///
+    /// # Errors
+    /// The origin is refused.
+    pub fn check_head<'a>(
+        &self,
+        headers: &'a HeaderMap,
+        host: &RequestHost<'_>,
+    ) -> Result<Option<&'a str>, OriginRefused> {
+        self.check(headers.get_all(ORIGIN).into_iter().map(HeaderValue::as_bytes), host)
+    }
+}
+
+impl PeerAddress {
+    /// The address among a request's extensions.
+    pub fn of<B>(request: &Request<B>) -> Option<IpAddr> {
+        request.extensions().get::<Self>().map(|from| from.0)
+    }
+}
+
+impl AuthRequest {
+    /// A request's head, with the [`PeerAddress`] and the [`PeerCertificates`] among its extensions.
+    pub fn of<B>(request: &Request<B>) -> Self {
+        let uri = request.uri();
+        let certificates = request.extensions().get::<PeerCertificates>().cloned().unwrap_or_default();
+        let asked = Self::new(request.method().as_str(), uri.path())
+            .with_query(uri.query())
+            .with_address(PeerAddress::of(request))
+            .with_certificates(certificates);
+        let headers = request.headers().iter();
+        headers.fold(asked, |asked, (name, value)| asked.with_header(name.as_str(), value.as_bytes()))
+    }
+}

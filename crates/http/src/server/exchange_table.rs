@@ -1,0 +1,471 @@
+//! The exchanges of a link, behind one lock: the response to each POST, the event stream that it may become, and how
+//! both end.
+//!
+//! - C1 An exchange is answered once: by its response, or on its stream.
+//! - C2 A stream that loses its reader before its end is reported as closed, one that gets a reader again as resumed, both under
+//!   the lock. In another order, a stream that is read would count as lost.
+//! - C3 What is held is bounded: for streams that are read by [`has_room`](ExchangeTable::has_room), for the others by the settings of
+//!   the mailbox, and what was answered and may be asked for again by the settings of the resume buffer.
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::StatusCode;
+use rescind_core::{
+    ExchangeEnd, ExchangeId, FrameKind, Outbound, RejectReason, TransportError, TransportErrorKind,
+    TransportEvent,
+};
+
+use super::Settings;
+use super::json_or_event_stream::{Progress, Response, ResponseKind};
+use super::replay_buffer::{ReplayBuffer, Retention};
+use crate::inbound_queue::NotTaken;
+use crate::int_map::Numbered;
+use crate::sync::{Mutex, MutexGuard};
+use crate::wake_list::WakeList;
+
+/// The stream that no request of the peer opened.
+pub(crate) const OWN: u64 = 0;
+/// So many streams that have ended are kept for a client that lost their end.
+const ENDED: usize = 16;
+
+/// How the exchanges of one binding differ from those of another.
+pub(crate) struct ExchangeRules {
+    /// Exchanges at a time, those without a reader included.
+    pub(crate) most: usize,
+    /// Data frames are taken while no more than this waits on streams that are read, in bytes.
+    pub(crate) room: usize,
+    /// A stream that lost its reader is kept for a client that comes back. If not, it holds back no data frames: its
+    /// notifications are dropped.
+    pub(crate) resumable: bool,
+    /// A request that must not be answered gets an event stream that ends.
+    pub(crate) silence_is_a_stream: bool,
+    /// The status of an answer; of a refusal by its reason.
+    pub(crate) status: fn(Option<RejectReason>, &[u8]) -> StatusCode,
+}
+
+impl ExchangeRules {
+    /// What an answer counts until its response is taken, in bytes. Where clients share the room, it counts as a stream
+    /// does.
+    fn counted(&self, answer: &Bytes) -> usize {
+        if self.resumable { 0 } else { answer.len() }
+    }
+}
+
+/// The table behind its lock. Nothing is woken, sent or dropped under it that could take it again.
+pub(crate) struct Exchanges<X>(Mutex<ExchangeTable<X>>);
+
+/// `X` is what a binding keeps for each exchange.
+pub(crate) struct ExchangeTable<X> {
+    rules: &'static ExchangeRules,
+    /// Boxed: the map keeps its room for a few when they have gone.
+    pub(crate) open: Numbered<Box<Exchange<X>>>,
+    /// The stream of the link itself, if it has one.
+    pub(crate) own: Option<ReplayBuffer>,
+    ended: VecDeque<(u64, ReplayBuffer)>,
+    next: u64,
+    /// Waiting bytes of the streams that are read.
+    held: usize,
+    /// The driver waits for room, or for the end.
+    pub(crate) driver: Option<Waker>,
+    pub(crate) closed: bool,
+}
+
+pub(crate) struct Exchange<X> {
+    pub(crate) response: Response,
+    progress: Progress,
+    pub(crate) buffer: ReplayBuffer,
+    reason: Option<RejectReason>,
+    pub(crate) extra: X,
+}
+
+impl<X> Exchange<X> {
+    /// What its client has not taken yet, in bytes.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let answer = match &self.response {
+            Response::Decided(ResponseKind::Json(_, body)) => body.len(),
+            Response::Decided(_) | Response::Undecided(_) | Response::Sent | Response::Gone => 0,
+        };
+        answer + self.buffer.waiting().1
+    }
+}
+
+impl<X> Exchanges<X> {
+    pub(crate) fn new(rules: &'static ExchangeRules, own: Option<ReplayBuffer>) -> Self {
+        Self(Mutex::new(ExchangeTable {
+            rules,
+            open: Numbered::default(),
+            own,
+            ended: VecDeque::new(),
+            next: OWN + 1,
+            held: 0,
+            driver: None,
+            closed: false,
+        }))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ExchangeTable<X>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One step under the lock; wakers are called after it.
+    pub(crate) fn step<T>(&self, step: impl FnOnce(&mut ExchangeTable<X>, &mut WakeList) -> T) -> T {
+        let mut wakes = WakeList::default();
+        let result = {
+            let mut table = self.lock();
+            let result = step(&mut table, &mut wakes);
+            if table.held <= table.rules.room || table.closed {
+                wakes.add(table.driver.take());
+            }
+            result
+        };
+        wakes.wake();
+        result
+    }
+}
+
+// What the client does.
+impl<X> ExchangeTable<X> {
+    /// A new exchange, with the reader of its stream.
+    pub(crate) fn begin_post(&mut self, kept: Retention, extra: X) -> Result<(ExchangeId, u64), NotTaken> {
+        if self.closed {
+            return Err(NotTaken::Closed);
+        }
+        if self.open.len() >= self.rules.most {
+            return Err(NotTaken::Full);
+        }
+        let stream = self.next;
+        self.next += 1;
+        let mut buffer = ReplayBuffer::new(stream, kept);
+        let (token, _) = buffer.attach();
+        let exchange = Exchange {
+            response: Response::Undecided(None),
+            progress: Progress::default(),
+            buffer,
+            reason: None,
+            extra,
+        };
+        self.open.insert(stream, Box::new(exchange));
+        Ok((ExchangeId(stream), token))
+    }
+
+    /// Waits for what a POST is answered with.
+    pub(crate) fn poll_response(
+        &mut self,
+        exchange: ExchangeId,
+        wakes: &mut WakeList,
+        cx: &mut Context<'_>,
+    ) -> Poll<ResponseKind> {
+        let Some(open) = self.open.get_mut(&exchange.0) else { return Poll::Ready(ResponseKind::Ended) };
+        let polled = open.response.poll(cx);
+        if let Poll::Ready(ResponseKind::Json(_, body)) = &polled {
+            self.held -= self.rules.counted(body);
+        }
+        if let Poll::Ready(kind) = &polled {
+            if !matches!(kind, ResponseKind::EventStream) {
+                self.open.remove(&exchange.0);
+            }
+            wakes.add(self.driver.take());
+        }
+        polled
+    }
+
+    /// Waits until a request has come that far, or its response is decided.
+    pub(crate) fn poll_progress(
+        &mut self,
+        exchange: ExchangeId,
+        progress: Progress,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        match self.open.get_mut(&exchange.0).filter(|open| open.progress < progress) {
+            Some(open) => open.response.poll_decided(cx),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// The response to a POST becomes an event stream now, if nothing is decided yet.
+    pub(crate) fn open_stream(&mut self, exchange: ExchangeId, wakes: &mut WakeList) {
+        if let Some(open) = self.open.get_mut(&exchange.0) {
+            wakes.add(open.response.decide(ResponseKind::EventStream));
+        }
+    }
+
+    /// The next event of a stream.
+    pub(crate) fn poll_event(
+        &mut self,
+        stream: u64,
+        token: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Bytes>> {
+        let Some(held) = self.held_of(stream) else { return Poll::Ready(None) };
+        let Some(buffer) = self.buffer(stream) else { return Poll::Ready(None) };
+        let event = buffer.poll_next(token, cx);
+        self.update_held(stream, held);
+        event
+    }
+
+    /// A response is gone, or the future of one. The driver has to hear of what is returned, under the same lock.
+    pub(crate) fn left(
+        &mut self,
+        stream: u64,
+        token: u64,
+        settings: &Settings,
+        wakes: &mut WakeList,
+    ) -> Option<TransportEvent> {
+        let held = self.held_of(stream)?;
+        let buffer = self.buffer(stream)?;
+        if !buffer.detach(token) {
+            return None;
+        }
+        self.update_held(stream, held);
+        wakes.add(self.driver.take());
+        self.lost(stream, settings)
+    }
+
+    /// Takes the reader of a stream away, as if it had left.
+    pub(crate) fn cut(
+        &mut self,
+        stream: u64,
+        settings: &Settings,
+        wakes: &mut WakeList,
+    ) -> Option<TransportEvent> {
+        let held = self.held_of(stream)?;
+        wakes.add(self.buffer(stream)?.cut());
+        self.update_held(stream, held);
+        self.lost(stream, settings)
+    }
+
+    /// A stream has no reader any more.
+    fn lost(&mut self, stream: u64, settings: &Settings) -> Option<TransportEvent> {
+        let open = self.open.get_mut(&stream)?;
+        match open.response {
+            Response::Undecided(_) | Response::Decided(ResponseKind::EventStream) => {
+                open.response = Response::Gone;
+            }
+            // It is answered, and nobody is there to take the answer: the driver is done with it.
+            Response::Decided(ref kind) => {
+                if let ResponseKind::Json(_, body) = kind {
+                    self.held -= self.rules.counted(body);
+                }
+                self.open.remove(&stream);
+                return None;
+            }
+            Response::Sent if !self.rules.resumable => open.response = Response::Gone,
+            Response::Sent | Response::Gone => {}
+        }
+        if open.buffer.is_ended() {
+            self.retire(stream, settings);
+            return None;
+        }
+        if !self.rules.resumable {
+            open.buffer.discard();
+        }
+        Some(TransportEvent::ExchangeClosed { exchange: ExchangeId(stream) })
+    }
+
+    /// A reader for a stream. The one before it, if any, ends.
+    pub(crate) fn attach(&mut self, stream: u64, wakes: &mut WakeList) -> u64 {
+        let before = self.held_of(stream).unwrap_or(0);
+        let Some(buffer) = self.buffer(stream) else { return 0 };
+        let (token, displaced) = buffer.attach();
+        wakes.add(displaced);
+        self.update_held(stream, before);
+        token
+    }
+}
+
+// What the driver does.
+impl<X> ExchangeTable<X> {
+    /// Whether a data frame may be put in. If not, the driver is woken once it may.
+    pub(crate) fn has_room(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.closed || self.held <= self.rules.room {
+            return true;
+        }
+        self.driver = Some(cx.waker().clone());
+        false
+    }
+
+    /// The request on an exchange has come that far.
+    pub(crate) fn note_progress(&mut self, exchange: ExchangeId, progress: Progress, wakes: &mut WakeList) {
+        if let Some(open) = self.open.get_mut(&exchange.0) {
+            open.progress = open.progress.max(progress);
+            wakes.add(open.response.waker());
+        }
+    }
+
+    pub(crate) fn note_rejection(&mut self, exchange: ExchangeId, reason: RejectReason) {
+        if let Some(open) = self.open.get_mut(&exchange.0) {
+            open.reason = Some(reason);
+        }
+    }
+
+    /// Takes a frame for a stream.
+    pub(crate) fn send(
+        &mut self,
+        stream: u64,
+        out: Outbound,
+        settings: &Settings,
+        wakes: &mut WakeList,
+    ) -> Result<(), TransportError> {
+        let Some(open) = self.open.get_mut(&stream) else { return self.put(stream, out, settings, wakes) };
+        match (&open.response, out.last) {
+            (Response::Undecided(_), true) => {
+                let status = (self.rules.status)(open.reason, &out.body);
+                self.held += self.rules.counted(&out.body);
+                wakes.add(open.buffer.end());
+                wakes.add(open.response.decide(ResponseKind::Json(status, out.body)));
+                return Ok(());
+            }
+            (Response::Gone, true) => {
+                self.open.remove(&stream);
+                return Ok(());
+            }
+            (Response::Gone, false) if !self.rules.resumable => return Ok(()),
+            (Response::Undecided(_), false) => wakes.add(open.response.decide(ResponseKind::EventStream)),
+            (Response::Decided(_) | Response::Sent | Response::Gone, _) => {}
+        }
+        let last = out.last;
+        let done = self.put(stream, out, settings, wakes);
+        if last {
+            self.end(stream, settings, wakes);
+        }
+        done
+    }
+
+    /// Ends an exchange without a frame.
+    pub(crate) fn finish(
+        &mut self,
+        exchange: ExchangeId,
+        how: ExchangeEnd,
+        settings: &Settings,
+        wakes: &mut WakeList,
+    ) {
+        let Some(open) = self.open.get_mut(&exchange.0) else { return };
+        match (&open.response, how) {
+            (Response::Undecided(_), ExchangeEnd::Refused) => {
+                let status = match (self.rules.status)(open.reason, &[]) {
+                    StatusCode::OK => StatusCode::BAD_REQUEST,
+                    status => status,
+                };
+                wakes.add(open.response.decide(ResponseKind::Refused(status)));
+            }
+            (Response::Undecided(_), ExchangeEnd::Silent) if self.rules.silence_is_a_stream => {
+                wakes.add(open.response.decide(ResponseKind::EventStream));
+                self.end(exchange.0, settings, wakes);
+            }
+            (Response::Undecided(_), ExchangeEnd::Accepted | ExchangeEnd::Silent) => {
+                wakes.add(open.response.decide(ResponseKind::Accepted));
+            }
+            (Response::Gone, _) => {
+                self.open.remove(&exchange.0);
+            }
+            (Response::Decided(_) | Response::Sent, _) => self.end(exchange.0, settings, wakes),
+        }
+    }
+
+    /// Ends every stream behind what waits, and what is not decided.
+    pub(crate) fn close(&mut self, wakes: &mut WakeList) {
+        self.closed = true;
+        wakes.add(self.own.as_mut().and_then(ReplayBuffer::end));
+        for open in self.open.values_mut() {
+            wakes.add(open.response.decide(ResponseKind::Ended));
+            wakes.add(open.buffer.end());
+        }
+    }
+
+    fn put(
+        &mut self,
+        stream: u64,
+        out: Outbound,
+        settings: &Settings,
+        wakes: &mut WakeList,
+    ) -> Result<(), TransportError> {
+        let (messages, bytes) = settings.mailbox;
+        let before = self.held_of(stream).unwrap_or(0);
+        let resumable = self.rules.resumable;
+        let Some(buffer) = self.buffer(stream) else { return Ok(()) };
+        let droppable = out.head.kind == FrameKind::Notification;
+        let over = |buffer: &ReplayBuffer| {
+            let waiting = buffer.waiting();
+            waiting.0 >= messages || waiting.1.saturating_add(out.body.len()) > bytes
+        };
+        // A stream that is read holds data frames back, unless it may not hold back those of others.
+        if !buffer.has_reader() || !resumable {
+            while over(buffer) && buffer.drop_oldest() {
+                settings.counts.notification_dropped();
+                tracing::debug!(stream, "a notification was dropped: nobody reads its stream");
+            }
+            if over(buffer) && buffer.waiting().0 > 0 {
+                match out.head.kind {
+                    FrameKind::Notification => {
+                        settings.counts.notification_dropped();
+                        return Ok(());
+                    }
+                    FrameKind::Request | FrameKind::Cancel => return Err(unread(out.exchange)),
+                    FrameKind::Answer => {}
+                }
+            }
+        }
+        wakes.add(buffer.push(out.body, droppable));
+        self.update_held(stream, before);
+        Ok(())
+    }
+
+    /// Nothing more comes on a stream. Without a reader it waits among the ended for one that comes back.
+    fn end(&mut self, stream: u64, settings: &Settings, wakes: &mut WakeList) {
+        let Some(open) = self.open.get_mut(&stream) else { return };
+        wakes.add(open.buffer.end());
+        if !open.buffer.has_reader() {
+            self.retire(stream, settings);
+        }
+    }
+
+    fn retire(&mut self, stream: u64, settings: &Settings) {
+        let Some(open) = self.open.remove(&stream) else { return };
+        if !open.buffer.was_begun() {
+            return;
+        }
+        self.ended.push_back((stream, open.buffer));
+        let size = |ended: &VecDeque<(u64, ReplayBuffer)>| -> usize {
+            ended.iter().map(|(_, buffer)| buffer.waiting().1 + buffer.kept_bytes()).sum()
+        };
+        while self.ended.len() > 1 && (self.ended.len() > ENDED || size(&self.ended) > settings.mailbox.1) {
+            self.ended.pop_front();
+        }
+    }
+}
+
+// What is held.
+impl<X> ExchangeTable<X> {
+    pub(crate) fn buffer(&mut self, stream: u64) -> Option<&mut ReplayBuffer> {
+        if stream == OWN {
+            return self.own.as_mut();
+        }
+        if let Some(open) = self.open.get_mut(&stream) {
+            return Some(&mut open.buffer);
+        }
+        self.ended.iter_mut().find(|(number, _)| *number == stream).map(|(_, buffer)| buffer)
+    }
+
+    pub(crate) fn held_of(&mut self, stream: u64) -> Option<usize> {
+        self.buffer(stream).map(|buffer| if buffer.has_reader() { buffer.waiting().1 } else { 0 })
+    }
+
+    /// Counts what a step has changed: `before` is what was held for the stream.
+    pub(crate) fn update_held(&mut self, stream: u64, before: usize) {
+        let after = self.held_of(stream).unwrap_or(0);
+        self.held = self.held.saturating_sub(before).saturating_add(after);
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn held(&self) -> usize {
+        self.held
+    }
+}
+
+fn unread(exchange: ExchangeId) -> TransportError {
+    let text = "the client reads no event stream, and what waits for it is at its bound";
+    TransportError { exchange: Some(exchange), ..TransportError::new(TransportErrorKind::TooLarge, text) }
+}

@@ -1,0 +1,145 @@
+//! What the response to a POST is, and when that is decided: JSON, an event stream, or a status without a message.
+//!
+//! The driver decides it: by an answer (JSON), by a message before the answer (an event stream), or by an end without
+//! one. If it has decided nothing after a while, the response to a request becomes an event stream, so that its client
+//! knows that it has arrived.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use crate::shared_delay::SharedDelay;
+
+/// The default of `stream_after`, for a handler that runs without awaiting anything, and for a request that is queued.
+const STREAM_AFTER: Duration = Duration::from_millis(10);
+/// The default for a handler that awaits something. Not zero: many handlers await for less than this, and a response in
+/// one piece costs less.
+const STREAM_AFTER_WAIT: Duration = Duration::from_millis(1);
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Progress {
+    /// Its handler does not run yet.
+    #[default]
+    Queued,
+    /// Its handler runs.
+    Started,
+    /// Its handler awaits something.
+    Waiting,
+}
+
+/// The time after which the response to a request becomes an event stream.
+pub(crate) struct StreamDelay {
+    delay: Arc<SharedDelay>,
+    /// For a handler that awaits something. `None`: the time is set, and it is the same for every handler.
+    waiting: Option<Arc<SharedDelay>>,
+}
+
+impl StreamDelay {
+    /// `None`: the defaults.
+    pub(crate) fn new(set: Option<Duration>) -> Self {
+        let waiting = set.is_none().then(|| SharedDelay::new(STREAM_AFTER_WAIT));
+        Self { delay: SharedDelay::new(set.unwrap_or(STREAM_AFTER)), waiting }
+    }
+
+    /// Waits until the response becomes an event stream. `awaits` waits until the handler awaits something.
+    pub(crate) async fn over(&self, awaits: impl Future<Output = ()>) {
+        let Some(waiting) = &self.waiting else { return self.delay.over().await };
+        tokio::select! {
+            biased;
+            () = awaits => waiting.over().await,
+            () = self.delay.over() => {}
+        }
+    }
+}
+
+/// What a POST is answered with.
+#[derive(Debug)]
+pub(crate) enum ResponseKind {
+    /// One message, as JSON.
+    Json(StatusCode, Bytes),
+    /// An event stream.
+    EventStream,
+    /// 202: its message needs no answer.
+    Accepted,
+    /// This status, without a message: the protocol has none for it.
+    Refused(StatusCode),
+    /// The link has ended.
+    Ended,
+}
+
+/// The response to one POST.
+#[derive(Debug)]
+pub(crate) enum Response {
+    /// Nothing is decided. The POST waits.
+    Undecided(Option<Waker>),
+    /// Decided, and not taken yet.
+    Decided(ResponseKind),
+    /// Its head is sent.
+    Sent,
+    /// The client left before the head.
+    Gone,
+}
+
+impl Response {
+    /// Decides what it is, if nothing is decided yet.
+    pub(crate) fn decide(&mut self, kind: ResponseKind) -> Option<Waker> {
+        if !self.is_undecided() {
+            return None;
+        }
+        let waker = self.waker();
+        *self = Self::Decided(kind);
+        waker
+    }
+
+    /// Waits until it is decided.
+    pub(crate) fn poll_decided(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self::Undecided(waker) = self else { return Poll::Ready(()) };
+        *waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Who waits.
+    pub(crate) fn waker(&mut self) -> Option<Waker> {
+        if let Self::Undecided(waker) = self { waker.take() } else { None }
+    }
+
+    pub(crate) const fn is_undecided(&self) -> bool {
+        matches!(self, Self::Undecided(_))
+    }
+
+    /// Waits until it is decided, and takes that.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ResponseKind> {
+        ready!(self.poll_decided(cx));
+        match self {
+            Self::Decided(_) => match std::mem::replace(self, Self::Sent) {
+                Self::Decided(kind) => Poll::Ready(kind),
+                Self::Undecided(_) | Self::Sent | Self::Gone => Poll::Ready(ResponseKind::Ended),
+            },
+            Self::Undecided(_) | Self::Sent | Self::Gone => Poll::Ready(ResponseKind::EventStream),
+        }
+    }
+}
+
+/// Waits for the response to a POST. `poll` is [`Response::poll`]; if it waits until `late` is over, `open_stream`
+/// decides.
+pub(crate) async fn decided(
+    poll: impl FnMut(&mut Context<'_>) -> Poll<ResponseKind>,
+    late: impl Future<Output = ()>,
+    open_stream: impl FnOnce(),
+) -> ResponseKind {
+    let mut decided = pin!(poll_fn(poll));
+    tokio::select! {
+        biased;
+        kind = decided.as_mut() => return kind,
+        () = late => {}
+    }
+    open_stream();
+    decided.await
+}

@@ -1,0 +1,162 @@
+//! A session as its link serves it: what the driver sends in it, and how it ends.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::StatusCode;
+use rescind_core::failpoint::{self, Failpoint};
+use rescind_core::{
+    ExchangeEnd, ExchangeId, FrameKind, Link, Outbound, PeerInfo, RejectReason, TransportError,
+};
+use tokio::time::Instant;
+
+use super::session_state::SessionState;
+use crate::inbound_queue::InboundQueue;
+use crate::server::Settings;
+use crate::server::exchange_table::{ExchangeRules, ExchangeTable, OWN};
+use crate::server::idle::{Idles, IdlingReceiver};
+use crate::server::json_or_event_stream::{Progress, Response};
+use crate::server::link::{Linked, ServerLink};
+use crate::server::replay_buffer::ReplayBuffer;
+
+/// So many exchanges are open at most, detached ones included.
+const EXCHANGES: usize = 4096;
+/// Bulk is taken while no more than this waits on streams that are read, in bytes.
+const HELD_FOR_BULK: usize = 32 * 1024;
+
+/// The legal silence is an event stream that ends.
+pub(super) static RULES: ExchangeRules = ExchangeRules {
+    most: EXCHANGES,
+    room: HELD_FOR_BULK,
+    resumable: true,
+    silence_is_a_stream: true,
+    status,
+};
+
+/// The link of a session.
+pub(super) fn link(conversation: &Arc<SessionState>) -> Link {
+    let mut peer = PeerInfo::default();
+    peer.principal.clone_from(&conversation.principal);
+    peer.address = conversation.address;
+    let mut link = ServerLink::open(conversation, IdlingReceiver::new(conversation), peer);
+    link.traits.ordered = failpoint::active(Failpoint::PostsCountAsOrdered);
+    link.with_budget(conversation.budget.clone())
+}
+
+impl Linked for SessionState {
+    const ENDED: &'static str = "the session has ended";
+
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn inbound_queue(&self) -> &Arc<InboundQueue> {
+        &self.inbound_queue
+    }
+
+    fn is_closed(&self) -> bool {
+        self.exchanges.lock().closed
+    }
+
+    fn has_room(&self, cx: &mut Context<'_>) -> bool {
+        self.exchanges.lock().has_room(cx)
+    }
+
+    /// Cuts the streams whose readers took nothing, though there is something.
+    fn cut_stalled(&self, since: Instant) {
+        self.exchanges.step(|table, wakes| {
+            let mut stalled: Vec<u64> = table
+                .open
+                .iter()
+                .filter(|(_, open)| open.buffer.is_stalled(since))
+                .map(|(n, _)| *n)
+                .collect();
+            stalled.extend(table.own.as_ref().filter(|own| own.is_stalled(since)).map(|_| OWN));
+            for stream in stalled {
+                tracing::debug!(stream, "an event stream that nobody reads was cut");
+                if let Some(closed) = table.cut(stream, &self.settings, wakes) {
+                    wakes.add(self.inbound_queue.push_event_under_lock(closed));
+                }
+            }
+        });
+    }
+
+    fn note_waiting(&self, exchange: ExchangeId) {
+        self.exchanges.step(|table, wakes| table.note_progress(exchange, Progress::Waiting, wakes));
+    }
+
+    fn note_rejection(&self, exchange: ExchangeId, reason: RejectReason) {
+        self.exchanges.lock().note_rejection(exchange, reason);
+    }
+
+    /// A request, and its cancel, whose client has gone goes on the own stream, and so does what is on no exchange.
+    fn send(&self, mut out: Outbound) -> Result<(), TransportError> {
+        // Until its last byte is written, or the client has let it go.
+        out.body = self.budget.hold_frame(out.body);
+        self.exchanges.step(|table, wakes| {
+            if table.closed {
+                return Err(Self::ended());
+            }
+            let open = table.open.get(&out.exchange.0);
+            let stream = match (out.head.kind, open) {
+                // What answers an exchange that is over has nowhere to go.
+                (FrameKind::Answer, None) => return Ok(()),
+                (FrameKind::Answer | FrameKind::Notification, Some(_)) => out.exchange.0,
+                (FrameKind::Request | FrameKind::Cancel, Some(open)) => match open.response {
+                    Response::Gone => OWN,
+                    Response::Undecided(_) | Response::Decided(_) | Response::Sent => out.exchange.0,
+                },
+                (FrameKind::Request | FrameKind::Cancel | FrameKind::Notification, None) => OWN,
+            };
+            table.send(stream, out, &self.settings, wakes)
+        })
+    }
+
+    fn finish(&self, exchange: ExchangeId, how: ExchangeEnd) {
+        self.exchanges.step(|table, wakes| table.finish(exchange, how, &self.settings, wakes));
+    }
+
+    /// Ends every stream behind what waits, and refuses what is not decided. Done once all readers have left.
+    fn poll_close(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.forget();
+        self.exchanges.step(ExchangeTable::close);
+        self.inbound_queue.end();
+        let mut table = self.exchanges.lock();
+        let is_read = |buffer: &ReplayBuffer| buffer.has_reader() && buffer.waiting().0 > 0;
+        let busy = table.own.as_ref().is_some_and(is_read)
+            || table.open.values().any(|open| match open.response {
+                Response::Decided(_) => true,
+                Response::Sent => is_read(&open.buffer),
+                Response::Undecided(_) | Response::Gone => false,
+            });
+        if !busy {
+            return Poll::Ready(());
+        }
+        table.driver = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn end(&self) {
+        let _ = self.poll_close(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+impl Idles for SessionState {
+    /// A request whose client has gone is no use: it would keep the session of a client that never comes back.
+    fn idle_at(&self) -> Option<Instant> {
+        let table = self.exchanges.lock();
+        let in_use = table.own.as_ref().is_some_and(ReplayBuffer::has_reader)
+            || table.open.values().any(|open| open.buffer.has_reader());
+        drop(table);
+        (!in_use).then(|| self.used_at() + self.settings.session_idle)
+    }
+}
+
+/// An answer with an id is always a 200.
+fn status(reason: Option<RejectReason>, _: &[u8]) -> StatusCode {
+    match reason {
+        Some(RejectReason::BadMessage) => StatusCode::BAD_REQUEST,
+        Some(RejectReason::DuplicateId) => StatusCode::CONFLICT,
+        Some(_) | None => StatusCode::OK,
+    }
+}
