@@ -194,7 +194,7 @@ impl Clients {
             key,
             share: self.0.share,
             budget,
-            reserve: ByteBudget::new(RESERVE),
+            reserve: ByteBudget::new(RESERVE_BYTES),
             table,
             held: std::array::from_fn(|_| AtomicUsize::new(0)),
         })
@@ -226,7 +226,7 @@ impl Default for Clients {
 }
 
 /// Bytes that each client may use in addition to its budget.
-const RESERVE: usize = 1024 * 1024;
+const RESERVE_BYTES: usize = 1024 * 1024;
 
 /// The number of leading bits of an IPv6 address that a provider gives to one subscriber.
 pub const DEFAULT_IPV6_PREFIX: u8 = 64;

@@ -12,7 +12,7 @@ use crate::sync::RwLock;
 const SHARDS: usize = 16;
 
 /// The most places that a shard keeps when it is empty.
-const KEPT: usize = 1024;
+const MAX_IDLE_CAPACITY: usize = 1024;
 
 /// The name of a session in a [`Registry`].
 ///
@@ -128,7 +128,7 @@ impl Registry {
         if let Ok(found) = shard.find_entry(hash, is(session, request)) {
             found.remove();
         }
-        if shard.is_empty() && shard.capacity() > KEPT {
+        if shard.is_empty() && shard.capacity() > MAX_IDLE_CAPACITY {
             *shard = HashTable::new();
         }
     }
@@ -192,13 +192,13 @@ mod tests {
         let kept = || {
             registry.0.shards.iter().map(|shard| shard.read().unwrap().capacity()).max().unwrap_or_default()
         };
-        assert!(kept() > KEPT);
+        assert!(kept() > MAX_IDLE_CAPACITY);
         for (cleared, id) in ids.iter().enumerate() {
             assert_eq!(registry.len(), ids.len() - cleared, "the others are still recorded");
             registry.clear(&session, id);
         }
         assert!(registry.is_empty());
-        assert!(kept() <= KEPT, "I11: {} places are left", kept());
+        assert!(kept() <= MAX_IDLE_CAPACITY, "I11: {} places are left", kept());
     }
 
     #[test]

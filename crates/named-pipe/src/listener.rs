@@ -17,7 +17,7 @@ use crate::{PipeAddress, PipeError};
 
 /// The pause after the system could not accept a connection, for example without a free file descriptor. Without a
 /// pause the listener would spin.
-const REST: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Accepts connections on a pipe. Dropping it removes the pipe.
 #[must_use = "a listener does nothing until it is polled"]
@@ -91,7 +91,7 @@ impl Listener for NamedPipeListener {
                         return Poll::Ready(Some(system::accepted(stream, self.settings)));
                     }
                     Err(error) => {
-                        self.next = Next::Resting(Box::pin(sleep(REST)));
+                        self.next = Next::Resting(Box::pin(sleep(ACCEPT_BACKOFF)));
                         let error = PipeError::io("could not accept a connection on", &self.file, error);
                         return Poll::Ready(Some(Err(TransportError::new(TransportErrorKind::Open, error))));
                     }

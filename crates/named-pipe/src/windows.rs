@@ -21,9 +21,9 @@ const OWNER_AND_SYSTEM: &widestring::U16CStr = u16cstr!("D:P(D;;GA;;;NU)(A;;GA;;
 /// `ERROR_PIPE_BUSY`: the waiting instance is in use, and the next one does not exist yet.
 const PIPE_BUSY: i32 = 231;
 /// How long a connection to a listener without a free instance is tried again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts.
-const BETWEEN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Windows removes a pipe with its last handle.
 #[derive(Debug)]
@@ -67,8 +67,8 @@ pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, Tra
                 let (reader, writer) = whole::halves(stream);
                 return Ok(settings.link(reader, writer, None));
             }
-            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && begun.elapsed() < PATIENCE => {
-                sleep(BETWEEN).await;
+            Err(error) if error.raw_os_error() == Some(PIPE_BUSY) && begun.elapsed() < CONNECT_TIMEOUT => {
+                sleep(RETRY_INTERVAL).await;
             }
             Err(error) => return Err(PipeError::io("could not connect to", file, error).into()),
         }

@@ -36,9 +36,9 @@ pub(crate) enum Room {
 type Outcome = Option<Result<Upgrading, Refusal>>;
 
 /// The time that replaces a timeout too long for the clock.
-const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 /// The extra time for the answer to a client whose auth hook did not answer in time.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Does the handshake on a socket, after TLS if the listener uses it, within the time of the handshake.
 pub(crate) async fn accept(
@@ -89,7 +89,7 @@ struct Handshake<'a> {
 impl<'a> Handshake<'a> {
     fn new(options: &'a UpgradeOptions, peer: Option<SocketAddr>, room: Room) -> Self {
         let now = Instant::now();
-        let by = now.checked_add(options.handshake_timeout).unwrap_or(now + FOR_EVER);
+        let by = now.checked_add(options.handshake_timeout).unwrap_or(now + FAR_FUTURE);
         Self { options, peer, room, by, asking: AtomicBool::new(false), outcome: Mutex::default() }
     }
 
@@ -101,7 +101,7 @@ impl<'a> Handshake<'a> {
         let mut handshake = pin!(handshake);
         let mut done = tokio::time::timeout_at(self.by, handshake.as_mut()).await;
         if done.is_err() && self.asking.load(Ordering::Relaxed) {
-            done = tokio::time::timeout(LAST_WORDS, handshake).await;
+            done = tokio::time::timeout(REFUSAL_TIMEOUT, handshake).await;
         }
         done.unwrap_or_else(|_| Err(failed("the handshake took too long")))
     }

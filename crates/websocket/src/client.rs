@@ -14,7 +14,7 @@ use crate::link::{self, CountingIo};
 use crate::options::LinkOptions;
 
 /// The most bytes of a refusal's body that are shown.
-const SHOWN: usize = 200;
+const MAX_SHOWN_BYTES: usize = 200;
 
 /// A connection to this URL, `ws://` or, with the feature `rustls`, `wss://`.
 pub fn connect(url: &str) -> WebSocketTransport {
@@ -255,7 +255,7 @@ fn told(error: &tungstenite::Error) -> String {
 
 fn words_of(response: &Response<Option<Vec<u8>>>) -> String {
     let Some(body) = response.body() else { return String::new() };
-    let text = String::from_utf8_lossy(body.get(..SHOWN).unwrap_or(body));
+    let text = String::from_utf8_lossy(body.get(..MAX_SHOWN_BYTES).unwrap_or(body));
     let text = text.trim();
     if text.is_empty() { String::new() } else { format!(": {}", text.escape_debug()) }
 }

@@ -18,7 +18,7 @@ use crate::accept::{Room, accept};
 use crate::handshake::UpgradeOptions;
 
 /// How long nothing is accepted after the system had no room for a socket.
-const PAUSE: Duration = Duration::from_secs(1);
+const ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Listens on this address, such as `127.0.0.1:0`, with default options.
 ///
@@ -120,7 +120,7 @@ impl Listener for WebSocketListener {
                 }
                 Poll::Ready(Err(error)) => {
                     if !is_of_one_connection(&error) {
-                        self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                        self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_BACKOFF)));
                     }
                     return Poll::Ready(Some(Err(error.into())));
                 }

@@ -136,7 +136,7 @@ struct Openings {
 }
 
 /// The number of failed openings from which on the peer counts as unusable. Fewer may be chance.
-const OPENINGS: usize = 3;
+const MAX_FAILED_OPENINGS: usize = 3;
 
 impl Openings {
     fn note(&mut self, scenario: &Scenario, played: &Played, child: &LastChild, took: Duration) {
@@ -159,7 +159,7 @@ impl Openings {
 
     /// Why the other scenarios are not played: each would take a deadline and show nothing new.
     fn hopeless(&self, deadline: Duration) -> Option<String> {
-        let hopeless = !self.opened && self.failed >= OPENINGS && self.spent >= deadline;
+        let hopeless = !self.opened && self.failed >= MAX_FAILED_OPENINGS && self.spent >= deadline;
         hopeless.then(|| {
             format!("no session could be opened in {} scenarios; in the last: {}", self.failed, self.why)
         })
@@ -208,13 +208,13 @@ fn lines(report: &Report) -> String {
 }
 
 /// The most characters of a frame that are shown. The JSON has all of them.
-const SHOWN: usize = 2_000;
+const MAX_SHOWN_CHARS: usize = 2_000;
 
 /// Text of a peer on one line. Characters that control a terminal are escaped, and text that is too long is cut.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (at, character) in text.chars().enumerate() {
-        if at == SHOWN {
+        if at == MAX_SHOWN_CHARS {
             let _ = write!(shown, "... ({} bytes in all)", text.len());
             break;
         }

@@ -16,7 +16,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// The most characters of a frame in the page. The JSON has all of them.
-const SHOWN: usize = 2_000;
+const MAX_SHOWN_CHARS: usize = 2_000;
 
 /// The file of a page. It is opened before a long run, so that the run does not fail at its end.
 pub(crate) struct PageFile {
@@ -101,7 +101,7 @@ impl Texts {
 }
 
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         None => text.to_owned(),
         Some((end, _)) => {
             format!("{}... ({} bytes in all)", text.get(..end).unwrap_or_default(), text.len())

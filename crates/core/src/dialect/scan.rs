@@ -7,7 +7,7 @@ use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
 /// The longest string that is examined byte by byte, in bytes.
-const SHORT: usize = 256;
+const MAX_STRING_BYTES: usize = 256;
 
 /// An unparsed value.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,8 @@ fn skip_space(text: &str) -> &str {
 /// The text between the quotes, and the rest after them.
 fn plain_string(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix('"')?;
-    let end = inner.bytes().take(SHORT).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    let end =
+        inner.bytes().take(MAX_STRING_BYTES).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
     let (inner, rest) = inner.split_at_checked(end)?;
     Some((inner, rest.strip_prefix('"')?))
 }

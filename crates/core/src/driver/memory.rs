@@ -5,9 +5,9 @@ use crate::transport::Inbound;
 
 /// The least change, in bytes, that is passed to the budget. Most steps change less and do not use what connections
 /// share.
-const STEP: usize = 8 * 1024;
+const REPORT_STEP: usize = 8 * 1024;
 /// The approximate size of a request in addition to its frame, in bytes: its slots, its task, the state of its handler.
-const REQUEST: usize = 1024;
+const REQUEST_BYTES: usize = 1024;
 
 /// The bytes that a connection holds.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Memory {
     #[must_use]
     pub(crate) fn count(&mut self, held: usize) -> usize {
         let told = self.told;
-        if held.abs_diff(told) < STEP && (held > 0 || told == 0) {
+        if held.abs_diff(told) < REPORT_STEP && (held > 0 || told == 0) {
             return 0;
         }
         self.told = held;
@@ -75,5 +75,5 @@ impl Drop for Memory {
 
 /// The bytes that a request counts.
 pub(crate) fn bytes_of_request(inbound: &Inbound) -> u32 {
-    u32::try_from(inbound.body.len().saturating_add(REQUEST)).unwrap_or(u32::MAX)
+    u32::try_from(inbound.body.len().saturating_add(REQUEST_BYTES)).unwrap_or(u32::MAX)
 }

@@ -2,7 +2,7 @@
 //!
 //! - **Control** overtakes bulk. Acknowledgements and refusals come first and use the reserve. Then come cancels. A
 //!   pending cancel is a mark here, with its details in the slot of its call. It is encoded when it is written and
-//!   needs no room. A cascade may add any number of cancels, so after [`ROW`] of them in a row one frame of bulk is
+//!   needs no room. A cascade may add any number of cancels, so after [`MAX_CANCELS_IN_ROW`] of them in a row one frame of bulk is
 //!   written.
 //! - **Bulk** keeps its order. A staged call waits in its slot, and the limit on calls bounds it. A notification or the
 //!   value of a handler needs room and is not accepted without room. An answer of the machine itself is in bulk too,
@@ -26,14 +26,14 @@ use crate::message::ErrorObject;
 use crate::transport::{ExchangeEnd, Lane};
 
 /// The approximate size of an envelope without the body in it, in bytes.
-const ENVELOPE: usize = 128;
+const ENVELOPE_BYTES: usize = 128;
 
 /// The most places that a lane keeps when it is empty.
-const KEPT: usize = 1024;
+const MAX_IDLE_CAPACITY: usize = 1024;
 
 /// The most cancels in a row before a frame of bulk is written, and in one turn of the writer. They are fewer than the
 /// other side reads in one turn, so they do not fill the transport, and a full transport gets room for bulk again.
-pub(crate) const ROW: usize = 8;
+pub(crate) const MAX_CANCELS_IN_ROW: usize = 8;
 
 /// The answer of a handler.
 #[derive(Debug)]
@@ -46,11 +46,11 @@ pub(crate) enum Answer {
 impl Answer {
     pub(crate) fn weight(&self) -> usize {
         match self {
-            Self::Value(value) => ENVELOPE + value.get().len(),
+            Self::Value(value) => ENVELOPE_BYTES + value.get().len(),
             Self::Error(error) => {
-                ENVELOPE + error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len())
+                ENVELOPE_BYTES + error.message.len() + error.data.as_ref().map_or(0, |data| data.get().len())
             }
-            Self::Refused(_) => ENVELOPE,
+            Self::Refused(_) => ENVELOPE_BYTES,
         }
     }
 }
@@ -114,7 +114,7 @@ pub(crate) struct Notification {
 
 impl Notification {
     pub(crate) fn weight(&self) -> usize {
-        ENVELOPE + self.method.len() + self.params.as_ref().map_or(0, |params| params.get().len())
+        ENVELOPE_BYTES + self.method.len() + self.params.as_ref().map_or(0, |params| params.get().len())
     }
 }
 
@@ -207,7 +207,7 @@ impl Outbox {
         let Some(frame) = self.control.pop_front() else {
             let call = self.cancels.pop_front()?;
             self.in_a_row = if self.bulk.is_empty() { 0 } else { self.in_a_row + 1 };
-            if self.cancels.is_empty() && self.cancels.capacity() > KEPT {
+            if self.cancels.is_empty() && self.cancels.capacity() > MAX_IDLE_CAPACITY {
                 self.cancels.shrink_to(0);
             }
             return Some(Control::Cancel(call));
@@ -225,7 +225,7 @@ impl Outbox {
     }
 
     fn shrink_bulk(&mut self) {
-        if self.bulk.is_empty() && self.bulk.capacity() > KEPT {
+        if self.bulk.is_empty() && self.bulk.capacity() > MAX_IDLE_CAPACITY {
             self.bulk.shrink_to(0);
         }
     }
@@ -233,7 +233,7 @@ impl Outbox {
     /// The lane of the next frame.
     pub(crate) fn next_lane(&self) -> Option<Lane> {
         let bulk = (!self.bulk.is_empty()).then_some(Lane::Data);
-        let row_is_over = self.in_a_row >= ROW && bulk.is_some();
+        let row_is_over = self.in_a_row >= MAX_CANCELS_IN_ROW && bulk.is_some();
         if !self.control.is_empty() || (!self.cancels.is_empty() && !row_is_over) {
             return Some(Lane::Control);
         }
@@ -360,11 +360,11 @@ fn charge_of_control(frame: &Control) -> Charge {
     match frame {
         Control::Cancel(_) => Charge::Nothing,
         Control::Refuse { to, .. } => {
-            Charge::Reserve(ENVELOPE + to.as_ref().map_or(0, |(id, _)| weight_of_id(id)))
+            Charge::Reserve(ENVELOPE_BYTES + to.as_ref().map_or(0, |(id, _)| weight_of_id(id)))
         }
-        Control::RefuseCancelled { id, .. } => Charge::Reserve(ENVELOPE + weight_of_id(id)),
+        Control::RefuseCancelled { id, .. } => Charge::Reserve(ENVELOPE_BYTES + weight_of_id(id)),
         Control::Ack { ack, key, .. } => {
-            Charge::Reserve(ENVELOPE + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
+            Charge::Reserve(ENVELOPE_BYTES + weight_of_id(ack) + key.as_ref().map_or(0, weight_of_id))
         }
         Control::ExchangeEnd { .. } | Control::Begin(_) => Charge::Reserve(16),
     }
@@ -374,7 +374,7 @@ fn charge_of_bulk(frame: &Bulk) -> Charge {
     match frame {
         Bulk::Call(_) | Bulk::Dropped => Charge::Nothing,
         Bulk::Answer { answer: Some(Answer::Refused(_)) | None, reply } => {
-            Charge::Reserve(ENVELOPE + weight_of_id(&reply.id))
+            Charge::Reserve(ENVELOPE_BYTES + weight_of_id(&reply.id))
         }
         Bulk::Answer { answer: Some(answer), reply } => {
             Charge::Room(answer.weight() + weight_of_id(&reply.id))

@@ -81,12 +81,12 @@ pub enum Decoded {
 
 /// If at most this many bytes remain when a large frame leaves the buffer, they are copied to new memory. So an idle
 /// connection does not keep the memory of its largest frame.
-const SHED: usize = 64 * 1024;
+const MAX_MOVED_BYTES: usize = 64 * 1024;
 
 /// Frees the memory that a frame of `taken` bytes needed. The total cost is linear: it never copies more bytes than the
 /// frame had.
 fn shed(buffer: &mut BytesMut, taken: usize) {
-    if taken > SHED && buffer.len() <= SHED {
+    if taken > MAX_MOVED_BYTES && buffer.len() <= MAX_MOVED_BYTES {
         *buffer = BytesMut::from(&buffer[..]);
     }
 }
@@ -107,13 +107,20 @@ mod tests {
 
     #[test]
     fn the_room_of_a_large_frame_is_given_back_and_that_of_others_kept() {
-        for (taken, left, sheds) in
-            [(SHED + 1, SHED, true), (SHED + 1, SHED + 1, false), (SHED, SHED, false), (1, 1, false)]
-        {
-            let mut buffer = BytesMut::with_capacity(4 * SHED);
+        for (taken, left, sheds) in [
+            (MAX_MOVED_BYTES + 1, MAX_MOVED_BYTES, true),
+            (MAX_MOVED_BYTES + 1, MAX_MOVED_BYTES + 1, false),
+            (MAX_MOVED_BYTES, MAX_MOVED_BYTES, false),
+            (1, 1, false),
+        ] {
+            let mut buffer = BytesMut::with_capacity(4 * MAX_MOVED_BYTES);
             buffer.resize(left, b'x');
             shed(&mut buffer, taken);
-            assert_eq!((buffer.len(), buffer.capacity() < 2 * SHED), (left, sheds), "{taken}, {left}");
+            assert_eq!(
+                (buffer.len(), buffer.capacity() < 2 * MAX_MOVED_BYTES),
+                (left, sheds),
+                "{taken}, {left}"
+            );
         }
     }
 }

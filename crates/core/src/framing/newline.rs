@@ -158,7 +158,7 @@ impl Newline {
 
     fn forget(&mut self) {
         self.scanned = 0;
-        if self.buffer.len() > super::SHED {
+        if self.buffer.len() > super::MAX_MOVED_BYTES {
             self.buffer = BytesMut::new();
         } else {
             self.buffer.clear();
@@ -284,7 +284,7 @@ mod tests {
             assert!(decoder.buffer.capacity() <= 2 << 20);
         }
         assert_eq!(refusals, 1);
-        assert!(decoder.buffer.capacity() <= super::super::SHED);
+        assert!(decoder.buffer.capacity() <= super::super::MAX_MOVED_BYTES);
     }
 
     #[test]

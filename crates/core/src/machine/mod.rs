@@ -78,7 +78,7 @@ pub use stats::Stats;
 
 /// The most timers that fire in one step. A thousand requests that were cancelled together have one deadline; other
 /// work runs in between.
-const DUE: usize = 64;
+const MAX_TIMERS_PER_STEP: usize = 64;
 
 /// The configuration of a session.
 #[derive(Clone, Debug)]
@@ -214,7 +214,7 @@ impl Session {
     /// Fires the timers that are due by `now`, at most 64 of them. If more are due,
     /// [`next_timeout`](Self::next_timeout) returns a time that is not after `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        for _ in 0..DUE {
+        for _ in 0..MAX_TIMERS_PER_STEP {
             let Some(timer) = self.timers.pop_due(now) else { break };
             match timer {
                 timers::Timer::Queue(key) => self.queue_time_over(now, key),

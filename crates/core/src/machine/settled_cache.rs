@@ -10,7 +10,7 @@ use crate::id::{Principal, RequestId, Scope};
 pub(super) type Name = (Scope, RequestId);
 
 /// The approximate size of a settled key without the text of its id, in bytes.
-const ENTRY: usize = 160;
+const ENTRY_BYTES: usize = 160;
 
 /// The bytes of a key's text. 0: it is a number.
 pub(super) fn text_of((_, id): &Name) -> usize {
@@ -114,7 +114,7 @@ impl SettledCache {
 
     /// Its approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.order.len() * ENTRY + self.text
+        self.order.len() * ENTRY_BYTES + self.text
     }
 
     /// The result of a key, for the principal of its request. For other principals the key is unknown (I4).

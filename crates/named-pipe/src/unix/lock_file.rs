@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 use crate::PipeError;
 
 /// The most attempts to lock, if the file is replaced meanwhile.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// Exists while a socket listens.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
 
 fn lock(file: &Path, lock_file: &Path) -> Result<OwnedFd, PipeError> {
     let failed = |error: Errno| PipeError::io("could not lock", lock_file, error);
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = rustix::fs::open(lock_file, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {

@@ -23,9 +23,9 @@ use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 
 /// How long a connection to a listener with a full queue is tried again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts.
-const BETWEEN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A socket at this address, and the right to its path.
 pub(crate) async fn listen(address: &PipeAddress) -> Result<(Listener, Claim), PipeError> {
@@ -58,8 +58,8 @@ pub(crate) async fn connect(file: &Path, settings: Settings) -> Result<Link, Tra
     loop {
         match UnixStream::connect(file).await {
             Ok(stream) => return link(stream, settings),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
-                sleep(BETWEEN).await;
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CONNECT_TIMEOUT => {
+                sleep(RETRY_INTERVAL).await;
             }
             Err(error) => return Err(PipeError::io("could not connect to", file, error).into()),
         }

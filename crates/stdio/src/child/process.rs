@@ -10,7 +10,7 @@ use super::ring_buffer::RingBuffer;
 use super::supervisor::WakeSender;
 
 /// The time that a child has to exit after the end of its output. Then it counts as half closed.
-const EXIT_AFTER_END: Duration = Duration::from_millis(200);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The data of one child that the link, the handle and the supervisor share.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Process {
         }
         state.register(cx);
         if matches!(state.output_end, OutputEnd::Open) {
-            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_AFTER_END };
+            state.output_end = OutputEnd::Ended { settled_at: Instant::now() + EXIT_TIMEOUT };
             drop(state);
             self.wake_sender.wake();
         }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::HELD;
+use super::MAX_BUFFERED;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Reads on a thread. The thread ends at the end of input, or with the first read after this is dropped.
@@ -42,7 +42,7 @@ impl Shared {
     }
 
     fn read(&self, mut source: impl Read) {
-        let mut piece = vec![0; HELD];
+        let mut piece = vec![0; MAX_BUFFERED];
         loop {
             let read = source.read(&mut piece);
             let mut state = self.state();

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::AsyncWrite;
 
-use super::HELD;
+use super::MAX_BUFFERED;
 use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// Writes on a thread. A shutdown waits until everything is written and the target is dropped. Dropping does not wait,
@@ -109,7 +109,7 @@ impl AsyncWrite for ThreadWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut state = self.0.state();
         state.check()?;
-        let room = HELD.saturating_sub(state.held.len());
+        let room = MAX_BUFFERED.saturating_sub(state.held.len());
         if room == 0 {
             state.waiting = Some(cx.waker().clone());
             return Poll::Pending;

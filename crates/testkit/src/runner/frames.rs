@@ -11,7 +11,7 @@ use super::verdict::{Direction, TraceLine};
 use crate::wire_format::Shape;
 
 /// A play with more frames than this is a flood.
-const MOST_FRAMES: usize = 10_000;
+const MAX_FRAMES: usize = 10_000;
 
 impl<S: Subject> Play<'_, S> {
     pub(crate) async fn send(&mut self, frames: Vec<Value>) -> Result<(), Stop> {
@@ -62,8 +62,8 @@ impl<S: Subject> Play<'_, S> {
         if within.is_zero() {
             return Ok(Next::Nothing);
         }
-        if self.trace.len() >= MOST_FRAMES {
-            return Err(Stop::Broke(format!("{MOST_FRAMES} frames went over the wire, and no end is seen")));
+        if self.trace.len() >= MAX_FRAMES {
+            return Err(Stop::Broke(format!("{MAX_FRAMES} frames went over the wire, and no end is seen")));
         }
         let line = self.line()?.line;
         let seen = self.subject.recv(line, within).await;

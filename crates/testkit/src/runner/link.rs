@@ -15,7 +15,7 @@ use super::subject::{Abilities, Line, Seen, Subject, Trouble};
 
 /// Default for the time in which a connection must open and a write must be accepted. After that the peer counts as
 /// not reading.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a connection to the subject, or returns a sentence with the reason why it cannot.
 pub type Connect = Box<dyn FnMut() -> BoxFuture<'static, Result<Link, String>> + Send>;
@@ -56,7 +56,7 @@ impl LinkSubject {
             late: None,
             epitaph: None,
             unreached: None,
-            patience: PATIENCE,
+            patience: DEFAULT_TIMEOUT,
         }
     }
 
@@ -125,7 +125,7 @@ impl LinkSubject {
             let LazyLine::Now(Exchanging { mut link, .. }) = opening else { continue };
             let closed = poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx));
             // A peer that is gone receives nothing.
-            let _told = timeout(PATIENCE, closed).await;
+            let _told = timeout(DEFAULT_TIMEOUT, closed).await;
         }
     }
 
@@ -320,9 +320,10 @@ mod tests {
     async fn a_connection_has_the_time_it_is_given_to_open() {
         let never = || -> Connect { Box::new(|| Box::pin(std::future::pending())) };
         let long = Duration::from_secs(60);
-        for (mut subject, wait) in
-            [(LinkSubject::new(never()), PATIENCE), (LinkSubject::new(never()).with_patience(long), long)]
-        {
+        for (mut subject, wait) in [
+            (LinkSubject::new(never()), DEFAULT_TIMEOUT),
+            (LinkSubject::new(never()).with_patience(long), long),
+        ] {
             let begun = tokio::time::Instant::now();
             assert!(matches!(subject.open().await, Err(Trouble::Failed(why)) if why.contains("in time")));
             assert_eq!(begun.elapsed(), wait);

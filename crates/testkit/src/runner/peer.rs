@@ -22,7 +22,7 @@ use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
 use crate::wire_format::Speech;
 
 /// How long the handler of a request may take to start.
-const HANDLER_LIMIT: Duration = Duration::from_secs(5);
+const HANDLER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer of this library on one end of a connection. It serves the fixture's methods too.
 pub struct PeerCaller {
@@ -54,7 +54,7 @@ impl PeerCaller {
         let known = RequestId::from_json(&id.to_string())
             .map_err(|error| Trouble::Failed(format!("{id} is no id of a request: {error}")))?;
         let context = self.fixture.context_of(self.peer.session(), &known);
-        let found = timeout(HANDLER_LIMIT, context).await;
+        let found = timeout(HANDLER_START_TIMEOUT, context).await;
         found.map_err(|_| Trouble::Failed(format!("no handler runs for the request {id}")))
     }
 

@@ -15,7 +15,7 @@ use super::receiver::poll_drained;
 use super::{CloseState, LinkState, Shared, codes};
 
 /// The time for the peer to read the close frame and to answer it.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The timer of the credential.
 pub(super) struct Expiry(Pin<Box<Sleep>>);
@@ -55,6 +55,6 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
         let _ = Pin::new(stream.get_mut()).poll_shutdown(cx);
         poll_drained(stream.get_mut(), cx).map(Ok::<_, tokio_tungstenite::tungstenite::Error>)
     });
-    let _ = tokio::time::timeout(CLOSING, closed).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
     shared.lock().fate = CloseState::Closed;
 }

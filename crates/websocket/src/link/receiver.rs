@@ -14,11 +14,11 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use super::expiry::{self, Expiry};
 use super::keepalive::{Keepalive, KeepaliveEvent};
-use super::{CloseState, LinkState, OWED_PONGS, Shared, codes};
+use super::{CloseState, LinkState, MAX_PENDING_PONGS, Shared, codes};
 use crate::options::{BinaryMessages, LinkOptions};
 
 /// After this many messages without a frame for the driver the other tasks get their turn.
-const MESSAGES_A_POLL: usize = 32;
+const MAX_MESSAGES_PER_POLL: usize = 32;
 
 /// The receiving half.
 pub(super) struct WebSocketReceiver<S: AsyncRead + AsyncWrite + Unpin> {
@@ -78,7 +78,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
         if failpoint::active(Failpoint::ReadingWaitsForWriting) && state.writer.is_some() {
             return Poll::Pending;
         }
-        for _ in 0..MESSAGES_A_POLL {
+        for _ in 0..MAX_MESSAGES_PER_POLL {
             let Poll::Ready(next) = Pin::new(&mut state.stream).poll_next(cx) else {
                 return self.poll_keepalive(&mut state, cx);
             };
@@ -121,9 +121,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
             },
             Message::Ping(_) => {
                 state.owed_pongs += 1;
-                if state.owed_pongs > OWED_PONGS && state.poll_flush(cx).is_pending() {
+                if state.owed_pongs > MAX_PENDING_PONGS && state.poll_flush(cx).is_pending() {
                     self.state = State::Closed;
-                    let text = format!("it sent {OWED_PONGS} pings and reads no answer");
+                    let text = format!("it sent {MAX_PENDING_PONGS} pings and reads no answer");
                     return Some(Some(Err(
                         state.fail(TransportError::new(TransportErrorKind::Framing, text))
                     )));
@@ -230,7 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> WebSocketReceiver<S> {
 /// Reads and drops input until it ends.
 pub(super) fn poll_drained(io: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<()> {
     let mut room = [0; 4096];
-    for _ in 0..MESSAGES_A_POLL {
+    for _ in 0..MAX_MESSAGES_PER_POLL {
         let mut buffer = ReadBuf::new(&mut room);
         match ready!(Pin::new(&mut *io).poll_read(cx, &mut buffer)) {
             Ok(()) if !buffer.filled().is_empty() => {}

@@ -16,12 +16,12 @@ use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 use super::receiver::poll_drained;
 use super::{CloseState, LinkState, Shared, codes};
 
-/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`HELD`].
-const HELD_FOR_BULK: usize = 32 * 1024;
+/// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`MAX_HELD`].
+const MAX_HELD_FOR_DATA: usize = 32 * 1024;
 /// The most bytes that a sender holds without a flush, except one larger frame.
-const HELD: usize = 64 * 1024;
+const MAX_HELD: usize = 64 * 1024;
 /// The time for the peer to answer the close frame of this side.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending half.
 pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                         CloseState::ClosedByPeer | CloseState::Closed => {}
                     }
                     drop(state);
-                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSING)));
+                    self.state = State::Closing(Box::pin(tokio::time::sleep(CLOSE_TIMEOUT)));
                 }
                 State::Closing(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     if !over {
                         return Poll::Pending;
                     }
-                    let by = Box::pin(tokio::time::sleep(CLOSING));
+                    let by = Box::pin(tokio::time::sleep(CLOSE_TIMEOUT));
                     self.state = State::Ending(by);
                 }
                 State::Ending(by) => {
@@ -165,8 +165,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
     ) -> Poll<Result<(), TransportError>> {
         self.check_open()?;
         let room = match lane {
-            Lane::Control => self.unflushed < HELD,
-            Lane::Data => self.unflushed <= HELD_FOR_BULK,
+            Lane::Control => self.unflushed < MAX_HELD,
+            Lane::Data => self.unflushed <= MAX_HELD_FOR_DATA,
         };
         if room { Poll::Ready(Ok(())) } else { self.poll_flushed(cx) }
     }

@@ -17,7 +17,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The most connections that were displaced and are still closing.
-const LEAVING: usize = 64;
+const MAX_CLOSING: usize = 64;
 
 /// An open connection that may be displaced.
 pub(crate) trait Occupant: Send + Sync {
@@ -107,7 +107,7 @@ impl Seats {
     pub(crate) fn displace(&self, seat: &Seat) -> bool {
         {
             let mut table = self.table();
-            if table.leaving >= LEAVING || table.taken.remove(&seat.number).is_none() {
+            if table.leaving >= MAX_CLOSING || table.taken.remove(&seat.number).is_none() {
                 return false;
             }
             table.leaving += 1;

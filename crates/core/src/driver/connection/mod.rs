@@ -5,7 +5,7 @@
 //!
 //! - T1 Reading waits for nothing: no handler, permit, lock held by user code, or writer (L2).
 //! - T2 A request has its slot, and a cancel its effect, before the next frame is read.
-//! - T3 After at most [`BATCH`] frames were read, or after several cancels in a row were written, the task does its
+//! - T3 After at most [`MAX_FRAMES_PER_ROUND`] frames were read, or after several cancels in a row were written, the task does its
 //!   other work and yields. In each round it cancels one slice of a cascade.
 //! - T4 A frame counts as written when it is taken out of the outbox for `start_send`, which follows at once, before
 //!   any other frame. So no cancel precedes its request on the transport (I12), and no code of the transport runs while
@@ -42,9 +42,9 @@ use crate::transport::{
 };
 
 /// The most frames that are read before the task writes and yields.
-const BATCH: usize = 16;
+const MAX_FRAMES_PER_ROUND: usize = 16;
 /// The most rounds before the task yields although there is more to do.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS_PER_POLL: usize = 16;
 
 /// The task of one connection.
 pub(crate) struct ConnectionTask {
@@ -134,7 +134,7 @@ impl ConnectionTask {
 
     /// Reads a batch of frames. Returns whether there may be more.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> bool {
-        for _ in 0..BATCH {
+        for _ in 0..MAX_FRAMES_PER_ROUND {
             if let Some(inbound) = self.pending.pop_front() {
                 self.recv(&inbound);
             } else {
@@ -311,7 +311,7 @@ impl Future for ConnectionTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS_PER_POLL {
             let mut more = match self.phase {
                 Phase::Open => self.poll_read(cx),
                 Phase::Closing { .. } | Phase::Lost => false,

@@ -8,16 +8,16 @@ use bytes::Bytes;
 use crate::dialect::{CallFrame, Refusal, ReplyTo};
 use crate::driver::connection::ConnectionTask;
 use crate::driver::connection::outgoing::Outgoing;
-use crate::driver::outbox::{Answer, Control, ROW};
+use crate::driver::outbox::{Answer, Control, MAX_CANCELS_IN_ROW};
 use crate::driver::state::ConnectionInner;
 use crate::id::{CallNumber, ExchangeId, RequestId};
 use crate::machine::{Reply, ReplyBody};
 use crate::transport::{ExchangeEnd, FrameInfo, FrameKind, Lane, Outbound, RejectReason, TransportError};
 
 /// Above this size a frame's buffer is moved to the transport and not copied.
-const COPY: usize = 16 * 1024;
+const MAX_COPIED_BYTES: usize = 16 * 1024;
 /// Unflushed bytes of the transport are counted in the budget from this size on.
-const COUNTED: usize = 16 * 1024;
+const MIN_COUNTED_BYTES: usize = 16 * 1024;
 
 impl ConnectionTask {
     /// Writes the frames that the transport accepts, then flushes once; after a cancel that overtakes a data frame it
@@ -36,7 +36,7 @@ impl ConnectionTask {
         };
         let (mut urgent, mut cancels, mut cancels_wait) = (false, 0, false);
         while let Some(lane) = next {
-            if cancels == ROW && lane == Lane::Control {
+            if cancels == MAX_CANCELS_IN_ROW && lane == Lane::Control {
                 cancels_wait = true;
                 break;
             }
@@ -84,7 +84,7 @@ impl ConnectionTask {
     /// The transport has flushed everything.
     pub(crate) fn flushed(&mut self) {
         self.unflushed = false;
-        if std::mem::take(&mut self.written) > COUNTED {
+        if std::mem::take(&mut self.written) > MIN_COUNTED_BYTES {
             self.written_held.resize(0);
         }
     }
@@ -288,14 +288,14 @@ impl ConnectionTask {
         last: Last,
     ) -> Result<bool, TransportError> {
         let Some(tx) = &mut self.tx else { return Ok(false) };
-        let body = if self.scratch.len() <= COPY {
+        let body = if self.scratch.len() <= MAX_COPIED_BYTES {
             Bytes::copy_from_slice(&self.scratch)
         } else {
             Bytes::from(std::mem::take(&mut self.scratch))
         };
         (self.unflushed, self.moved) = (true, true);
         self.written += body.len();
-        if self.written > COUNTED {
+        if self.written > MIN_COUNTED_BYTES {
             self.written_held.resize(self.written);
         }
         // An exchange of this side carries only the message that opened it. An answer to a request that arrived on it

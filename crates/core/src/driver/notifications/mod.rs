@@ -22,7 +22,7 @@ use crate::error::CallError;
 use crate::sync::{Mutex, MutexGuard};
 
 /// The most unread notifications of one handle. Above it new ones are dropped and counted.
-const UNREAD: usize = 1024;
+const MAX_UNREAD: usize = 1024;
 
 /// A notification of the peer.
 #[derive(Clone)]
@@ -141,7 +141,7 @@ impl Inbox {
         let (reader, left) = {
             let mut state = self.lock();
             match kept {
-                Some(kept) if state.unread.len() < UNREAD && !state.closed => {
+                Some(kept) if state.unread.len() < MAX_UNREAD && !state.closed => {
                     state.unread.push_back(kept);
                     (state.reader.take(), None)
                 }
@@ -207,14 +207,14 @@ mod tests {
         let mut notifications = Notifications::new(Arc::clone(&inbox));
         assert_eq!((read(&mut notifications), notifications.dropped()), (Poll::Pending, 0));
         let budget = ByteBudget::default();
-        (0..UNREAD + 3).for_each(|n| inbox.push(tick(n), &budget));
+        (0..MAX_UNREAD + 3).for_each(|n| inbox.push(tick(n), &budget));
         assert_eq!(notifications.dropped(), 3, "I11");
         assert_eq!(read(&mut notifications), Poll::Ready(Some(0)));
-        inbox.push(tick(UNREAD), &budget);
+        inbox.push(tick(MAX_UNREAD), &budget);
         inbox.close();
         inbox.push(tick(7), &budget);
         assert_eq!(notifications.dropped(), 4, "after the end of its call none is kept");
-        for n in 1..=UNREAD {
+        for n in 1..=MAX_UNREAD {
             assert_eq!(read(&mut notifications), Poll::Ready(Some(n)));
         }
         assert_eq!(read(&mut notifications), Poll::Ready(None));

@@ -44,7 +44,7 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
     let mut slots = crate::driver::tables::slots::Slots::new();
     outbox.push_bulk(note(0));
     outbox.push_bulk(note(0));
-    for _ in 0..3 * ROW {
+    for _ in 0..3 * MAX_CANCELS_IN_ROW {
         outbox.push_control(Control::Cancel(slots.insert(())));
     }
     let mut lanes = Vec::new();
@@ -55,16 +55,16 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
         }
         lanes.push(lane);
     }
-    let row = || std::iter::repeat_n(Lane::Control, ROW);
+    let row = || std::iter::repeat_n(Lane::Control, MAX_CANCELS_IN_ROW);
     let wanted = row().chain([Lane::Data]).chain(row()).chain([Lane::Data]).chain(row());
     assert!(lanes.iter().copied().eq(wanted), "{lanes:?}");
 
     outbox.push_bulk(note(0));
-    for _ in 0..2 * ROW {
+    for _ in 0..2 * MAX_CANCELS_IN_ROW {
         outbox.push_control(Control::Cancel(slots.insert(())));
     }
     for waits in [true, false] {
-        for _ in 0..ROW {
+        for _ in 0..MAX_CANCELS_IN_ROW {
             assert_eq!(outbox.next_lane(), Some(Lane::Control), "a cancel overtakes what waits");
             outbox.pop_control();
         }
@@ -288,7 +288,9 @@ fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_
 fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
     let ticket = crate::driver::tables::slots::Slots::new().insert(());
     // Some places are kept, so that a lane in normal use does not allocate.
-    for (places, kept) in [(4, true), (KEPT, true), (KEPT + 1, false), (4 * KEPT, false)] {
+    for (places, kept) in
+        [(4, true), (MAX_IDLE_CAPACITY, true), (MAX_IDLE_CAPACITY + 1, false), (4 * MAX_IDLE_CAPACITY, false)]
+    {
         let mut outbox = Outbox::new();
         outbox.cancels = VecDeque::with_capacity(places);
         outbox.bulk = VecDeque::with_capacity(places);
@@ -353,8 +355,8 @@ fn empty_places_have_no_turn_of_their_own() {
     outbox.push_bulk(note(1));
     outbox.push_bulk(Bulk::Call(waiting));
     outbox.push_bulk(Bulk::Call(last));
-    (0..=ROW).for_each(|_| outbox.push_control(Control::Cancel(first)));
-    (0..ROW).for_each(|_| drop(outbox.pop_control()));
+    (0..=MAX_CANCELS_IN_ROW).for_each(|_| outbox.push_control(Control::Cancel(first)));
+    (0..MAX_CANCELS_IN_ROW).for_each(|_| drop(outbox.pop_control()));
     outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
     outbox.took_back(|_| true);
     outbox.took_back(|_| true);

@@ -8,7 +8,7 @@ use super::termination::{Action, Termination};
 use crate::child::Process;
 
 /// The interval at which the child's exit is checked.
-const ASKED_EVERY: Duration = Duration::from_millis(20);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Wakes the supervisor.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl WakeSender {
 impl WakeReceiver {
     fn wait(&self) {
         let rung = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.1.wait_timeout_while(rung, ASKED_EVERY, |rung| !*rung);
+        let waited = self.0.1.wait_timeout_while(rung, EXIT_POLL_INTERVAL, |rung| !*rung);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 }

@@ -13,9 +13,9 @@ use super::termination::{Action, Termination};
 use crate::child::Process;
 
 /// The interval at which a child's exit is checked, if no descriptor reports it.
-const ASKED_EVERY: Duration = Duration::from_millis(20);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The most pieces of stderr that are read after the exit: another process may continue to write.
-const LAST_PIECES: usize = 64;
+const MAX_READS_AFTER_EXIT: usize = 64;
 
 /// Wakes the supervisor.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Supervisor {
         // The dead child still has its process id, and its group exists. The processes that remain in the group are
         // killed.
         signal(self.process.pid(), Signal::KILL);
-        for _ in 0..LAST_PIECES {
+        for _ in 0..MAX_READS_AFTER_EXIT {
             if !is_readable(self.stderr.as_ref()) || !self.drain_stderr() {
                 break;
             }
@@ -113,7 +113,7 @@ impl Supervisor {
     fn wait(&mut self) {
         let mut due = [self.stairs.due(), self.process.settles_at()].into_iter().flatten().min();
         if self.exit.is_none() {
-            let asked = Instant::now() + ASKED_EVERY;
+            let asked = Instant::now() + EXIT_POLL_INTERVAL;
             due = Some(due.map_or(asked, |due| due.min(asked)));
         }
         let mut watched = vec![readable(self.wake_receiver.0.as_fd())];
