@@ -17,12 +17,12 @@ impl<T> ChunkedVec<T> {
         self.pages.last().map_or(0, |last| (self.pages.len() - 1) * CHUNK_LEN + last.len())
     }
 
-    pub(crate) fn get(&self, place: usize) -> Option<&T> {
-        self.pages.get(place / CHUNK_LEN)?.get(place % CHUNK_LEN)
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        self.pages.get(index / CHUNK_LEN)?.get(index % CHUNK_LEN)
     }
 
-    pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut T> {
-        self.pages.get_mut(place / CHUNK_LEN)?.get_mut(place % CHUNK_LEN)
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.pages.get_mut(index / CHUNK_LEN)?.get_mut(index % CHUNK_LEN)
     }
 
     pub(crate) fn push(&mut self, value: T) {
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!((pages.len(), pages.get(0)), (0, None));
         (0..=CHUNK_LEN * 2).for_each(|value| pages.push(value));
         assert_eq!(pages.len(), CHUNK_LEN * 2 + 1);
-        assert!((0..pages.len()).all(|place| pages.get(place) == Some(&place)));
+        assert!((0..pages.len()).all(|index| pages.get(index) == Some(&index)));
         assert_eq!(pages.get_mut(pages.len()), None);
         assert!(pages.iter().copied().eq(0..=CHUNK_LEN * 2));
     }

@@ -163,18 +163,18 @@ impl Clients {
     #[must_use]
     pub fn client(&self, principal: Option<&Principal>, address: Option<IpAddr>) -> Arc<Client> {
         let Some(key) = ClientKey::of(principal, address, self.0.ipv6_prefix) else {
-            return self.made(None);
+            return self.new_client(None);
         };
         // Dropped without the lock (K4).
         let mut stale = None;
         let client = match self.0.known().entry(key) {
             Entry::Occupied(mut known) => known.get().upgrade().unwrap_or_else(|| {
-                let client = self.made(Some(known.key().clone()));
+                let client = self.new_client(Some(known.key().clone()));
                 stale = Some(known.insert(Arc::downgrade(&client)));
                 client
             }),
             Entry::Vacant(place) => {
-                let client = self.made(Some(place.key().clone()));
+                let client = self.new_client(Some(place.key().clone()));
                 place.insert(Arc::downgrade(&client));
                 client
             }
@@ -183,7 +183,7 @@ impl Clients {
         client
     }
 
-    fn made(&self, key: Option<ClientKey>) -> Arc<Client> {
+    fn new_client(&self, key: Option<ClientKey>) -> Arc<Client> {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let table = key.is_some().then(|| Arc::downgrade(&self.0));
         let all = &self.0.budget;

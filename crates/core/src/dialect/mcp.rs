@@ -64,7 +64,7 @@ static MCP_CODEC: JsonRpc = JsonRpc {
     progress: Some(Progress {
         token: TokenField::Meta("progressToken"),
         notification: "notifications/progress",
-        told_under: "progressToken",
+        token_key: "progressToken",
         partial: None,
         create: None,
         cancel: None,
@@ -110,7 +110,7 @@ static MCP_2026_CODEC: JsonRpc = JsonRpc {
     progress: Some(Progress {
         token: TokenField::Meta("progressToken"),
         notification: "notifications/progress",
-        told_under: "progressToken",
+        token_key: "progressToken",
         partial: None,
         create: None,
         cancel: None,

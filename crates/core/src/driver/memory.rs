@@ -14,14 +14,14 @@ const REQUEST_BYTES: usize = 1024;
 pub(crate) struct Memory {
     budget: ByteBudget,
     /// The bytes that the budget counts for it.
-    told: usize,
+    reported: usize,
     /// Bytes of requests that wait or run.
     requests: usize,
 }
 
 impl Memory {
     pub(crate) fn new(budget: &ByteBudget) -> Self {
-        Self { budget: budget.clone(), told: 0, requests: 0 }
+        Self { budget: budget.clone(), reported: 0, requests: 0 }
     }
 
     /// A request was admitted.
@@ -55,21 +55,21 @@ impl Memory {
     /// without the lock, because it wakes tasks.
     #[must_use]
     pub(crate) fn count(&mut self, held: usize) -> usize {
-        let told = self.told;
-        if held.abs_diff(told) < REPORT_STEP && (held > 0 || told == 0) {
+        let reported = self.reported;
+        if held.abs_diff(reported) < REPORT_STEP && (held > 0 || reported == 0) {
             return 0;
         }
-        self.told = held;
-        if held > told {
-            self.budget.add(held - told);
+        self.reported = held;
+        if held > reported {
+            self.budget.add(held - reported);
         }
-        told.saturating_sub(held)
+        reported.saturating_sub(held)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.budget.remove(self.told);
+        self.budget.remove(self.reported);
     }
 }
 

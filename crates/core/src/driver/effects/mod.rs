@@ -72,7 +72,7 @@ impl Effects {
         }
     }
 
-    pub(crate) fn run(mut self, shared: &Arc<ConnectionInner>) {
+    pub(crate) fn run(mut self, connection: &Arc<ConnectionInner>) {
         if let Some(rare) = &mut self.rare {
             for request in rare.signals.drain(..) {
                 request.data.wake_signalled();
@@ -93,7 +93,7 @@ impl Effects {
             driver.wake();
         }
         if let Some(rare) = self.rare {
-            rare.run(shared);
+            rare.run(connection);
         }
         drop(self.gone);
     }
@@ -101,7 +101,7 @@ impl Effects {
 
 impl Rare {
     /// Runs everything that follows the wakers.
-    fn run(self, shared: &Arc<ConnectionInner>) {
+    fn run(self, connection: &Arc<ConnectionInner>) {
         for watch in self.watches {
             watch.abort();
         }
@@ -117,7 +117,7 @@ impl Rare {
         for release in self.parent_releases {
             release();
         }
-        if let Some(hook) = &shared.on_event {
+        if let Some(hook) = &connection.on_event {
             for event in &self.events {
                 // A hook that panics must not end the connection.
                 if catch_unwind(AssertUnwindSafe(|| hook(event))).is_err() {
@@ -126,7 +126,7 @@ impl Rare {
             }
         }
         if self.closed {
-            shared.closed.notify_waiters();
+            connection.closed.notify_waiters();
         }
         for entry in self.log {
             entry.tell();

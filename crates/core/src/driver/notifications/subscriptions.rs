@@ -74,15 +74,15 @@ mod tests {
     #[test]
     fn the_end_of_a_call_touches_its_own_reader_alone() {
         let mut matchers = Subscriptions::default();
-        let places: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
+        let added: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
         let list = Arc::as_ptr(&matchers.readers);
-        for seq in places.iter().take(500) {
+        for seq in added.iter().take(500) {
             let removed = matchers.remove(*seq);
             assert_eq!(removed.map(|removed| Arc::strong_count(&removed.belongs)), Some(1));
         }
         assert_eq!(Arc::as_ptr(&matchers.readers), list, "the list is built anew for each call that ends");
         let left: Vec<_> = matchers.readers.keys().copied().collect();
-        assert_eq!(left, places.split_at(500).1, "the others keep their order");
+        assert_eq!(left, added.split_at(500).1, "the others keep their order");
     }
 
     #[test]
