@@ -124,9 +124,9 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
         "not polled yet",
         "1 s",
     ),
-    ("core/src/machine/bad.rs", "BURST", "100", "without a usable id", "100 at once"),
+    ("core/src/machine/bad_frames.rs", "BURST", "100", "without a usable id", "100 at once"),
     (
-        "core/src/machine/bad.rs",
+        "core/src/machine/bad_frames.rs",
         "REFILL_INTERVAL",
         "Duration::from_millis(100)",
         "without a usable id",

@@ -11,7 +11,7 @@ use interprocess::local_socket::traits::tokio::Listener as _;
 use rescind_core::{BoxFuture, Endpoint, Framing, Link, Listener, TransportError, TransportErrorKind};
 use tokio::time::{Sleep, sleep};
 
-use crate::system::{self, Claim};
+use crate::system::{self, SocketLock};
 use crate::transport::Settings;
 use crate::{PipeAddress, PipeError};
 
@@ -27,7 +27,7 @@ pub struct NamedPipeListener {
     file: PathBuf,
     settings: Settings,
     /// Dropped last: it releases the path.
-    _claim: Claim,
+    _claim: SocketLock,
 }
 
 enum Next {

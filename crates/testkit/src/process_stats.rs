@@ -3,7 +3,7 @@
 use std::fs;
 
 /// The path of a file about this process, or about a child process with this id.
-fn told(process: Option<u32>, what: &str) -> String {
+fn proc_field(process: Option<u32>, what: &str) -> String {
     match process {
         None => format!("/proc/self/{what}"),
         Some(id) => format!("/proc/{id}/{what}"),
@@ -14,7 +14,7 @@ fn told(process: Option<u32>, what: &str) -> String {
 /// does not report it as Linux does, or if there is no such process.
 #[must_use]
 pub fn resident_memory(process: Option<u32>) -> Option<u64> {
-    let status = fs::read_to_string(told(process, "status")).ok()?;
+    let status = fs::read_to_string(proc_field(process, "status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kibibytes * 1024)
@@ -24,7 +24,7 @@ pub fn resident_memory(process: Option<u32>) -> Option<u64> {
 /// [`resident_memory`] does.
 #[must_use]
 pub fn open_descriptors(process: Option<u32>) -> Option<u64> {
-    Some(fs::read_dir(told(process, "fd")).ok()?.count() as u64)
+    Some(fs::read_dir(proc_field(process, "fd")).ok()?.count() as u64)
 }
 
 #[cfg(all(test, target_os = "linux"))]

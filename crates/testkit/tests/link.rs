@@ -55,7 +55,7 @@ async fn a_peer_that_answers_what_should_wait_breaks() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_goes_away_says_why() {
-    let mut subject = subject(1).with_epitaph(|| Some("exit status 3".to_owned()));
+    let mut subject = subject(1).with_exit_report(|| Some("exit status 3".to_owned()));
     let played = play(scenario("unknown_notification"), &mut subject, &Settings::default()).await;
     let Verdict::Broke { why, .. } = &played.verdict else { panic!("{played:?}") };
     assert!(why.contains("exit status 3"), "{why}");

@@ -88,7 +88,7 @@ where
         batches: true,
         max_frame: options.max_frame,
     };
-    let shared = Arc::new(Shared {
+    let inner = Arc::new(LinkInner {
         state: Mutex::new(LinkState {
             stream,
             fate: CloseState::Open,
@@ -98,25 +98,25 @@ where
         }),
         on_close: Mutex::new(on_close),
     });
-    let receiver = WebSocketReceiver::new(Arc::clone(&shared), options, expires);
-    let budget = shared.lock().stream.get_ref().budget().clone();
-    let sender = WebSocketSender::new(shared, options.max_frame);
+    let receiver = WebSocketReceiver::new(Arc::clone(&inner), options, expires);
+    let budget = inner.lock().stream.get_ref().budget().clone();
+    let sender = WebSocketSender::new(inner, options.max_frame);
     Link::new(receiver, sender, traits, meta).with_budget(budget)
 }
 
 /// The data that the two halves share.
-struct Shared<S: AsyncRead + AsyncWrite + Unpin> {
+struct LinkInner<S: AsyncRead + AsyncWrite + Unpin> {
     state: Mutex<LinkState<S>>,
     on_close: Mutex<Option<OnClose>>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Shared<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> LinkInner<S> {
     fn lock(&self) -> MutexGuard<'_, LinkState<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Drop for Shared<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Drop for LinkInner<S> {
     /// If no side has closed, sends a close frame, as far as the socket accepts it without waiting.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

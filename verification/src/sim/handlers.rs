@@ -8,7 +8,7 @@ use super::both::Side;
 use super::judge::{Judge, LATE, State};
 use super::plan::{Job, Work};
 use super::seen::{WorkEnd, WorkSeen};
-use super::tally::Happening;
+use super::tally::SimEvent;
 
 impl Judge {
     pub(super) fn enters(&self, side: Side, job: &Job, context: &CallContext) {
@@ -31,7 +31,7 @@ impl Judge {
             let told = context.is_cancelled();
             state.holds(told, "L1", || format!("{nonce} is entered behind its cancel, and not told of it"));
         }
-        state.tally.saw(Happening::Entered);
+        state.tally.saw(SimEvent::Entered);
         *state.live.of_mut(side) += 1;
         let (live, most) = (*state.live.of(side), state.limits.of(side).max_running_handlers);
         // With the default limit, a run does not have enough handlers to reach it.
@@ -55,7 +55,7 @@ impl Judge {
         state.check_silence(side, nonce);
         if cause == Some(CauseKind::Peer) {
             state.check_asked(side, nonce);
-            state.tally.saw(Happening::Signalled);
+            state.tally.saw(SimEvent::Signalled);
         }
         state.note(|| format!("{side} leaves {nonce}: {end:?}, cause {cause:?}"));
     }

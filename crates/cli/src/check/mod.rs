@@ -16,8 +16,8 @@ use self::peer::{Counts, Foreign, LastChild};
 use crate::args::Check;
 use crate::endpoint::{Endpoint, Side, Target};
 use crate::html::PageFile;
-use crate::signals::told_to_stop;
-use crate::{Exit, Failure, matrix, say, table};
+use crate::signals::stop_signal;
+use crate::{Exit, Failure, matrix, output, table};
 
 pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     // A foreign peer may use other values and messages. Only `matrix` compares every byte, with our own fixture.
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     // The peer leads a separate process group, so it does not receive signals to this one.
     let (report, silent) = tokio::select! {
         played = play_all(&asked, &peer, &settings) => played?,
-        () = told_to_stop() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
+        () = stop_signal() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
     };
     let wires = [peer.wire()];
     if let Some(page) = page {
@@ -48,9 +48,9 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     if args.json {
         matrix::print(&report, &wires, true)?;
     } else {
-        say::result(&lines(&report))?;
+        output::result(&lines(&report))?;
     }
-    match silent.last_words(&peer, report.summary) {
+    match silent.silent_exit(&peer, report.summary) {
         Some(words) => Err(words),
         None if report.summary.broke == 0 => Ok(Exit::Held),
         None => Ok(Exit::Broke),
@@ -95,7 +95,7 @@ async fn play_all(
     let mut cells = Vec::new();
     for scenario in asked {
         progress.set_message(scenario.vector.name.clone());
-        cells.push(if let Some(why) = openings.hopeless(settings.deadline) {
+        cells.push(if let Some(why) = openings.cannot_open(settings.deadline) {
             Cell::not_asked(scenario, peer.wire(), why)
         } else {
             let begun = Instant::now();
@@ -149,7 +149,7 @@ impl Openings {
                 self.failed += 1;
                 self.spent += took;
                 self.why.clone_from(why);
-                self.exit = child.epitaph();
+                self.exit = child.exit_report();
             }
             // A pass of a scenario without a session says nothing about sessions.
             Verdict::Held if scenario.vector.handshake == HandshakeMode::None => {}
@@ -158,15 +158,15 @@ impl Openings {
     }
 
     /// Why the other scenarios are not played: each would take a deadline and show nothing new.
-    fn hopeless(&self, deadline: Duration) -> Option<String> {
-        let hopeless = !self.opened && self.failed >= MAX_FAILED_OPENINGS && self.spent >= deadline;
-        hopeless.then(|| {
+    fn cannot_open(&self, deadline: Duration) -> Option<String> {
+        let cannot_open = !self.opened && self.failed >= MAX_FAILED_OPENINGS && self.spent >= deadline;
+        cannot_open.then(|| {
             format!("no session could be opened in {} scenarios; in the last: {}", self.failed, self.why)
         })
     }
 
     /// The failure of a peer that always ended before it sent a message.
-    fn last_words(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
+    fn silent_exit(&self, peer: &Foreign, summary: Summary) -> Option<Failure> {
         let (program, exit) = (peer.program()?, self.exit.as_ref()?);
         let only_ended = !self.opened && !self.spoke && summary.held == 0;
         only_ended.then(|| {

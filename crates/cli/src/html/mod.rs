@@ -52,7 +52,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
 
 fn page(report: &Report, wires: &[&str]) -> String {
     let summary = report.summary;
-    let told = format!(
+    let summary_text = format!(
         "{} cells: {} held, {} broke, {} not asked",
         report.cells.len(),
         summary.held,
@@ -65,7 +65,7 @@ fn page(report: &Report, wires: &[&str]) -> String {
     let mut page = String::with_capacity(PAGE.len() + STYLE.len() + SCRIPT.len() + data.len());
     let mut rest = PAGE;
     for (target, text) in
-        [("{{style}}", STYLE), ("{{summary}}", &told), ("{{data}}", &data), ("{{script}}", SCRIPT)]
+        [("{{style}}", STYLE), ("{{summary}}", &summary_text), ("{{data}}", &data), ("{{script}}", SCRIPT)]
     {
         let (before, after) = rest.split_once(target).unwrap_or((rest, ""));
         page.push_str(before);

@@ -94,7 +94,7 @@ where
         let (closer, closing) = closing();
         let framed = Framed::default();
         if let Some(framing) = self.framing {
-            framed.say(framing);
+            framed.decide(framing);
         }
         let budget = ByteBudget::default();
         let partial = PartialFrame::new(&budget);

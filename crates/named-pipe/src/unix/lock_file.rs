@@ -23,7 +23,7 @@ const MAX_ATTEMPTS: usize = 16;
 
 /// Exists while a socket listens.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct SocketLock {
     file: PathBuf,
     lock_file: PathBuf,
     lock: OwnedFd,
@@ -31,7 +31,7 @@ pub(crate) struct Claim {
     bound: Option<(u64, u64)>,
 }
 
-impl Claim {
+impl SocketLock {
     /// Takes the path, and removes a socket that a dead process left there.
     pub(crate) async fn take(file: &Path) -> Result<Self, PipeError> {
         let mut name = file.as_os_str().to_owned();
@@ -50,7 +50,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SocketLock {
     fn drop(&mut self) {
         if self.bound.is_some() && self.bound == identity(&self.file) {
             drop(fs::remove_file(&self.file));

@@ -39,7 +39,7 @@ struct Guard(Arc<Process>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.0.wish() == DesiredState::Run {
+        if self.0.desired_state() == DesiredState::Run {
             self.0.kill();
         }
     }
@@ -72,7 +72,7 @@ impl ChildReceiver {
     /// The last event, after the child has exited.
     fn exited(&mut self, status: ExitStatus) -> Option<Result<TransportEvent, TransportError>> {
         self.state = State::Closed;
-        let in_order = self.process.wish() > DesiredState::Run || (status.success() && self.served);
+        let in_order = self.process.desired_state() > DesiredState::Run || (status.success() && self.served);
         let what = if self.served {
             "it exited while the connection was open"
         } else {
@@ -92,7 +92,7 @@ impl Receiver for ChildReceiver {
                 State::Open => match ready!(self.pipe.as_mut().poll_event(cx)) {
                     // Its output is still open, but nothing can be read from it any more.
                     Some(Ok(TransportEvent::HalfClosed))
-                        if self.torn && self.process.wish() == DesiredState::Run =>
+                        if self.torn && self.process.desired_state() == DesiredState::Run =>
                     {
                         self.state = State::Closed;
                         let what = "it wrote what is no frame to its stdout";
@@ -118,7 +118,7 @@ impl Receiver for ChildReceiver {
                         return Poll::Ready(self.exited(status));
                     }
                     self.state = State::HalfClosed;
-                    if self.process.wish() == DesiredState::Run {
+                    if self.process.desired_state() == DesiredState::Run {
                         return Poll::Ready(Some(Ok(TransportEvent::HalfClosed)));
                     }
                 }
@@ -201,9 +201,9 @@ impl Sender for ChildSender {
     ) -> Poll<Result<(), TransportError>> {
         self.closing = true;
         // Set before the pipe is closed: a quick child exits before this side knows that the pipe is closed.
-        self.process.want(DesiredState::Close);
+        self.process.request_state(DesiredState::Close);
         let closed = ready!(self.poll_pipe(cx, |pipe, cx| pipe.poll_close(why, cx)));
-        self.process.want(DesiredState::End);
+        self.process.request_state(DesiredState::End);
         ready!(self.process.poll_exit(cx));
         Poll::Ready(closed)
     }
@@ -212,7 +212,7 @@ impl Sender for ChildSender {
 impl Drop for ChildSender {
     fn drop(&mut self) {
         if self.closing {
-            self.process.want(DesiredState::End);
+            self.process.request_state(DesiredState::End);
         }
     }
 }

@@ -11,10 +11,10 @@ use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 /// Writes on a thread. A shutdown waits until everything is written and the target is dropped. Dropping does not wait,
 /// and bytes that were accepted are still written.
 #[derive(Debug)]
-pub(crate) struct ThreadWriter(Arc<Shared>);
+pub(crate) struct ThreadWriter(Arc<PipeInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PipeInner {
     state: Mutex<State>,
     given: Condvar,
 }
@@ -43,10 +43,10 @@ impl State {
 
 impl ThreadWriter {
     pub(crate) fn new(target: impl Write + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let theirs = Arc::clone(&shared);
+        let inner = Arc::<PipeInner>::default();
+        let theirs = Arc::clone(&inner);
         thread::Builder::new().name("rescind-write".into()).spawn(move || theirs.write(target))?;
-        Ok(Self(shared))
+        Ok(Self(inner))
     }
 
     fn poll_until(&self, cx: &mut Context<'_>, done: impl FnOnce(&State) -> bool) -> Poll<io::Result<()>> {
@@ -62,7 +62,7 @@ impl ThreadWriter {
     }
 }
 
-impl Shared {
+impl PipeInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ use super::calling::Caller;
 use super::subject::{Ended, Trouble};
 use crate::fixture::Fixture;
 use crate::step::{AfterCancelStep, CallStep, CancelWord, OutcomeWord};
-use crate::wire_format::Speech;
+use crate::wire_format::WireFormat;
 
 /// How long the handler of a request may take to start.
 const HANDLER_START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -72,8 +72,8 @@ impl fmt::Debug for PeerCaller {
 impl Caller for PeerCaller {
     async fn call(&mut self, step: &CallStep) -> Result<(), Trouble> {
         let params = step.params.clone().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
-        let speech = Speech::of(self.fixture.dialect().name());
-        let params = speech.map_or(params.clone(), |speech| speech.params(params));
+        let wire_format = WireFormat::of(self.fixture.dialect().name());
+        let params = wire_format.map_or(params.clone(), |wire_format| wire_format.params(params));
         let mut builder = self.peer.call::<_, Value>(step.method.as_str(), &params);
         if let Some(timeout) = step.timeout_ms {
             builder = builder.timeout(Duration::from_millis(timeout));

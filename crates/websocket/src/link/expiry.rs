@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::receiver::poll_drained;
-use super::{CloseState, LinkState, Shared, codes};
+use super::{CloseState, LinkInner, LinkState, codes};
 
 /// The time for the peer to read the close frame and to answer it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ impl Expiry {
 }
 
 /// Ends the connection. Both halves get the error.
-pub(super) fn expire<S>(shared: &Arc<Shared<S>>, state: &mut LinkState<S>) -> TransportError
+pub(super) fn expire<S>(inner: &Arc<LinkInner<S>>, state: &mut LinkState<S>) -> TransportError
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -39,14 +39,14 @@ where
     let error = TransportError::new(TransportErrorKind::Closed, "the credential of the client has expired");
     let error = state.fail(error);
     if closing {
-        tokio::spawn(close(Arc::clone(shared)));
+        tokio::spawn(close(Arc::clone(inner)));
     }
     error
 }
 
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(inner: Arc<LinkInner<S>>) {
     let closed = poll_fn(|cx| {
-        let mut state = shared.lock();
+        let mut state = inner.lock();
         let stream = &mut state.stream;
         if futures_util::Sink::poll_flush(Pin::new(&mut *stream), cx)?.is_pending() {
             return Poll::Pending;
@@ -56,5 +56,5 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared<S>>) {
         poll_drained(stream.get_mut(), cx).map(Ok::<_, tokio_tungstenite::tungstenite::Error>)
     });
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
-    shared.lock().fate = CloseState::Closed;
+    inner.lock().fate = CloseState::Closed;
 }

@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::receiver::poll_drained;
-use super::{CloseState, LinkState, Shared, codes};
+use super::{CloseState, LinkInner, LinkState, codes};
 
 /// A sender that holds at most this many bytes takes a data frame, so that a usual frame still fits below [`MAX_HELD`].
 const MAX_HELD_FOR_DATA: usize = 32 * 1024;
@@ -25,7 +25,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sending half.
 pub(super) struct WebSocketSender<S: AsyncRead + AsyncWrite + Unpin> {
-    shared: Arc<Shared<S>>,
+    inner: Arc<LinkInner<S>>,
     max_frame: usize,
     /// Bytes since the stream was last flushed.
     unflushed: usize,
@@ -42,8 +42,8 @@ enum State {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
-    pub(super) const fn new(shared: Arc<Shared<S>>, max_frame: usize) -> Self {
-        Self { shared, max_frame, unflushed: 0, state: State::Open }
+    pub(super) const fn new(inner: Arc<LinkInner<S>>, max_frame: usize) -> Self {
+        Self { inner, max_frame, unflushed: 0, state: State::Open }
     }
 
     fn check_open(&self) -> Result<(), TransportError> {
@@ -53,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 return Err(closed("this side closed it"));
             }
         }
-        match &self.shared.lock().fate {
+        match &self.inner.lock().fate {
             CloseState::Open | CloseState::ReadFailed(_) => Ok(()),
             CloseState::ClosedByPeer => Err(closed("the peer closed it")),
             CloseState::Closed => Err(closed("this side closed it")),
@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
     }
 
     fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let mut state = self.shared.lock();
+        let mut state = self.inner.lock();
         let done = state.poll_flush(cx);
         if done.is_pending() {
             state.writer = Some(cx.waker().clone());
@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
 
     /// Waits for the peer's close frame. If its frames cannot be read any more, waits for the end of its input.
     fn poll_peer_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.shared.lock();
+        let mut state = self.inner.lock();
         let LinkState { stream, fate, .. } = &mut *state;
         loop {
             match fate {
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
         loop {
             match &mut self.state {
                 State::Open => {
-                    let mut state = self.shared.lock();
+                    let mut state = self.inner.lock();
                     match &state.fate {
                         CloseState::Broken(error) => return Poll::Ready(Err(error.clone())),
                         CloseState::Open => {
@@ -121,7 +121,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     if !flushed && late {
                         let error = closed("the peer did not read what was left before it closed");
                         self.state = State::Closed;
-                        return Poll::Ready(Err(self.shared.lock().fail(error)));
+                        return Poll::Ready(Err(self.inner.lock().fail(error)));
                     }
                     let over = late || (flushed && self.poll_peer_closed(cx).is_ready());
                     if !over {
@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                 }
                 State::Ending(by) => {
                     let late = by.as_mut().poll(cx).is_ready();
-                    let mut state = self.shared.lock();
+                    let mut state = self.inner.lock();
                     // It does not matter whether the peer still accepts the end: it has all frames.
                     if Pin::new(state.stream.get_mut()).poll_shutdown(cx).is_pending() && !late {
                         return Poll::Pending;
@@ -182,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Sender for WebSocketSender<S> {
             let text = "the frame is no UTF-8 and was not sent".to_owned();
             return Err(refused(out.exchange, TransportErrorKind::Framing, text));
         };
-        self.shared.lock().send(Message::Text(text))?;
+        self.inner.lock().send(Message::Text(text))?;
         self.unflushed += size;
         Ok(())
     }

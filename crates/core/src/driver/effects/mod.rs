@@ -1,6 +1,6 @@
 //! The effects of a step outside of its connection's lock (D2, D3).
 
-pub(crate) mod few;
+pub(crate) mod inline_vec;
 pub(crate) mod log;
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use tracing::Level;
 use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 
 use crate::driver::calls::entry::RemoteAction;
-use crate::driver::effects::few::Few;
+use crate::driver::effects::inline_vec::InlineVec;
 use crate::driver::effects::log::Entry;
 use crate::driver::notifications::Inbox;
 use crate::driver::notifications::subscriptions::Matcher;
@@ -26,11 +26,11 @@ use crate::sync::AbortHandle;
 /// There is one for each step, so it is small: most steps have one effect or none.
 #[derive(Default)]
 pub(crate) struct Effects {
-    pub(crate) starts: Few<Start>,
-    pub(crate) wakers: Few<Waker>,
+    pub(crate) starts: InlineVec<Start>,
+    pub(crate) wakers: InlineVec<Waker>,
     pub(crate) driver: Option<Waker>,
     /// Requests whose slots were removed. Their contexts may still share them.
-    pub(crate) gone: Few<Arc<Request>>,
+    pub(crate) gone: InlineVec<Arc<Request>>,
     rare: Option<Box<Rare>>,
 }
 
@@ -141,7 +141,7 @@ thread_local! {
 
 /// Starts handlers one after another. A runtime that shuts down drops a task during its start, which ends its request
 /// and may start the next one. Such starts run in turn and not inside each other.
-fn start_all(starts: Few<Start>) {
+fn start_all(starts: InlineVec<Start>) {
     let first = STARTING.with_borrow_mut(|starting| {
         if let Some(later) = starting {
             later.extend(starts);

@@ -57,7 +57,7 @@ impl<R: AsyncRead> ByteReceiver<R> {
 
     /// Waits until the framing is decided, at the latest by the first byte.
     fn poll_framed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), TransportError>> {
-        let framing = if let Some(framing) = self.framed.said() {
+        let framing = if let Some(framing) = self.framed.decided() {
             framing
         } else {
             let buffer = self.decoder.buffer_mut();

@@ -62,7 +62,7 @@ pub(crate) fn supervise(
 }
 
 fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
-    let mut stairs = Termination::Running;
+    let mut termination = Termination::Running;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -70,10 +70,10 @@ fn run(mut child: Child, process: &Process, wake_receiver: &WakeReceiver) {
             Err(_) => break ExitStatus::default(),
         }
         let now = Instant::now();
-        match stairs.step(process.wish(), now, process.grace()) {
+        match termination.step(process.desired_state(), now, process.grace()) {
             Action::Nothing => {}
             // There is no signal that requests the end.
-            Action::Ask | Action::Kill => drop(child.kill()),
+            Action::Terminate | Action::Kill => drop(child.kill()),
         }
         if process.settles_at().is_some_and(|at| now >= at) {
             process.settle();
