@@ -46,7 +46,7 @@ fn fields(debug: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_field_of_a_connections_limits_stands_with_its_default() {
+fn security_md_lists_every_connection_limit_with_its_default() {
     let page = read("SECURITY.md");
     let fields = fields(&format!("{:#?}", Limits::default()));
     assert!(fields.len() >= 20, "{fields:?}");
@@ -62,7 +62,7 @@ fn every_field_of_a_connections_limits_stands_with_its_default() {
 }
 
 #[test]
-fn the_limits_of_a_server_stand_with_their_defaults() {
+fn security_md_lists_the_server_limits_with_their_defaults() {
     let page = read("SECURITY.md");
     let limits = ServerLimits::default();
     for (what, value) in [
@@ -185,7 +185,7 @@ const FIXED: [(&str, &str, &str, &str, &str); 60] = [
 ];
 
 #[test]
-fn what_cannot_be_set_stands_with_its_value() {
+fn security_md_lists_the_fixed_limits_with_their_values() {
     let page = read("SECURITY.md");
     for (file, name, value, words, as_shown) in FIXED {
         let source = read(&format!("crates/{file}"));
@@ -290,7 +290,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// A new constant that is a limit must be added to [`FIXED`] and to the page.
 #[test]
-fn no_constant_is_left_out() {
+fn every_constant_is_listed_or_marked_as_no_limit() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut seen = 0;
     for name in ["core", "http", "named-pipe", "stdio", "websocket"] {

@@ -80,6 +80,6 @@ fn every_target_has_a_program_and_a_folder_and_there_are_no_others() {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_refused() {
+fn an_unknown_target_is_refused() {
     assert!(catch_unwind(|| rescind_verification::fuzz::check("nothing", b"")).is_err());
 }

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_shown_as_it_is_given() {
+    fn an_endpoint_is_displayed_as_given() {
         for text in [
             "stdio",
             "pipe:my-agent",
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused_with_what_to_do() {
+    fn an_invalid_endpoint_is_refused_with_a_hint() {
         for (text, word) in [
             ("smoke", "the endpoints are stdio"),
             ("tcp://localhost:1", "the endpoints are stdio"),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binding_is_the_dialects_own_unless_it_is_given() {
+    fn the_default_binding_is_that_of_the_dialect() {
         for (dialect, wire) in [
             ("mcp", "http-streamable"),
             ("mcp-2026", "http-stateless"),

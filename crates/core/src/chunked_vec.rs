@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_keep_their_order_over_pages() {
+    fn elements_keep_their_order_across_chunks() {
         let mut pages = ChunkedVec::new();
         assert_eq!((pages.len(), pages.get(0)), (0, None));
         (0..=CHUNK_LEN * 2).for_each(|value| pages.push(value));

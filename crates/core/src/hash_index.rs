@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_found_by_name_while_they_are_in_the_index() {
+    fn slots_are_found_by_name_while_they_are_in_the_index() {
         let names: Vec<String> = (0..1000).map(|slot| format!("name {slot}")).collect();
         let name = |slot: u32| names.get(slot as usize);
         let mut index = HashIndex::default();

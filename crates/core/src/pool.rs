@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_comes_back_empty_and_not_all_are_kept() {
+    fn a_pooled_box_is_reused_empty_and_the_pool_is_bounded() {
         let mut spares = Pool::new();
         for value in 0..MAX_POOLED * 2 {
             spares.keep(Some(Box::new(value)));

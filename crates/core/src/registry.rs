@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
+    fn a_registry_that_was_full_releases_its_memory_when_empty() {
         let registry = Registry::new();
         let session = SessionId::from("one");
         let ids: Vec<_> = (0..100_000).map(RequestId::number).collect();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_do_not_wait_for_one_lock() {
+    fn sessions_use_different_locks() {
         let registry = Registry::new();
         for session in 0..64 {
             registry.record(&SessionId::from(session.to_string()), &RequestId::number(1));

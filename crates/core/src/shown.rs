@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_shown_is_one_short_line() {
+    fn shown_text_is_one_short_line() {
         for evil in ["\u{1b}", "\n", "\r", "\0", "\u{202e}", "\u{2066}", "\u{85}", "\u{2028}", "x", "é"] {
             for (times, cut) in [(1, false), (1 << 20, true)] {
                 for shown in [Shown::name(evil.repeat(times)), Shown::text(evil.repeat(times))] {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_was_cut_writes_no_more() {
+    fn a_value_that_was_cut_is_not_formatted_further() {
         struct Endless;
         impl fmt::Display for Endless {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

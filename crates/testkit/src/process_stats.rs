@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_told_the_same_by_its_id() {
+    fn the_stats_of_this_process_are_the_same_by_its_id() {
         let held = resident_memory(None).unwrap();
         let by_id = resident_memory(Some(std::process::id())).unwrap();
         assert!(held > 0 && by_id.abs_diff(held) < 64 << 20, "{held} and {by_id} bytes");
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_holds_nothing_to_tell() {
+    fn a_missing_process_has_no_stats() {
         assert_eq!(resident_memory(Some(u32::MAX)), None);
         assert_eq!(open_descriptors(Some(u32::MAX)), None);
     }

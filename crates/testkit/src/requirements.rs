@@ -239,7 +239,7 @@ mod tests {
     use crate::vector::scenarios_of;
 
     #[test]
-    fn what_frames_show_is_told_from_what_only_a_witness_does() {
+    fn effects_in_frames_are_distinguished_from_effects_only_a_witness_sees() {
         for (dialect, name, shown) in [
             ("acp", "cancel_running", true),
             ("acp", "cancel_twice", true),

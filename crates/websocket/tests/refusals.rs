@@ -130,7 +130,7 @@ async fn each_request_gets_the_status_of_the_table() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn a_route_of_axum_asks_the_same() {
+async fn an_axum_route_makes_the_same_checks() {
     let (mut listener, url, _serving) = common::route::serve(strict()).await;
     let address = url.trim_start_matches("ws://").trim_end_matches("/agent").to_owned();
     for &(line, changes, expected, holds) in TABLE.iter().filter(|(line, ..)| !line.ends_with('/')) {
@@ -213,7 +213,7 @@ async fn a_client_is_told_why_it_is_refused() {
 }
 
 #[tokio::test]
-async fn whom_the_hook_names_is_the_principal_of_the_connection() {
+async fn the_principal_of_the_auth_hook_is_the_principal_of_the_connection() {
     let mut listener = listen(strict()).await;
     let url = listener.endpoint().0;
     let (tell, told) = std::sync::mpsc::channel();
@@ -231,7 +231,7 @@ async fn whom_the_hook_names_is_the_principal_of_the_connection() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_says_why() {
+async fn a_failed_open_reports_its_reason() {
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
@@ -257,7 +257,7 @@ async fn what_cannot_be_opened_says_why() {
 }
 
 #[tokio::test]
-async fn a_slow_handshake_holds_up_no_other() {
+async fn a_slow_handshake_does_not_delay_others() {
     let mut listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
     let mut slow = Vec::new();
@@ -279,7 +279,7 @@ async fn a_slow_handshake_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_takes_too_long_is_given_up() {
+async fn a_handshake_over_its_timeout_is_dropped() {
     let options = UpgradeOptions::new().handshake_timeout(Duration::from_millis(50));
     let mut listener = listen(options).await;
     let mut socket = TcpStream::connect(listener.address()).await.unwrap();
@@ -289,7 +289,7 @@ async fn a_handshake_that_takes_too_long_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_given_up() {
+async fn a_client_times_out_if_the_server_does_not_answer() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/", tcp.local_addr().unwrap());
     let transport = connect(&url).handshake_timeout(Duration::from_millis(50));
@@ -331,7 +331,7 @@ async fn a_head_without_end_is_refused() {
 /// A server that is bound to more than loopback also accepts IP addresses, but no names: no page can be directed to
 /// it without notice (DNS rebinding).
 #[tokio::test]
-async fn a_server_for_other_machines_takes_addresses() {
+async fn a_non_loopback_server_accepts_ip_addresses_as_host() {
     let mut listener = WebSocketListener::builder().bind("0.0.0.0:0").await.unwrap();
     let address = format!("127.0.0.1:{}", listener.address().port());
     for (host, expected) in [("192.0.2.1:9000", 101), ("localhost", 101), ("evil.example", 421)] {
@@ -403,7 +403,7 @@ async fn a_route_whose_listener_is_gone_answers_503_and_one_without_routes_ends(
 
 #[cfg(feature = "rustls")]
 #[tokio::test]
-async fn wss_trusts_only_whom_it_is_told_to() {
+async fn wss_trusts_only_the_configured_authorities() {
     let (ours, other) = (common::tls::Authority::new(), common::tls::Authority::new());
     let mut listener = WebSocketListener::builder().tls(ours.server()).bind("127.0.0.1:0").await.unwrap();
     let url = listener.endpoint().0;
@@ -430,7 +430,7 @@ async fn wss_trusts_only_whom_it_is_told_to() {
 
 /// The client of a page: the request of a browser, including its `Origin`.
 #[tokio::test]
-async fn tungstenites_client_with_an_origin_is_let_in_by_list() {
+async fn a_tungstenite_client_with_an_allowed_origin_is_accepted() {
     use tokio_tungstenite::tungstenite::client::IntoClientRequest;
     let mut listener = listen(UpgradeOptions::new().allow_origin("https://app.example").unwrap()).await;
     let mut request = listener.endpoint().0.into_client_request().unwrap();

@@ -89,7 +89,7 @@ async fn a_cancel_over_websocket_reaches_the_handler_and_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_what_it_asked_for() {
+async fn a_client_that_disconnects_cancels_its_requests() {
     let listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
     let (tell, mut told) = mpsc::unbounded_channel();
@@ -170,7 +170,7 @@ async fn a_frame_that_is_no_json_gets_its_error_and_the_session_goes_on() {
 /// Requests that were accepted before a message that ends reading are still answered. The connection closes after
 /// that.
 #[tokio::test]
-async fn an_oversize_message_costs_no_answer_that_was_owed() {
+async fn an_oversize_message_loses_no_pending_answer() {
     let (peer, mut client) = fixture("acp", LinkOptions::new().max_frame(4096)).await;
     say(&mut client, json!({"jsonrpc": "2.0", "id": 1, "method": "test/sleep", "params": {"ms": 50}})).await;
     client.send(Message::text("x".repeat(5000))).await.unwrap();
@@ -205,7 +205,7 @@ async fn an_oversize_first_message_is_told_why_where_the_dialect_is_still_open()
 
 /// The peer stops reading while 4,000 answers wait: a cancel still reaches its handler at once.
 #[tokio::test]
-async fn a_cancel_is_heard_behind_four_thousand_answers_nobody_reads() {
+async fn a_cancel_is_read_while_four_thousand_answers_wait_to_be_written() {
     let listener = listen(UpgradeOptions::new()).await;
     let url = listener.endpoint().0;
     let (tell, mut told) = mpsc::unbounded_channel();

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_sent_cannot_steer_the_terminal_and_is_cut() {
+    fn text_of_a_peer_is_escaped_for_the_terminal_and_truncated() {
         assert_eq!(shown("a\u{1b}[31mé\n\u{202e}"), "a\\u{1b}[31mé\\n\\u{202e}");
         let long = shown(&"x".repeat(1 << 20));
         assert!(long.len() < 2_100 && long.ends_with("(1048576 bytes in all)"), "{long}");

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_sent_cannot_leave_its_place_in_the_page() {
+    fn text_of_a_peer_is_escaped_in_the_html_page() {
         let hostile =
             ["</script><script>alert(1)</script>", "<!--<script>", "{{script}}", "{{data}}", "&lt;\u{2028}"];
         let page = page(&report(&hostile), &["memory", "stdio"]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_from_elsewhere() {
+    fn the_html_page_loads_no_external_resource() {
         let page = page(&report(&["{}"]), &["memory", "stdio"]);
         for word in ["src=", "href=", "@import", "url(", "fetch(", "{{"] {
             assert!(!page.contains(word), "{word}");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_stands_in_the_page_once_and_a_long_one_is_cut() {
+    fn each_text_is_in_the_html_page_once_and_a_long_one_is_truncated() {
         let long = "é".repeat(1 << 20);
         let page = page(&report(&["{\"once\":1}", "{\"once\":1}", &long]), &["memory", "stdio"]);
         assert!(page.len() < 64 * 1024, "{}", page.len());

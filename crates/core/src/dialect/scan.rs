@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_read_the_same() {
+    fn the_scanner_and_the_parser_read_the_same_values() {
         let whole =
             r#" { "a" : -0 , "id":12,"x":{"a":[1,"\"}"]},"params":{"b":null},"a2":"\u00e9","y":1.5e3 } "#;
         let parts = [
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_goes_the_short_way() {
+    fn usual_frames_take_the_fast_path() {
         for text in [
             r#"{"a":1}"#,
             r#"{ "id" : "x" , "params" : [1.5] }"#,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_and_plain_strings_are_taken_without_a_parser() {
+    fn integers_and_plain_strings_are_read_without_a_parser() {
         for (text, plain) in [
             ("0", true),
             ("-0", true),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_frame_is_lent_and_what_stands_elsewhere_is_copied() {
+    fn params_inside_a_frame_are_borrowed_and_others_are_copied() {
         for text in ["[1,2]", r#"  {"a":1}"#] {
             let frame = Bytes::from(text);
             let part: &RawValue = serde_json::from_slice(&frame).unwrap();

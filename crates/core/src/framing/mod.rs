@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_can_be_stepped_over_where_its_end_is_known() {
+    fn a_frame_with_a_known_end_can_be_skipped() {
         for bad in [BadFrame::TooLarge { limit: 1 }, BadFrame::MemoryFull, BadFrame::BadCharset] {
             assert!(bad.is_recoverable(), "{bad}");
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_a_large_frame_is_given_back_and_that_of_others_kept() {
+    fn the_buffer_of_a_large_frame_is_released_and_smaller_ones_are_kept() {
         for (taken, left, sheds) in [
             (MAX_MOVED_BYTES + 1, MAX_MOVED_BYTES, true),
             (MAX_MOVED_BYTES + 1, MAX_MOVED_BYTES + 1, false),

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_differ_in_the_moment_alone_have_one_hash() {
+    fn sessions_that_differ_only_in_time_have_the_same_hash() {
         let now = Instant::now();
         let later = now + Duration::from_secs(7);
         assert_eq!(hash_of(&cancelled(now, 1)), hash_of(&cancelled(later, 1)));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_in_number_and_age_and_tells_what_it_forgot() {
+    fn the_cache_is_bounded_in_number_and_age_and_reports_what_it_forgot() {
         let start = Instant::now();
         let mut cache = SettledCache::new(2, Duration::from_secs(60));
         cache.record(start, name(1), None, Settled::Completed);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_settled_again_replaces_its_memory() {
+    fn a_key_settled_again_replaces_its_entry() {
         let start = Instant::now();
         let mut cache = SettledCache::new(8, Duration::from_secs(60));
         cache.record(start, name(1), None, Settled::Completed);

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_frame_that_gets_a_little_room_now_and_then_waits_no_longer_than_another() {
+    async fn a_frame_that_gets_memory_in_small_amounts_has_the_same_total_wait_limit() {
         let server = ByteBudget::new(2 * UNCOUNTED_BYTES);
         let mut others = server.hold(UNCOUNTED_BYTES);
         let mut frame = PartialFrame::new(&server.child(usize::MAX));

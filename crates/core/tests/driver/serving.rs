@@ -47,7 +47,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 // covers: 002-12, 002-14, 002-16
 #[tokio::test(start_paused = true)]
-async fn any_code_can_ask_the_registry_by_session_and_request_id() {
+async fn the_registry_answers_by_session_and_request_id() {
     let registry = Registry::new();
     let (tell, mut asked) = mpsc::unbounded_channel::<(SessionId, RequestId)>();
     let (near, far) = memory_pair();
@@ -149,7 +149,7 @@ async fn children_on_another_connection_are_cancelled_with_their_parent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_child_of_a_cancelled_request_is_born_cancelled_and_sends_nothing() {
+async fn a_child_of_a_cancelled_request_is_cancelled_from_the_start_and_sends_nothing() {
     let (tell, _told) = mpsc::unbounded_channel();
     let started = Arc::new(Notify::new());
     let (upstream, far_server) = connect(waiting(&tell, &started));
@@ -338,7 +338,7 @@ async fn shutdown_goes_through_its_steps() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_does_not_read_holds_no_handler_up_and_is_closed_when_the_reserve_is_spent() {
+async fn a_peer_that_does_not_read_blocks_no_handler_and_is_closed_when_the_reserve_is_used_up() {
     let (near, far): (Link, Link) = memory_pair();
     let ended = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&ended);
@@ -508,7 +508,7 @@ async fn a_server_speaks_the_dialect_of_each_peer_and_bounds_them_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_panics_harms_nobody_and_errors_are_answered_as_they_are() {
+async fn a_panicking_hook_affects_no_other_request_and_handler_errors_are_answered_unchanged() {
     let (near, far) = memory_pair();
     let router = Router::new().method("fail", |_ctx: CallContext, _: Value| async move {
         Err::<(), _>(ErrorObject::new(ErrorCode(-32001), "mine").into())

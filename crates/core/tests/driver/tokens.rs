@@ -58,7 +58,7 @@ async fn a_handler_sees_its_cancel_as_a_token_and_can_be_cancelled_by_one() {
 }
 
 #[tokio::test]
-async fn a_token_that_could_cancel_a_request_keeps_nothing_of_it() {
+async fn a_cancellation_token_keeps_no_memory_of_its_request() {
     let token = CancellationToken::new();
     let stop = token.clone();
     let router = Router::new().method("quick", move |ctx: CallContext, _: Value| {

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_quicker_than_the_closing_of_its_input_has_ended_in_order() {
+    async fn a_child_that_exits_before_its_input_is_closed_ends_without_error() {
         let (wake_sender, _wake_receiver) = WakeSender::new().unwrap();
         let process = Arc::new(Process::new("quick".to_owned(), 0, Duration::ZERO, wake_sender));
         let mut link = link(NoOutput, &process);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_killed_while_it_was_written_to_has_not_ended_in_order() {
+    async fn a_child_killed_during_a_write_ends_with_an_error() {
         let (wake_sender, _wake_receiver) = WakeSender::new().unwrap();
         let process = Arc::new(Process::new("killed".to_owned(), 0, Duration::ZERO, wake_sender));
         let mut link = link(BothOver, &process);

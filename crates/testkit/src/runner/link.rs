@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_has_the_time_it_is_given_to_open() {
+    async fn the_time_to_open_a_connection_can_be_set() {
         let never = || -> Connect { Box::new(|| Box::pin(std::future::pending())) };
         let long = Duration::from_secs(60);
         for (mut subject, wait) in [

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_closing_an_exchange_told_a_handler_is_waited_for_and_the_end_of_a_line_is_no_cause() {
+    fn a_signal_by_a_closed_exchange_is_compared_and_one_by_the_end_of_a_connection_is_not() {
         let handled = |cause: Option<&str>| Handled { id: "1".to_owned(), cause: cause.map(str::to_owned) };
         let (running, signalled) = (handled(None), handled(Some("peer")));
         let wire_format = WireFormat::of("mcp-2026").unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runner_asks_for_itself_is_left_out() {
+    fn the_runners_own_requests_are_not_compared() {
         let wire_format = WireFormat::of("lsp").unwrap();
         let mut outcomes = Outcomes::default();
         outcomes.sent(

@@ -308,7 +308,7 @@ mod tests {
     use crate::vector::scenarios_of;
 
     #[tokio::test]
-    async fn what_a_wire_cannot_be_asked_is_said_and_not_played() {
+    async fn a_scenario_that_a_transport_cannot_play_is_skipped_with_a_reason() {
         let program = Program::new("no-such-program");
         let half_closing =
             scenarios_of("lsp").find(|scenario| scenario.vector.requirements("lsp").half_close).unwrap();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wire_that_is_not_there_is_named() {
+    async fn an_unknown_transport_is_reported_with_its_name() {
         let scenario = crate::scenarios().first().unwrap();
         let settings = Settings::default();
         let why = play_on("pigeon", scenario, &settings, &Program::new("x")).await.unwrap_err();

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_let_in_at_once_have_a_place_each() {
+    fn requests_admitted_concurrently_hold_a_permit_each() {
         let admission = two();
         let client = any_client(&admission);
         // None of them has started: each connection takes its step when it gets the processor.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_waited_starts_in_the_place_of_one_who_ended() {
+    fn a_queued_request_takes_the_permit_of_a_handler_that_ended() {
         let admission = two();
         let client = any_client(&admission);
         let request_client = RequestClient::OfConnection(&client);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_queued_or_refused_keeps_no_place() {
+    fn a_request_that_is_queued_or_refused_holds_no_permit() {
         let admission = two();
         let client = any_client(&admission);
         let mut permits = Permits::default();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drains_more_than_its_share_is_refused_and_others_are_not() {
+    fn a_client_that_drains_more_than_its_share_is_refused_and_others_are_not() {
         let admission = Admission::new(ServerLimits { max_draining_handlers: 10, ..ServerLimits::default() });
         let [deaf, deafer, other] = [(); 3].map(|()| any_client(&admission));
         let drain = |client: &Client, handlers: usize| {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn no_client_runs_more_than_its_share_whoever_came_first() {
+    fn no_client_runs_more_than_its_share_regardless_of_arrival_order() {
         let admission = Admission::new(ServerLimits { max_running_handlers: 4, ..ServerLimits::default() });
         let [first, second, third] = [(); 3].map(|()| any_client(&admission));
         let admitted = [&first, &first, &first, &second, &second, &second, &third];
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_connections_are_open_than_may_be() {
+    fn connections_never_exceed_the_limit() {
         let admission = of(ServerLimits { max_connections: 2, ..ServerLimits::default() });
         let client = any_client(&admission);
         assert_eq!([(); 3].map(|()| admission.open_session(&client)), [true, true, false]);

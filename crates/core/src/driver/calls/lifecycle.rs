@@ -214,7 +214,7 @@ mod tests {
 
     /// Entries are not visible from outside.
     #[tokio::test]
-    async fn nothing_is_left_of_calls_that_nobody_awaits() {
+    async fn calls_that_are_not_awaited_leave_no_entry() {
         let (near, far) = memory_pair();
         let router = Router::new()
             .method("echo", |_: CallContext, told: Value| async move { Ok(told) })

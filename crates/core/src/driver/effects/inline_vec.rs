@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_pushed_comes_in_its_order() {
+    fn elements_are_returned_in_the_order_they_were_pushed() {
         let mut inline_vec = InlineVec::default();
         assert!(inline_vec.is_empty());
         inline_vec.push(0);

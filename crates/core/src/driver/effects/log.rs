@@ -126,7 +126,7 @@ mod tests {
     use crate::id::{CallKey, InboundKey, OutboundKey};
 
     #[test]
-    fn each_event_is_told_by_its_own_name() {
+    fn each_event_is_logged_under_a_different_name() {
         let any = CallKey { slot: 0, generation: 0 };
         let (request, call) = (InboundKey(any), OutboundKey(any));
         for event in [

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_dropped_and_counted_when_none_are_read() {
+    fn unread_notifications_over_the_limit_are_dropped_and_counted() {
         let inbox = Inbox::new(false);
         let mut notifications = Notifications::new(Arc::clone(&inbox));
         assert_eq!((read(&mut notifications), notifications.dropped()), (Poll::Pending, 0));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_notifications_hold_no_more_bytes_than_their_connection_may() {
+    fn unread_notifications_stay_within_the_budget_of_their_connection() {
         let inbox = Inbox::new(false);
         let mut notifications = Notifications::new(Arc::clone(&inbox));
         let budget = ByteBudget::new(7);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn params_stand_as_they_came() {
+    fn params_are_kept_as_received() {
         let spaced = Notification::new(Arc::from("m"), Some(Bytes::from_static(b"[ 1 ]")));
         assert_eq!((spaced.method(), spaced.raw_params()), ("m", Some("[ 1 ]")));
         assert_eq!(Notification::new(Arc::from("m"), None).raw_params(), None);

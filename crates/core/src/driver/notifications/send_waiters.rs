@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_who_waits_has_a_place_and_is_woken_by_the_waker_that_came_last() {
+    fn each_waiter_is_woken_through_its_latest_waker() {
         let counts: [Arc<Counts>; 3] = Default::default();
         let [first, second, third] = counts.clone().map(Waker::from);
         let (mut notifiers, mut one, mut other) = (SendWaiters::default(), None, None);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_copies_no_reader() {
+    fn a_notification_does_not_copy_the_readers() {
         let mut matchers = Subscriptions::default();
         assert!(matchers.all().is_none());
         for _ in 0..1000 {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_call_touches_its_own_reader_alone() {
+    fn the_end_of_a_call_removes_only_its_own_reader() {
         let mut matchers = Subscriptions::default();
         let added: Vec<_> = (0..1000).map(|_| matchers.add(matcher())).collect();
         let list = Arc::as_ptr(&matchers.readers);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_come_and_go_meanwhile_change_nothing_for_those_who_ask() {
+    fn readers_added_or_removed_during_a_lookup_do_not_change_its_result() {
         let mut matchers = Subscriptions::default();
         let first = matchers.add(matcher());
         let asked = matchers.all().unwrap();

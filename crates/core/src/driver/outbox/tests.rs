@@ -39,7 +39,7 @@ fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
 }
 
 #[test]
-fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
+fn cancels_of_a_cascade_alternate_with_other_frames() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     outbox.push_data(note(0));
@@ -74,7 +74,7 @@ fn a_cascade_lets_others_have_their_turn_which_may_be_passed() {
 }
 
 #[test]
-fn calls_taken_back_leave_no_trail() {
+fn calls_taken_back_leave_no_entries_in_the_outbox() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     for _ in 0..100_000 {
@@ -87,7 +87,7 @@ fn calls_taken_back_leave_no_trail() {
 }
 
 #[test]
-fn calls_taken_back_are_swept_although_a_silence_swept_before() {
+fn calls_taken_back_are_swept_after_an_earlier_sweep_for_a_silence() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     for _ in 0..12 {
@@ -180,7 +180,7 @@ fn data_frames() -> [(DataFrame, usize); 7] {
 }
 
 #[test]
-fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
+fn each_queued_frame_counts_its_size_until_it_is_taken() {
     let mut outbox = Outbox::new();
     let mut slots = crate::driver::tables::slots::Slots::new();
     let (mut frames, mut bytes) = (0, 0);
@@ -223,7 +223,7 @@ fn every_frame_weighs_what_is_in_it_from_its_queueing_until_it_is_taken() {
 }
 
 #[test]
-fn those_who_wait_for_room_may_try_again_once_a_quarter_is_free_of_frames_and_of_bytes() {
+fn waiters_for_room_are_woken_when_a_quarter_of_frames_and_bytes_is_free() {
     // A frame has 200 bytes.
     let params = format!("[{}]", " ".repeat(66));
     for (max_frames, max_bytes) in [(8, 1 << 20), (1 << 20, 1600)] {
@@ -267,7 +267,7 @@ fn the_reserve_is_spent_by_one_frame_or_one_byte_too_many() {
 }
 
 #[test]
-fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_room_for() {
+fn the_writer_is_woken_once_for_queued_frames_but_not_for_data_without_room() {
     let mut outbox = Outbox::new();
     let begin = || Control::Begin(ExchangeId(1));
     assert!(!outbox.take_news(), "nothing is queued");
@@ -285,7 +285,7 @@ fn the_writer_hears_once_of_what_is_queued_but_not_of_bulk_that_the_wire_has_no_
 }
 
 #[test]
-fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
+fn a_lane_that_was_full_releases_its_memory_when_empty() {
     let slot_key = crate::driver::tables::slots::Slots::new().insert(());
     // Some places are kept, so that a lane in normal use does not allocate.
     for (capacity, kept) in
@@ -313,7 +313,7 @@ fn a_lane_that_was_crowded_gives_its_memory_back_once_it_is_empty() {
 }
 
 #[test]
-fn empty_places_are_swept_once_they_are_many_and_as_many_as_what_waits() {
+fn empty_entries_are_swept_when_there_are_as_many_as_waiting_frames() {
     for (dropped, left, capacity) in [
         (63, 0, 63),
         (64, 0, 0),
@@ -338,7 +338,7 @@ fn empty_places_are_swept_once_they_are_many_and_as_many_as_what_waits() {
 }
 
 #[test]
-fn an_empty_place_that_came_out_of_the_lane_is_no_longer_counted() {
+fn an_empty_entry_taken_from_the_lane_is_no_longer_counted() {
     let mut outbox = Outbox::new();
     outbox.push_data(note(1));
     outbox.push_data(note(0));
@@ -350,7 +350,7 @@ fn an_empty_place_that_came_out_of_the_lane_is_no_longer_counted() {
 }
 
 #[test]
-fn empty_places_have_no_turn_of_their_own() {
+fn empty_entries_do_not_count_as_a_turn() {
     let mut slots = crate::driver::tables::slots::Slots::new();
     let [first, waiting, last] = [(); 3].map(|()| slots.insert(()));
     let mut outbox = Outbox::new();

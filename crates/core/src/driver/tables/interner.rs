@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_kept_once_and_names_without_end_are_not() {
+    fn a_name_is_interned_once_and_the_interner_is_bounded() {
         let mut methods = Interner::default();
         let first = methods.share(Arc::from("work"));
         assert!(Arc::ptr_eq(&first, &methods.share(Arc::from("work"))));

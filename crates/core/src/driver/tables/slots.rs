@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_ticket_finds_nothing_after_its_place_is_used_again() {
+    fn an_old_slot_key_finds_nothing_after_its_slot_is_reused() {
         let mut slots = Slots::new();
         let old = slots.insert('a');
         assert_eq!(slots.remove(old), Some('a'));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_table_follows_the_generation_of_the_machine() {
+    fn a_side_table_checks_the_generation_of_the_machines_keys() {
         let key = |generation| CallKey { slot: 3, generation };
         let mut table = SideTable::new();
         table.insert(key(0), 'a');

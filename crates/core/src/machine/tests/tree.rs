@@ -21,7 +21,7 @@ fn cancels(outputs: &[Output]) -> Vec<OutboundKey> {
 }
 
 #[test]
-fn each_child_is_cancelled_once_and_a_new_one_is_born_cancelled() {
+fn each_child_is_cancelled_once_and_a_new_child_is_refused_as_cancelled() {
     // I5
     let mut bench = Bench::new(ACP);
     let parent = bench.running(1);
@@ -76,7 +76,7 @@ fn a_request_that_is_cancelled_and_then_answered_is_in_one_cascade() {
 }
 
 #[test]
-fn children_that_end_by_themselves_leave_their_parent() {
+fn children_that_end_are_unlinked_from_their_parent() {
     // I3
     let mut bench = Bench::new(ACP);
     let parent = bench.running(1);

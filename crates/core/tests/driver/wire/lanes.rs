@@ -55,7 +55,7 @@ async fn a_wire_that_is_full_until_it_is_flushed_is_flushed_and_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_silenced_request_had_to_say_is_not_said_once_there_is_room() {
+async fn queued_frames_of_a_silenced_request_are_not_written_when_there_is_room() {
     let (peer, wire) = open(MCP, TRAITS, Limits::default());
     wire.state().full = Some(Lane::Data);
     wire.says(3, &request(1, "wait", &json!({})));
@@ -114,7 +114,7 @@ async fn a_peer_that_does_not_stop_sending_holds_up_no_timer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_to_notify_goes_on_once_there_is_room() {
+async fn a_waiting_notify_continues_when_there_is_room() {
     let mut limits = Limits::default();
     limits.max_outbox_frames = 1;
     let (peer, wire) = open(MCP, TRAITS, limits);

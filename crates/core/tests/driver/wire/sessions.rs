@@ -29,7 +29,7 @@ impl Listener for Door {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_connection_too_many_is_closed_and_the_next_has_the_place_of_one_that_ended() {
+async fn a_connection_over_the_limit_is_closed_and_a_freed_permit_admits_the_next() {
     let (knock, door) = mpsc::unbounded_channel();
     let mut bounds = ServerLimits::default();
     bounds.max_connections = 1;

@@ -22,7 +22,7 @@ async fn a_shutdown_of_a_connection_that_does_nothing_is_done_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_that_is_due_before_all_others_is_not_slept_through() {
+async fn a_new_earliest_timer_fires_in_time() {
     let (peer, wire) = open(ACP, TRAITS, Limits::default());
     let begun = Instant::now();
     let start = |wait| peer.call::<_, Value>("work", &json!({})).timeout(wait).start().unwrap();
@@ -46,7 +46,7 @@ async fn a_grace_that_begins_without_a_frame_ends_in_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn such_a_grace_is_not_slept_through_for_what_is_due_later() {
+async fn a_grace_is_not_delayed_by_a_later_timer() {
     ends_in_its_time(Some(LONG)).await;
 }
 

@@ -71,7 +71,7 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(2);
 
     #[test]
-    fn a_child_is_asked_after_one_grace_and_killed_after_two() {
+    fn a_child_gets_sigterm_after_one_grace_and_sigkill_after_two() {
         let start = Instant::now();
         let mut termination = Termination::Running;
         assert_eq!(termination.step(DesiredState::Run, start, GRACE), Action::Nothing);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_to_kill_skips_every_grace() {
+    fn a_kill_skips_every_grace() {
         let mut termination = Termination::Running;
         assert_eq!(termination.step(DesiredState::Kill, Instant::now(), GRACE), Action::Kill);
         assert_eq!(termination, Termination::Killed);
