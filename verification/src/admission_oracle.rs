@@ -214,7 +214,7 @@ impl MachineState {
         let fits = first == expected && more.is_none();
         let invariant = if expected.is_none() { "I8" } else { "I4" };
         holds_and_counts(expected.is_some(), fits, invariant, || {
-            format!("{input:?} was to be told {expected:?}, and it brought {outputs:?}")
+            format!("{input:?} should give {expected:?}, and gives {outputs:?}")
         })?;
         let is_let_in = *verdict == Verdict::Admitted;
         holds_and_counts(is_let_in, accepted.is_some() == is_let_in, "I1", || {

@@ -68,7 +68,7 @@ impl Web {
         if text.contains('#') {
             return Err("an endpoint has no fragment (`#`)".to_owned());
         }
-        let uri: Uri = text.parse().map_err(|error| format!("it is no URL: {error}"))?;
+        let uri: Uri = text.parse().map_err(|error| format!("it is not a URL: {error}"))?;
         let authority = uri.authority().ok_or("it has no host: give HOST:PORT")?;
         if authority.as_str().contains('@') {
             return Err("an endpoint holds no user name or password".to_owned());
@@ -77,7 +77,7 @@ impl Web {
         let port = match authority.as_str().strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
             None => security.default_port(),
             Some(port) => port.parse().map_err(|_| {
-                format!("`{port}` is no port: give a number up to 65535, or 0 for a free one")
+                format!("`{port}` is not a port: give a number up to 65535, or 0 for a free one")
             })?,
         };
         if host.is_empty() {
@@ -225,7 +225,7 @@ impl Target {
         );
         if flags.framing.is_some() && !is_bytes {
             return Err(format!(
-                "--framing is for byte streams (stdio, pipe:), and {endpoint} frames by itself"
+                "--framing is for byte streams (stdio, pipe:), and {endpoint} has its own framing"
             ));
         }
         if flags.binding.is_some() && !is_http {

@@ -356,7 +356,7 @@ impl fmt::Debug for Client {
 
 /// One unit of a resource that a client uses. Dropping it gives it back.
 #[derive(Debug)]
-#[must_use = "a place that is dropped is given back"]
+#[must_use = "dropping the permit releases it"]
 pub struct ClientPermit {
     client: Arc<Client>,
     what: Resource,

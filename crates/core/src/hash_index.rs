@@ -78,6 +78,6 @@ mod tests {
         for slot in 0..1000 {
             index.remove(name(slot).unwrap(), slot);
         }
-        assert!(index.is_empty(), "I3: a place is left in the index");
+        assert!(index.is_empty(), "I3: a permit was not released in the index");
     }
 }

@@ -80,7 +80,7 @@ impl Vector {
         let requirements = self.requirements(dialect);
         let why = |text: &str| Some(text.to_owned());
         if self.role == Part::Call && !abilities.calls {
-            return why("the subject makes no calls when it is told to");
+            return why("the subject cannot be instructed to make calls");
         }
         // A foreign peer may itself declare what the options would set.
         if !self.options.is_default() && !abilities.options && self.declared.is_none() {
@@ -100,7 +100,7 @@ impl Vector {
         }
         if requirements.own_opening && profile.requests.values().any(uses_what_was_bound) {
             return why(
-                "it opens the session in a way of its own, and the profile needs what its own opening gives",
+                "the scenario has its own handshake, and the profile needs values from the profile's handshake",
             );
         }
         if requirements.witness && !requirements.shown_by_frames && profile.witness.is_none() {

@@ -23,7 +23,7 @@ pub fn connect(url: &str) -> WebSocketTransport {
 
 /// The client of a WebSocket.
 #[derive(Clone)]
-#[must_use = "a wire does nothing until it is opened"]
+#[must_use = "a transport does nothing until it is opened"]
 pub struct WebSocketTransport {
     pub(crate) url: String,
     headers: Vec<(String, String)>,
@@ -219,7 +219,7 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn of(url: &str) -> Result<Self, TransportError> {
         // The URL itself is not shown: it may contain a secret.
-        let uri: Uri = url.parse().map_err(|error| failed(format!("this is no URL: {error}")))?;
+        let uri: Uri = url.parse().map_err(|error| failed(format!("this is not a URL: {error}")))?;
         let secure = match uri.scheme_str() {
             Some("ws") => false,
             Some("wss") => true,

@@ -153,7 +153,7 @@ impl State {
         let untold = |(_, work): &(&u64, &WorkSeen)| work.end.is_none() && !work.context.is_cancelled();
         let untold = self.works.iter().filter(heard).find(untold).map(|(nonce, _)| *nonce);
         let what = untold.map(|nonce| {
-            format!("{nonce} is cancelled, and its handler never was told: {:?}", self.calls.get(&nonce))
+            format!("{nonce} is cancelled, and its handler was never signalled: {:?}", self.calls.get(&nonce))
         });
         self.holds_and_counts(is_there, what.is_none(), "L1", || what.unwrap_or_default());
         if is_there {

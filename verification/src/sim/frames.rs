@@ -169,7 +169,7 @@ impl State {
             self.breaks("I5", || format!("{side} writes {id}, a child of a cancelled request"));
         }
         if returned {
-            self.breaks("I13", || format!("{side} writes {id}, whose caller was told already"));
+            self.breaks("I13", || format!("{side} writes {id}, whose caller already has its outcome"));
         }
         let written = self.written.of_mut(side);
         if let Some(name) = call_name(frame) {

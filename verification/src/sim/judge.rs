@@ -310,7 +310,7 @@ impl State {
         let found = found.map(|(nonce, _)| *nonce);
         let is_there = self.calls.values().any(|call| call.not_run);
         self.holds_and_counts(is_there, found.is_none(), "I13", || {
-            format!("{found:?} came, and its caller was told otherwise")
+            format!("{found:?} arrived, and its caller got a different outcome")
         });
     }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Check) -> Result<Exit, Failure> {
     // The peer leads a separate process group, so it does not receive signals to this one.
     let (report, silent) = tokio::select! {
         played = play_all(&asked, &peer, &settings) => played?,
-        () = stop_signal() => return Err("the check was told to stop; the peer was stopped with it".to_owned()),
+        () = stop_signal() => return Err("the check was interrupted, and the peer was stopped".to_owned()),
     };
     let wires = [peer.wire()];
     if let Some(page) = page {

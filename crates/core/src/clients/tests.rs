@@ -44,7 +44,7 @@ fn no_client_holds_more_than_its_share_regardless_of_arrival_order() {
         (clients.client(None, Some(address("10.0.0.1"))), clients.client(None, Some(address("10.0.0.2"))));
     let took = |client: &Client| (0..8).filter(|_| client.take(Resource::Running, 8)).count();
     assert_eq!((took(&first), took(&second)), (4, 4));
-    assert!(first.take(Resource::Draining, 8), "each kind is counted by itself");
+    assert!(first.take(Resource::Draining, 8), "each kind is counted separately");
     first.give_back(Resource::Running, 1);
     assert_eq!(took(&first), 1, "what was given back");
 }
@@ -69,7 +69,7 @@ fn the_table_is_empty_without_clients() {
         assert_eq!(
             (clients.len(), place.client().held(Resource::Sessions)),
             (1, 1),
-            "a place keeps its client"
+            "a permit keeps its client"
         );
     }
     assert!(clients.is_empty(), "I11");

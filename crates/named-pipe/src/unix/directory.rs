@@ -51,7 +51,7 @@ pub(super) fn check_owner(directory: &Path) -> Result<(), PipeError> {
         return Err(refused("is a symbolic link".to_owned()));
     }
     if !found.is_dir() {
-        return Err(refused("is no directory".to_owned()));
+        return Err(refused("is not a directory".to_owned()));
     }
     if found.uid() != ours {
         return Err(refused(format!("belongs to user id {}, and this process runs as {ours}", found.uid())));

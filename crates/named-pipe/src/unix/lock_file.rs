@@ -103,6 +103,6 @@ async fn clear(file: &Path) -> Result<(), PipeError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(file)
             .map_err(|error| PipeError::io("could not remove the socket left behind at", file, error)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(PipeError::io("could not see who listens on", file, error)),
+        Err(error) => Err(PipeError::io("could not check for a listener on", file, error)),
     }
 }

@@ -95,7 +95,7 @@ impl Receiver for ChildReceiver {
                         if self.torn && self.process.desired_state() == DesiredState::Run =>
                     {
                         self.state = State::Closed;
-                        let what = "it wrote what is no frame to its stdout";
+                        let what = "it wrote something that is not a frame to its stdout";
                         let error = self.process.error(TransportErrorKind::Framing, what);
                         return Poll::Ready(Some(Err(error)));
                     }

@@ -79,7 +79,7 @@ impl<S: Subject> Play<'_, S> {
                 return Ok(Next::Silence);
             }
             Seen::GivenUp(id) => {
-                let text = format!("(stream closed: that of {id} was given up)");
+                let text = format!("(stream closed: that of {id} was aborted)");
                 self.trace.push(TraceLine::new(Direction::Received, text));
                 if !self.subject.abilities().exchange_scoped {
                     return Ok(Next::Silence);
@@ -92,14 +92,15 @@ impl<S: Subject> Play<'_, S> {
             }
             Seen::Noise(what) => {
                 self.trace.push(TraceLine::new(Direction::Received, format!("(no frame: {what})")));
-                return Err(Stop::Broke(format!("the peer sent what is no frame: {what}")));
+                return Err(Stop::Broke(format!("the peer sent something that is not a frame: {what}")));
             }
             Seen::Closed(how) => return Ok(Next::Closed(how)),
             Seen::Nothing => return Ok(Next::Nothing),
         };
         self.trace.push(TraceLine::new(Direction::Received, text.clone()));
-        let mut frame: Value = serde_json::from_str(&text)
-            .map_err(|error| Stop::Broke(format!("the peer sent what is not JSON ({error}): {text}")))?;
+        let mut frame: Value = serde_json::from_str(&text).map_err(|error| {
+            Stop::Broke(format!("the peer sent something that is not JSON ({error}): {text}"))
+        })?;
         if self.is_foreign() {
             without_what_is_null(&mut frame);
         }

@@ -52,15 +52,14 @@ impl<S: Subject> Play<'_, S> {
             && sends_cancels
             && self.wire_format()?.declares_no_cancels(&answer)
         {
-            let why = "this peer declares no cancellation, and then none may be sent";
+            let why = "this peer declares no cancellation, so no cancel may be sent";
             return Err(Stop::NotAsked(why.to_owned()));
         }
         let Some(path) = self.scenario.vector.declared.as_ref().filter(|_| self.is_foreign()) else {
             return Ok(answer);
         };
         if method == "initialize" && follow(&answer, path).is_none() {
-            let why =
-                format!("it is for peers whose answer to `initialize` has `{path}`, and this one's has not");
+            let why = format!("it applies only to peers whose answer to `initialize` has `{path}`");
             return Err(Stop::NotAsked(why));
         }
         Ok(answer)

@@ -52,7 +52,7 @@ impl PeerCaller {
     /// The context of the runner's request with this id, as soon as its handler runs.
     async fn served(&self, id: &Value) -> Result<CallContext, Trouble> {
         let known = RequestId::from_json(&id.to_string())
-            .map_err(|error| Trouble::Failed(format!("{id} is no id of a request: {error}")))?;
+            .map_err(|error| Trouble::Failed(format!("{id} is not a request id: {error}")))?;
         let context = self.fixture.context_of(self.peer.session(), &known);
         let found = timeout(HANDLER_START_TIMEOUT, context).await;
         found.map_err(|_| Trouble::Failed(format!("no handler runs for the request {id}")))

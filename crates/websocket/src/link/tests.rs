@@ -46,7 +46,10 @@ async fn a_peer_that_misses_two_pings_is_disconnected() {
     assert!(end.to_string().contains("ping"), "{end}");
     assert_eq!(began.elapsed(), Duration::from_secs(60), "pings at 20 s and 40 s, both unanswered at 60 s");
     assert!(event(&mut link).await.is_none());
-    assert!(link.tx.as_mut().start_send(note(Lane::Data, "{}".into())).is_err(), "both halves are told");
+    assert!(
+        link.tx.as_mut().start_send(note(Lane::Data, "{}".into())).is_err(),
+        "both halves report the close"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,8 +136,8 @@ async fn messages_are_read_while_a_write_is_blocked() {
         link.tx.as_mut().start_send(note(Lane::Data, format!("\"{}\"", "x".repeat(1000)))).unwrap();
         taken += 1;
     }
-    assert!((30..40).contains(&taken), "bulk is held up to 32 KiB, not {taken} frames of 1 KiB");
-    assert!(is_ready(&mut link, Lane::Control), "control has room where bulk has none");
+    assert!((30..40).contains(&taken), "data frames are held up to 32 KiB, not {taken} frames of 1 KiB");
+    assert!(is_ready(&mut link, Lane::Control), "control frames have room when data frames have none");
     link.tx.as_mut().start_send(note(Lane::Control, "\"cancel\"".into())).unwrap();
     // Pings between the frames: their answers wait behind the blocked frames and delay nothing.
     for number in 0..60 {
@@ -264,11 +267,7 @@ async fn a_large_message_waits_for_memory_and_a_small_one_does_not() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(
-        link.budget.parent().unwrap().used(),
-        0,
-        "a message that is whole is counted by who handles it"
-    );
+    assert_eq!(link.budget.parent().unwrap().used(), 0, "a complete message is counted by its handler");
 }
 
 #[tokio::test(start_paused = true)]

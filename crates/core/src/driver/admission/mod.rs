@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(
             admission.admit(&client),
             Err("server_running"),
-            "I10: it took the place of one who waited"
+            "I10: it took the permit of a queued request"
         );
         here.starts(&admission, request_client, false);
         here.give_back(&admission, Some(&client));
@@ -238,7 +238,11 @@ mod tests {
                     matches!(request_client, RequestClient::OfConnection(_)).then_some(&*client),
                 );
             }
-            assert_eq!((admission.alive(), client.held(Resource::Running)), (0, 0), "I3: a place is left");
+            assert_eq!(
+                (admission.alive(), client.held(Resource::Running)),
+                (0, 0),
+                "I3: a permit was not released"
+            );
         }
     }
 
@@ -265,7 +269,7 @@ mod tests {
             permits.ends(&admission, RequestClient::OfRequest(&other), Task::Running);
         }
         permits.give_back(&admission, None);
-        assert_eq!(held(), (0, 0, 0), "I3: a place is left");
+        assert_eq!(held(), (0, 0, 0), "I3: a permit was not released");
     }
 
     #[test]

@@ -243,7 +243,7 @@ mod tests {
         let state = peer.connection().lock();
         assert_eq!((state.calls.taken(), state.outbound.taken()), (0, 0), "I3: a call keeps its entry");
         assert_eq!(state.progress_readers, 0, "I3: a reader of progress is counted that has gone");
-        assert!(state.matchers.all().is_none(), "I3: a reader is asked whose call has ended");
+        assert!(state.matchers.all().is_none(), "I3: the reader of an ended call is still asked");
         drop((state, reader, late, canceller));
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         assert_eq!(tasks, 2, "I3: a task waits for the token of a call that has ended");

@@ -45,7 +45,7 @@ impl Entry {
                 rpc.method = %Shown::name(&request.data.method),
                 jsonrpc.request.id = %Shown::name(&request.data.id),
                 event,
-                "a handler did not end in good order"
+                "a handler did not end regularly"
             ),
             Self::CallCancelled { call, span, source } => {
                 let parent = span.as_ref().and_then(|span| span.id());

@@ -166,6 +166,6 @@ mod tests {
         assert_eq!(queue.pop().map(|notice| notice.number), Some(1));
         queue.concurrent_done(5);
         assert_eq!((queue.clear().len(), queue.bytes(), queue.len()), (1, 0, 0));
-        assert!(queue.pop().is_none() && queue.last_open() == 0, "I3: nobody works the queue off");
+        assert!(queue.pop().is_none() && queue.last_open() == 0, "I3: no task empties the queue");
     }
 }

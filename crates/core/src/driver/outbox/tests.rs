@@ -32,7 +32,7 @@ fn silence_drops_the_frames_of_one_request_and_gives_their_room_back() {
                 left += 1;
             }
             DataFrame::Dropped => {}
-            DataFrame::Call(_) | DataFrame::Answer { .. } => panic!("nobody queued this"),
+            DataFrame::Call(_) | DataFrame::Answer { .. } => panic!("this was not queued"),
         }
     }
     assert_eq!((left, outbox.room.frames, outbox.bytes()), (100, 0, 0));
@@ -83,7 +83,7 @@ fn calls_taken_back_leave_no_entries_in_the_outbox() {
         slots.remove(slot_key);
         outbox.took_back(|slot_key| slots.get(slot_key).is_some());
     }
-    assert!(outbox.data.len() < 256, "I11: {} places", outbox.data.len());
+    assert!(outbox.data.len() < 256, "I11: {} entries", outbox.data.len());
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn calls_taken_back_are_swept_after_an_earlier_sweep_for_a_silence() {
         outbox.push_data(note(1));
         outbox.silence(InboundKey(CallKey { slot: 1, generation: 0 }));
     }
-    assert!(outbox.data.len() < 256, "I11: {} places", outbox.data.len());
+    assert!(outbox.data.len() < 256, "I11: {} entries", outbox.data.len());
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn the_writer_is_woken_once_for_queued_frames_but_not_for_data_without_room() {
     assert!(!outbox.take_news(), "a wake-up for what cannot be written");
     outbox.push_control(begin());
     outbox.push_data(note(0));
-    assert!(outbox.take_news(), "control may go by while bulk may not");
+    assert!(outbox.take_news(), "control frames are allowed while data frames are not");
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_lane_that_was_full_releases_its_memory_when_empty() {
         outbox.pop_data();
         let afterwards = if kept { capacity } else { 0 };
         let left = (outbox.cancels.capacity(), outbox.data.capacity());
-        assert_eq!(left, (afterwards, afterwards), "I11: an empty lane that had {capacity} places");
+        assert_eq!(left, (afterwards, afterwards), "I11: an empty lane with a capacity of {capacity}");
     }
 }
 
@@ -332,7 +332,7 @@ fn empty_entries_are_swept_when_there_are_as_many_as_waiting_frames() {
         assert_eq!(
             seen,
             (left, capacity),
-            "I11: {dropped} dropped beside {left}: what waits, and its places"
+            "I11: {dropped} dropped beside {left}: waiting frames, and entries"
         );
     }
 }
@@ -369,6 +369,6 @@ fn empty_entries_do_not_count_as_a_turn() {
     assert_eq!(outbox.next_lane(), Some(Lane::Data), "the row is over, and a call waits");
     assert!(matches!(outbox.pop_data(), Some(DataFrame::Call(call)) if call == waiting));
     outbox.skip_empty(|call| call == waiting);
-    assert_eq!(outbox.next_lane(), Some(Lane::Control), "only an empty place is left of bulk");
+    assert_eq!(outbox.next_lane(), Some(Lane::Control), "only an empty entry is left in the data lane");
     assert_eq!((outbox.frames(), outbox.data.len()), (1, 0), "the last cancel");
 }

@@ -148,7 +148,7 @@ fn a_request_that_cannot_be_read_is_refused_under_its_id_unless_that_is_in_use()
     }
     bench.session.recv_lost(bench.now, DisconnectPolicy::Keep);
     bench.session.recv_bad_request(3.into(), 0, BadMessage::NotJson, &Origin::STREAM);
-    assert_eq!(bench.outputs(), [Output::Event(Event::BadFrame)], "nobody is there to be told");
+    assert_eq!(bench.outputs(), [Output::Event(Event::BadFrame)], "there is no peer to answer");
     let _ = bench.ended(key);
 }
 

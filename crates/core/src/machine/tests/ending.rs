@@ -75,7 +75,7 @@ fn an_mcp_session_ends_soon_after_the_end_of_its_input() {
         let mut bench = Bench::new(dialect);
         let (quick, slow) = (bench.running(1), bench.running(2));
         bench.session.recv_half_close(bench.now);
-        assert_eq!(bench.outputs(), [], "what is about to answer may");
+        assert_eq!(bench.outputs(), [], "a request that is about to end may answer");
         assert_eq!(bench.answer(quick, HandlerResult::Value), [reply(quick, 1, ReplyBody::Handler)]);
         let _ = bench.ended(quick);
         let cause = Cause::new(CauseKind::Disconnected);
@@ -209,7 +209,7 @@ fn a_bad_frame_on_an_exchange_of_ours_is_answered_within_the_bound() {
         bench.session.recv_bad(bench.now, BadMessage::NotJson, ours);
         bench.outputs().iter().any(|output| matches!(output, Output::Refuse { .. }))
     });
-    assert_eq!(refusals.count(), 100, "what comes on our own exchange ends it by itself");
+    assert_eq!(refusals.count(), 100, "a message on our own exchange ends that exchange");
 }
 
 #[test]

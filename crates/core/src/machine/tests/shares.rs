@@ -41,7 +41,7 @@ fn a_client_that_hangs_leaves_permits_and_queue_to_others() {
     assert_eq!(outputs[0], Output::Event(Event::LimitReached("client_queued")));
     assert!(matches!(outputs[1], Output::Refuse { why: Refusal::Overloaded("client_queued"), .. }));
     let other = ask(&mut bench, 2, 6, Work::Task).unwrap();
-    assert_eq!(started(&bench.outputs()), [other], "at once, past those who wait");
+    assert_eq!(started(&bench.outputs()), [other], "at once, before the queued ones");
     assert_eq!(started(&end(&mut bench, other)), [], "its permit is not for the other client");
     assert_eq!(started(&end(&mut bench, greedy[0])), [greedy[2]]);
     for key in [greedy[1], greedy[2], greedy[3]] {

@@ -60,7 +60,7 @@ fn a_request_that_is_gone_between_two_slices_of_its_cascade_is_in_no_cascade() {
     let outputs = bench.ended(parent);
     assert_eq!(cancels(&outputs), children[1..]);
     assert!(outputs.contains(&Output::Released(parent)));
-    assert!(!bench.session.has_work(), "a cascade is left of what is gone");
+    assert!(!bench.session.has_work(), "a cascade of a released request is left");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_request_that_is_cancelled_and_then_answered_is_in_one_cascade() {
     assert_eq!(cancels(&bench.cancel(1)), children[..1]);
     let outputs = bench.ended(parent);
     assert_eq!(cancels(&outputs), children[1..]);
-    assert!(!bench.session.has_work(), "a cascade is left of what is gone");
+    assert!(!bench.session.has_work(), "a cascade of a released request is left");
 }
 
 #[test]
