@@ -145,7 +145,7 @@ async fn the_spans_of_a_cancelled_request_say_on_both_sides_what_cancelled_it_an
     let peer = Peer::builder(dialect::ACP).attach(client).unwrap();
     let call = peer
         .call::<_, Value>("work", &json!({}))
-        .notifications_where(|told| told.method() == "started")
+        .notifications_where(|notification| notification.method() == "started")
         .start()
         .unwrap();
     let stop = call.canceller();

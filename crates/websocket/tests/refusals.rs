@@ -216,16 +216,16 @@ async fn a_client_is_told_why_it_is_refused() {
 async fn the_principal_of_the_auth_hook_is_the_principal_of_the_connection() {
     let mut listener = listen(strict()).await;
     let url = listener.endpoint().0;
-    let (tell, told) = std::sync::mpsc::channel();
+    let (event_tx, event_rx) = std::sync::mpsc::channel();
     let transport = connect(&url)
         .header("Authorization", "Bearer good")
         .subprotocol("acp.v1")
-        .on_answer(move |answer| tell.send(answer.subprotocol().map(str::to_owned)).unwrap());
+        .on_answer(move |answer| event_tx.send(answer.subprotocol().map(str::to_owned)).unwrap());
     let (client, server) = tokio::join!(Box::new(transport).open(), accept(&mut listener));
     let (mut client, mut server) = (client.unwrap(), server.unwrap());
     assert_eq!(server.meta.principal, Some(Principal("ada".into())));
     assert!(server.meta.peer.as_deref().unwrap().starts_with("127.0.0.1:"));
-    assert_eq!(told.recv().unwrap().as_deref(), Some("acp.v1"));
+    assert_eq!(event_rx.recv().unwrap().as_deref(), Some("acp.v1"));
     send(&mut client, "{}").await.unwrap();
     assert_eq!(body(&mut server).await, "{}");
 }
@@ -346,12 +346,12 @@ async fn a_request_can_be_upgraded_by_hand_with_headers_and_a_hook() {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/acp", tcp.local_addr().unwrap());
     let closed = Arc::new(AtomicUsize::new(0));
-    let (tell, mut links) = tokio::sync::mpsc::unbounded_channel();
+    let (event_tx, mut links) = tokio::sync::mpsc::unbounded_channel();
     let hook = Arc::clone(&closed);
     let serving = tokio::spawn(async move {
         let (socket, _) = tcp.accept().await.unwrap();
         let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            let (hook, tell) = (Arc::clone(&hook), tell.clone());
+            let (hook, event_tx) = (Arc::clone(&hook), event_tx.clone());
             async move {
                 let upgraded = upgrade(&mut request, &UpgradeOptions::new()).await;
                 let (mut response, upgrading) = upgraded.unwrap();
@@ -359,7 +359,7 @@ async fn a_request_can_be_upgraded_by_hand_with_headers_and_a_hook() {
                 let upgrading = upgrading.peer("by hand").on_close(move || {
                     hook.fetch_add(1, Ordering::SeqCst);
                 });
-                tokio::spawn(async move { tell.send(upgrading.link().await) });
+                tokio::spawn(async move { event_tx.send(upgrading.link().await) });
                 Ok::<_, std::convert::Infallible>(response)
             }
         });
