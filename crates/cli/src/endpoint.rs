@@ -323,10 +323,10 @@ mod tests {
             ("", "the endpoints are stdio"),
             ("pipe:", "a file's"),
             ("pipe:..", "a file's"),
-            ("ws://", "no URL"),
+            ("ws://", "not a URL"),
             ("ws://:80/", "host"),
-            ("ws://localhost:65536/", "no port"),
-            ("ws://localhost:x/", "no port"),
+            ("ws://localhost:65536/", "not a port"),
+            ("ws://localhost:x/", "not a port"),
             ("http://me:secret@localhost:1/", "user name"),
             ("http://localhost:1/#there", "fragment"),
         ] {
