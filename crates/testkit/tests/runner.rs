@@ -200,7 +200,7 @@ async fn a_vector_whose_requests_a_profile_lacks_is_skipped() {
         ("partial_result", "profile has none"),
         ("cancel_queued", "settings"),
         ("prompt_flow", "session/new"),
-        ("cancel_call_confirmed", "makes no calls"),
+        ("cancel_call_confirmed", "cannot be instructed"),
     ] {
         let mut subject = Scripted::new([]);
         let mut settings = Settings::default();

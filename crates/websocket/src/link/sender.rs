@@ -119,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocketSender<S> {
                     let late = by.as_mut().poll(cx).is_ready();
                     let flushed = self.poll_flushed(cx)?.is_ready();
                     if !flushed && late {
-                        let error = closed("the peer closed before it read the remaining frames");
+                        let error = closed("the peer did not read the remaining frames before it closed");
                         self.state = State::Closed;
                         return Poll::Ready(Err(self.inner.lock().fail(error)));
                     }
